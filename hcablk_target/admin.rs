@@ -3,24 +3,16 @@
 //! A session's admin queue pair, which begins it: keep-alives, fences, and the watch by which the
 //! initiator hears of what changes.
 //!
-//! ```text
-//!              a watch, and nothing has changed                it has
-//!  Unwatched ─────────────────────────────────► Kept(tag) ────────────► answer, Unwatched
-//!      ├── a watch, and what it knows is not so: answer, Unwatched       │
-//!      │ the export ends                                                 │ the export ends: answer
-//!      └──────────────────────► Ending ◄─────────────────────────────────┘
-//!                                  └── a watch: answer that the export ends
-//! ```
-//!
-//! A request to be told of the portals is kept as a watch is, beside that, until the target has
-//! begun or ceased to listen somewhere. Everything else is answered at once, but for a change of
-//! reservations, which is made elsewhere; nothing here waits for a drive. When the export ends the
-//! initiator may ask, after its other queue pairs are gone, whether what was acknowledged is
-//! durable: this queue pair is closed last then. A message that is none of these, or that comes
-//! while another of its kind would have to be kept, ends the session, as does an initiator that is
-//! silent for longer than twice the `keep_alive_tmo` that it said, and a second ([`silence_ms`]).
-//! Every [`LOOK_MS`] it is looked whether the volume has changed, since neither block devices nor
-//! files tell their users.
+//! A watch is kept until the volume is no longer what its initiator knows
+//! ([`watched`](crate::session::watched)), and a request to be told of the portals until the target
+//! has begun or ceased to listen somewhere. Everything else is answered at once, but for changes of
+//! reservations and for volumes that are to be attached or detached, which is done elsewhere;
+//! nothing here waits for a drive. When the export ends the initiator may ask, after its other
+//! queue pairs are gone, whether what was acknowledged is durable: this queue pair is closed last
+//! then. A message that is none of these, or that comes while another of its kind would have to be
+//! kept, ends the session, as does an initiator that is silent for longer than twice the
+//! `keep_alive_tmo` that it said, and a second ([`silence_ms`]). Every [`LOOK_MS`] it is looked
+//! whether the volume has changed, since neither block devices nor files tell their users.
 //!
 //! # Locks and contexts
 //!
@@ -36,7 +28,6 @@ use hcablk_core::{
     proto::{
         message::{
             Tag,
-            VolumeState,
             BUFFER_LEN, //
         },
         ADMIN_DEPTH,
@@ -111,22 +102,8 @@ fn silence_ms(tmo_s: u16) -> u32 {
     2000 * u32::from(tmo_s) + 1000
 }
 
-/// See the module's picture.
-#[derive(Clone, Copy)]
-enum Watch {
-    Unwatched,
-    /// What the initiator knows, and the generation of the limits that it knows, if it follows
-    /// these.
-    Kept(Tag, VolumeState, Option<u32>),
-    /// The export ends, and each watch is answered so.
-    Ending,
-}
-
 /// What `Admin::state` guards.
 struct State {
-    watch: Watch,
-    /// There was one.
-    has_watched: bool,
     /// The request to be told of the portals, and which generation of these its initiator knows.
     portals: Option<(Tag, u32)>,
     /// A bit for each answer's buffer that is not being sent.
@@ -152,9 +129,6 @@ pub(crate) struct Admin {
     /// No answer is being sent.
     #[pin]
     all_sent: Event,
-    /// A watch was answered with the end of the export.
-    #[pin]
-    told_gone: Event,
     #[pin]
     timer: Mutex<Option<Running<Admin>>>,
     /// By whose memory it is charged. Dropped last.
@@ -202,8 +176,6 @@ impl Admin {
                 incoming,
                 outgoing,
                 state <- new_irq_lock!(State {
-                    watch: Watch::Unwatched,
-                    has_watched: false,
                     portals: None,
                     free: u32::MAX,
                     silent_ms: 0,
@@ -212,7 +184,6 @@ impl Admin {
                 }, "hcablk_admin"),
                 heard: Atomic::new(false),
                 all_sent <- Event::new(),
-                told_gone <- Event::new(),
                 timer <- new_mutex!(None),
                 _client: client,
             }),
@@ -257,7 +228,7 @@ impl Admin {
     #[cold]
     fn fail(&self, fault: Fault) {
         // Nobody watches any more.
-        self.told_gone.set();
+        self.session.nobody_watches();
         self.session.clone().end_by(ADMIN_QUEUE, fault);
     }
 

@@ -21,7 +21,7 @@ use crate::{
         registry::Registry,
         volume::Volume, //
     },
-    session::Session, //
+    session::attachment::Attachment, //
 };
 use hcablk_core::{
     configfs::{
@@ -123,11 +123,15 @@ fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
 }
 
 /// Shows a line of `volumes/NAME/peers` for each queue pair that has peer memory.
-fn show_peers(out: &mut Output<'_>, session: &Session) -> Result {
+fn show_peers(out: &mut Output<'_>, attachment: &Attachment) -> Result {
+    let session = attachment.session();
     let mut result = Ok(());
     session.for_each_queue(|queue| {
-        if let (Ok(()), Some((provider, memory))) = (&result, queue.lease()) {
-            result = writeln!(
+        if result.is_err() {
+            return;
+        }
+        let shown = queue.with_lease(|provider, memory| {
+            writeln!(
                 out,
                 "{} {:016x} {} {provider} {} {}",
                 session.host(),
@@ -139,8 +143,9 @@ fn show_peers(out: &mut Output<'_>, session: &Session) -> Result {
                 } else {
                     "bounce"
                 },
-            );
-        }
+            )
+        });
+        result = shown.unwrap_or(Ok(()));
     });
     result
 }
@@ -248,8 +253,9 @@ impl Node for Volume {
         ),
         Attribute::read_only(c"size", |volume, out| writeln!(out, "{}", volume.size())),
         Attribute::private(c"clients", |volume, out| {
-            let of_volume = |s: &Session| s.is_of(volume);
-            for session in volume.registry().sessions(of_volume)?.iter() {
+            let of_volume = |a: &Attachment| a.is_of(volume);
+            for attachment in volume.registry().attachments(of_volume)?.iter() {
+                let session = attachment.session();
                 writeln!(
                     out,
                     "{} {:016x} {} {}",
@@ -262,9 +268,9 @@ impl Node for Volume {
             Ok(())
         }),
         Attribute::private(c"peers", |volume, out| {
-            let of_volume = |s: &Session| s.is_of(volume);
-            for session in volume.registry().sessions(of_volume)?.iter() {
-                show_peers(out, session)?;
+            let of_volume = |a: &Attachment| a.is_of(volume);
+            for attachment in volume.registry().attachments(of_volume)?.iter() {
+                show_peers(out, attachment)?;
             }
             Ok(())
         }),
@@ -389,12 +395,14 @@ impl Node for Port {
         ),
         Attribute::read_only(c"memory", |port, out| port.memory().show(out)),
         Attribute::private(c"shares", |port, out| {
-            for session in port.registry().sessions(|s| s.uses(port.memory()))?.iter() {
+            let of_port = |a: &Attachment| a.session().uses(port.memory());
+            for attachment in port.registry().attachments(of_port)?.iter() {
+                let session = attachment.session();
                 if let Some(client) = session.client() {
                     write!(
                         out,
                         "{} {} {:016x} ",
-                        session.volume_name(),
+                        attachment.volume_name(),
                         session.host(),
                         session.id().0
                     )?;
@@ -422,11 +430,13 @@ impl Node for Port {
             },
         ),
         Attribute::private(c"sessions", |port, out| {
-            for session in port.registry().sessions(|s| s.uses(port.memory()))?.iter() {
+            let of_port = |a: &Attachment| a.session().uses(port.memory());
+            for attachment in port.registry().attachments(of_port)?.iter() {
+                let session = attachment.session();
                 writeln!(
                     out,
                     "{} {} {:016x} {} {}",
-                    session.volume_name(),
+                    attachment.volume_name(),
                     session.host(),
                     session.id().0,
                     session.epoch().0,

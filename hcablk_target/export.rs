@@ -5,13 +5,14 @@
 //! - [`registry`]: which volumes and sessions there are.
 //! - [`volume`]: an exported device and who may use it.
 //! - [`port`]: an address that is listened on; [`portals`]: which of them a host is told.
-//! - [`connect`]: how a queue pair comes up.
+//! - [`connect`]: how a queue pair comes up; [`attach`]: how a session gets a volume.
 //! - [`admission`]: whether a connection request is granted.
 //! - [`challenges`]: who was asked to prove who it is; [`keys`]: by what it can.
 //! - [`hosts`]: who may use a volume, and who is evicted; [`instances`]: which start of a host is
 //!   its newest.
 
 pub(crate) mod admission;
+pub(crate) mod attach;
 pub(crate) mod challenges;
 pub(crate) mod connect;
 mod drive_waiters;

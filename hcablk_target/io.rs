@@ -3,7 +3,7 @@
 //! The I/O path: a queue pair of a session, and the requests that it carries.
 //!
 //! - [`queue`]: the queue pair, its completions, its keep-alives, its end; [`setup`]: its
-//!   beginning; [`limits`], [`cost`]: its sizes.
+//!   beginning; [`limits`], [`cost`]: its sizes; [`queue_volume`]: a volume as its requests use it.
 //! - [`receive`]: from a message to a request that has begun; [`validate`]: whether it fits its
 //!   volume.
 //! - [`request`]: one request; [`buffers`]: its transfer buffers.
@@ -28,6 +28,7 @@ mod fault;
 mod limits;
 mod p2p;
 mod queue;
+mod queue_volume;
 mod rdma_read;
 mod receive;
 mod reclaim;
@@ -49,5 +50,9 @@ pub(crate) use self::{
         Flushes,
         Queue,
         QueueConfig, //
+    },
+    queue_volume::{
+        Gone,
+        VolumeConfig, //
     },
 };

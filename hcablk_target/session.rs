@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An initiator's queue pairs on one volume.
+//! An initiator's queue pairs, and the [volumes](attachment) that are attached to them.
 //!
 //! ```text
 //!          end(), any context           nothing left
@@ -9,32 +9,28 @@
 //!
 //! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason is
 //! kept and logged, queues the teardown, which runs once, in process context: every queue pair is
-//! failed, so that nothing of the session can reach the drive any more; what the drive has begun is
+//! failed, so that nothing of the session can reach a drive any more; what the drives have begun is
 //! waited for; then the session is forgotten. If the export ends, what was acknowledged is made
 //! durable before, and the initiator can ask for that by the admin queue pair.
+//!
+//! In version 2 of the protocol a session begins with its one volume. In version 3 it begins
+//! without any, and volumes are attached and detached on its admin queue pair. One of several
+//! volumes ends by itself ([`Attachment::end`]); the last one ends the session.
 
 use self::{
-    changer::{
-        Asked,
-        Changer, //
-    },
+    attachment::Attachment,
     end_reason::EndReason, //
 };
 use crate::{
     admin::Admin,
-    drive::{
-        backing::Backing,
-        reservations::Drive,
-        write_errors::{
-            Records,
-            WriteErrors,
-            WriteErrorsUse, //
-        },
+    drive::backing::Backing,
+    export::{
+        attach,
+        keys::Proven,
+        registry::Registry, //
     },
-    export::volume::Volume,
     io::{
         Fault,
-        Flushes,
         Queue,
         QueueConfig,
         Shape, //
@@ -52,6 +48,7 @@ use hcablk_core::{
         SessionState,
         KEEP_ALIVE_PERIOD_MS, //
     },
+    printable,
     proto::{
         auth::{
             Channel,
@@ -60,23 +57,23 @@ use hcablk_core::{
         },
         connect::{
             Epoch,
-            Geometry,
+            Reason,
             Request,
             SessionId, //
         },
         message::{
-            ReservationInfo,
-            ReservationOp,
-            Status,
-            Tag,
-            VolumeLimits,
-            VolumeState, //
+            Attach,
+            Attached,
+            Handle,
+            Tag, //
         },
         name::{
             HostId,
             VolumeName, //
         },
-        ADMIN_QUEUE, //
+        ADMIN_QUEUE,
+        ATTACHED_MAX,
+        TRANSFER_USUAL, //
     },
     rdma::{
         cm::Id,
@@ -121,33 +118,10 @@ use kernel::{
     },
 };
 
+pub(crate) mod attachment;
 mod changer;
 pub(crate) mod end_reason;
-
-/// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
-const DURABLE_ASK_MS: u32 = 10_000;
-
-/// How often it is looked meanwhile whether the disk's other sessions have closed their queue
-/// pairs, in milliseconds.
-const DURABLE_LOOK_MS: u32 = 20;
-
-/// What a volume is at one moment.
-pub(crate) struct VolumeNow {
-    pub(crate) state: VolumeState,
-    pub(crate) limits: VolumeLimits,
-    /// A later one, modulo 2^32, when anything of both has changed. Not 0.
-    pub(crate) generation: u32,
-}
-
-/// What a volume exports, as a session on it knows it.
-pub(crate) struct Exported {
-    pub(crate) backing: Arc<Backing>,
-    pub(crate) geometry: Geometry,
-    /// What is remembered of session ids' writes.
-    pub(crate) records: Arc<Records>,
-    /// Where sessions on it end: on a workqueue of its own, since an end waits for the drive.
-    pub(crate) ends: Arc<WorkQueue>,
-}
+pub(crate) mod watched;
 
 /// See the module's picture. A session is live from the start.
 type State = SessionState<EndReason>;
@@ -155,51 +129,41 @@ type State = SessionState<EndReason>;
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    volume: Arc<Volume>,
-    /// See [`Exported::ends`].
+    registry: Arc<Registry>,
+    /// For messages.
+    label: Label,
+    /// Where it ends: see [`Exported::ends`](attachment::Exported::ends), if it is of one volume.
     ends: Arc<WorkQueue>,
     /// The memory of the port that it began at.
     memory: Arc<Memory>,
-    geometry: Geometry,
-    /// The volume or its drive refused writes when the session began. All replies carry this; the
-    /// watch reports changes.
-    began_read_only: bool,
-    flushes: Flushes,
-    /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].
-    asks_durable: Atomic<bool>,
     /// Bytes of the largest request; set with the admin queue pair, which the others follow.
     largest: Atomic<u32>,
     id: SessionId,
     epoch: Epoch,
     host: HostId,
-    /// The number of the first preemption that has ended the registration of its host; 0: none has.
-    preempted: Atomic<u64>,
     queue_count: u8,
     /// That its initiator is who it says; `None`: it need not prove that.
     proof: Option<Arc<SessionProof>>,
+    /// By what it began.
+    proven: Proven,
     pd: Arc<ProtectionDomain>,
     /// Its part of the port's memory; set with the admin queue pair, and taken by the teardown.
     #[pin]
     client: Mutex<Option<Arc<Client>>>,
-    /// Taken by the teardown, so that the device is closed when that is done.
+    /// The volumes that are attached.
     #[pin]
-    backing: Mutex<Option<Arc<Backing>>>,
-    write_errors: WriteErrorsUse,
-    /// Whether all is durable that was acknowledged, once that is known.
-    #[pin]
-    durable: Mutex<Option<bool>>,
-    /// The initiator was told, or will not ask.
-    #[pin]
-    durable_told: Event,
+    attached: IrqLock<Handles>,
+    /// Requests to attach one that have not been decided.
+    attaching: Atomic<u32>,
     #[pin]
     state: IrqLock<State>,
     /// Empty once the teardown is done with it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
-    changer: Arc<Changer>,
     /// Set with the admin queue pair, until the teardown.
     #[pin]
     port: WatchedPort,
+    /// The lock is also held by who gives a volume to them, or takes it away.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
     /// Held by who closes queues: the teardown, which has shut them before, or who replaces one.
@@ -207,6 +171,8 @@ pub(crate) struct Session {
     closing: Mutex<()>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
+    /// Keep-alive periods for which it has had no volume. Counted by the timer.
+    bare_periods: Atomic<u32>,
     #[pin]
     ended: Event,
     #[pin]
@@ -218,54 +184,45 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Makes a session without queues, on what `volume` exports. May sleep.
+    /// Makes a session without queues, to which the volume is to be [attached](Attachment::new)
+    /// that `request` names, if it names one. May sleep.
     pub(crate) fn new(
-        volume: Arc<Volume>,
-        exported: Exported,
+        registry: &Arc<Registry>,
         memory: &Arc<Memory>,
         request: &Request,
-        proof: Option<Arc<SessionProof>>,
+        (proof, proven): (Option<Arc<SessionProof>>, Proven),
         pd: Arc<ProtectionDomain>,
+        ends: Arc<WorkQueue>,
     ) -> Result<Arc<Self>> {
-        let Exported {
-            backing,
-            geometry,
-            records,
-            ends,
-        } = exported;
-        let write_errors = records.begin(request, &backing)?;
-        let began_read_only = geometry.read_only || backing.refuses_writes();
-        let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
-        let changer = Changer::new(volume.clone(), request.host, request.session)?;
+        let count = match request.volume {
+            Some(_) => 1,
+            None => ATTACHED_MAX,
+        };
+        let attached = Handles::new(count)?;
         let session = Arc::pin_init(
             pin_init!(Self {
-                volume,
+                registry: registry.clone(),
+                label: Label(request.volume),
                 ends,
                 memory: memory.clone(),
-                largest: Atomic::new(geometry.max_transfer),
-                geometry,
-                began_read_only,
-                flushes,
-                asks_durable: Atomic::new(false),
+                largest: Atomic::new(TRANSFER_USUAL),
                 id: request.session,
                 epoch: request.epoch,
                 host: request.host,
-                preempted: Atomic::new(0),
                 queue_count: request.queues,
                 proof,
+                proven,
                 pd,
                 client <- new_mutex!(None),
-                backing <- new_mutex!(Some(backing)),
-                write_errors,
-                durable <- new_mutex!(None),
-                durable_told <- Event::new(),
+                attached <- new_irq_lock!(attached, "hcablk_attached"),
+                attaching: Atomic::new(0),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
-                changer,
                 port <- WatchedPort::new(),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 keep_alive_timer <- new_mutex!(None),
+                bare_periods: Atomic::new(0),
                 ended <- Event::new(),
                 work <- new_work!("hcablk_target::Session"),
             }),
@@ -277,33 +234,130 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns the name of the volume, for messages.
-    pub(crate) fn volume(&self) -> &dyn kernel::fmt::Display {
-        &*self.volume
+    /// Gives a volume its handle. Fails with `EIO` if the session ends, and with `ENOSPC` if it has
+    /// no room for another one. May sleep.
+    fn attach(&self, attachment: &Arc<Attachment>) -> Result<Handle> {
+        let mut attached = self.attached.lock();
+        // Whoever ends the session looks for its volumes after that.
+        if !self.state.lock().is_live() {
+            return Err(EIO);
+        }
+        let handle = attached.take(attachment).ok_or(ENOSPC)?;
+        attachment.set_handle(handle);
+        Ok(handle)
     }
 
-    /// Returns the name of the volume.
-    pub(crate) fn volume_name(&self) -> VolumeName {
-        self.volume.name()
+    /// Returns the volume of this handle, unless nothing is left of it. Any context.
+    pub(crate) fn attachment(&self, handle: Handle) -> Option<Arc<Attachment>> {
+        self.attached.lock().get(handle).cloned()
     }
 
-    /// Returns whether it is a session on `volume`.
-    pub(crate) fn is_of(&self, volume: &Volume) -> bool {
-        core::ptr::eq(&*self.volume, volume)
+    /// Returns the first volume that is attached whose handle is `from` or a later one. Any
+    /// context.
+    pub(crate) fn next_attachment(&self, from: u16) -> Option<Arc<Attachment>> {
+        let attached = self.attached.lock();
+        let mut others = attached.iter().skip_while(|a| a.handle().0 < from);
+        others.next().cloned()
+    }
+
+    /// Iterates over the volumes that are attached, those that end included. Any context.
+    pub(crate) fn attachments(&self) -> impl Iterator<Item = Arc<Attachment>> + '_ {
+        let mut from = 0;
+        core::iter::from_fn(move || {
+            let next = self.next_attachment(from)?;
+            from = next.handle().0 + 1;
+            Some(next)
+        })
+    }
+
+    /// Begins the end of one volume alone, which `enqueue`s it, and returns whether that had not
+    /// begun before; `None`: it is the last one, so that the session has to end: its queue pairs
+    /// always have a volume. Any context.
+    fn begin_end_of(
+        &self,
+        attachment: &Attachment,
+        reason: EndReason,
+        enqueue: impl FnOnce(),
+    ) -> Option<bool> {
+        // Under the lock: the teardown of the session looks who ends alone, and waits for these.
+        let attached = self.attached.lock();
+        let goes_on = |a: &Arc<Attachment>| {
+            !core::ptr::eq(&**a, attachment) && a.is_live() && a.is_published()
+        };
+        let is_alone = !attachment.is_published() || attached.iter().any(goes_on);
+        if !(self.is_of_host() && is_alone) {
+            return None;
+        }
+        let begins = attachment.begin_end(reason, true);
+        if begins {
+            enqueue();
+        }
+        Some(begins)
+    }
+
+    /// Begins the end of all volumes that do not end alone, because the session ends.
+    fn begin_ends(&self) {
+        let attached = self.attached.lock();
+        if let Some(reason) = self.reason() {
+            for attachment in attached.iter() {
+                attachment.begin_end(reason, false);
+            }
+        }
+    }
+
+    /// Begins to detach a volume as the initiator asks, whose handle may be another one's when
+    /// nothing is left of it. Returns whether there is, or was, one of this handle.
+    pub(crate) fn detach(&self, handle: Handle) -> bool {
+        let Some(found) = self.attached.lock().leave(handle) else {
+            return false;
+        };
+        if let Some(attachment) = found {
+            attachment.end(EndReason::Detached);
+        }
+        true
+    }
+
+    /// Takes a volume off the list of whose requests nothing is left. Its handle stays its own
+    /// until the initiator has detached it: it may still name it.
+    fn forget(&self, handle: Handle) {
+        let former = self.attached.lock().forget(handle);
+        drop(former);
+    }
+
+    /// Returns what it is called in messages.
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
+    }
+
+    /// Returns the name of its volume, if it is of one.
+    pub(crate) fn volume(&self) -> Option<VolumeName> {
+        self.label.0
+    }
+
+    /// Returns by what it began.
+    pub(crate) fn proven(&self) -> Proven {
+        self.proven
+    }
+
+    /// Returns whether volumes are attached to it when it has begun.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.label.0.is_none()
+    }
+
+    /// Returns whether `request` names it, in whatever epoch.
+    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+        self.is_of_host() && self.id == request.session && self.host == request.host
+    }
+
+    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
+    /// address. Any context.
+    pub(crate) fn portals_generation(&self) -> u32 {
+        self.registry.portals_generation()
     }
 
     /// Returns whether the session has its memory of `memory`, which is that of one port.
     pub(crate) fn uses(&self, memory: &Memory) -> bool {
         core::ptr::eq(&*self.memory, memory)
-    }
-
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Returns whether the volume, or its drive, refused writes when the session began.
-    pub(crate) fn began_read_only(&self) -> bool {
-        self.began_read_only
     }
 
     /// Returns the bytes of the largest request on every queue pair.
@@ -352,39 +406,9 @@ impl Session {
         *self.client.lock() = Some(client);
     }
 
-    /// Returns what the volume is made of, unless the teardown has begun.
-    pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
-        self.backing.lock().clone()
-    }
-
-    /// Returns which errors of the session's writes are still to be told.
-    pub(crate) fn write_errors(&self) -> &Arc<WriteErrors> {
-        &self.write_errors
-    }
-
-    /// Returns whether `request` names this session, in whatever epoch.
-    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
-        self.id == request.session
-            && self.host == request.host
-            && self.volume.name() == request.volume
-    }
-
     /// Returns how many queue pairs it shall have beside the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
         self.queue_count
-    }
-
-    /// Returns whether the session is of the same host and volume as `request`, but of another
-    /// instance of that host; or of another path of the same disk, whose past `request` has
-    /// forgotten: it goes on with nothing.
-    pub(crate) fn is_of_other_instance(&self, request: &Request) -> bool {
-        let forgotten = !request.resume
-            && self.id != request.session
-            && self.id.on_path(0) == request.session.on_path(0)
-            && self.epoch < request.epoch;
-        self.host == request.host
-            && self.volume.name() == request.volume
-            && (forgotten || self.id.instance() != request.session.instance())
     }
 
     /// Returns whether queue pair `index` is connected.
@@ -442,74 +466,55 @@ impl Session {
         self.report_end(reason);
         // Queued once: the state never comes back.
         if self.ends.enqueue(self.clone()).is_err() {
-            broken!("the teardown of a session was queued already");
+            broken!("the end of a session was queued already");
         }
     }
 
     /// Logs why the session ends, with a rate limit, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
-        let (volume, id, host) = (self.volume(), self.id.0, self.host);
+        let (label, id, host) = (&self.label, self.id.0, self.host);
         if reason.is_usual() {
             if may_print(Lines::Ends) {
-                pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+                pr_info!("{label}: session {id:016x} of {host} ended: {reason}\n");
             }
         } else if may_print(Lines::Faults) {
-            pr_warn!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+            pr_warn!("{label}: session {id:016x} of {host} ended: {reason}\n");
         }
     }
 
-    /// Waits until nothing is left of the session, which takes as long as the
-    /// drive needs for what it has begun. Process context.
-    pub(crate) fn wait(&self) {
-        while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for a session to end\n", self.volume());
-        }
-    }
-
-    /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
+    /// Waits at most `ms` milliseconds until nothing is left of the session, which takes as long as
+    /// the drives need for what they have begun; returns whether that is so. Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
         self.ended.wait_ms(ms).is_ok()
-    }
-
-    /// Has the drive make durable what was acknowledged, and gives the initiator time to ask
-    /// whether it has. No queue pair but `admin` is left; those of the disk's other sessions, by
-    /// which something may be acknowledged that the answer is to cover, are waited for, but not
-    /// longer than the initiator asks. Sleeps, as long as the drive takes.
-    fn make_durable(&self, admin: &Admin) {
-        let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
-            return;
-        };
-        let mut looks = DURABLE_ASK_MS / DURABLE_LOOK_MS;
-        while self.write_errors.is_open() {
-            // When memory is short their teardowns may wait for this one.
-            if looks == 0 || self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
-                return;
-            }
-            looks -= 1;
-        }
-        let durable = self.write_errors.is_durable(&backing);
-        *self.durable.lock() = Some(durable);
-        if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
-            admin.let_answers_leave();
-        }
-    }
-
-    /// Returns whether its initiator asks when the export ends whether all is durable.
-    fn may_ask_durable(&self) -> bool {
-        self.geometry.write_cache || self.asks_durable.load(Relaxed)
     }
 
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
         self.port.leave();
+        // From here on none of them begins to end alone, nor comes to queue pairs.
+        self.begin_ends();
+        let with_it = || {
+            let is_known = |a: &Arc<Attachment>| a.is_published() || !self.is_of_host();
+            self.attachments()
+                .filter(move |a| !a.ends_alone() && is_known(a))
+        };
         let admin = self.admin.lock().clone();
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         if let Some(admin) = &admin {
             match withdrawn {
                 // Not shut before the initiator has asked what it wants to know.
-                true => admin.say_gone(),
-                false => admin.shut(),
+                true => {
+                    for attachment in with_it() {
+                        admin.say_gone(&attachment, true);
+                    }
+                }
+                false => {
+                    if self.reason() == Some(EndReason::Detached) {
+                        admin.let_answers_leave();
+                    }
+                    admin.shut();
+                }
             }
         }
         // None comes any more, and these stay listed until they are closed: their counters are
@@ -527,35 +532,56 @@ impl Session {
             queue.shut();
         }
         Queue::close_all(queues);
-        self.write_errors.close();
+        for attachment in self.attachments() {
+            attachment.close();
+        }
         if let Some(admin) = admin {
             if withdrawn {
-                self.make_durable(&admin);
+                for attachment in with_it() {
+                    attachment.make_durable(|| Some(admin.clone()));
+                }
             }
             admin.close();
         }
-        self.changer.forget_admin();
-        drop(self.admin.lock().take());
-        let queues = self.volume.retire(&self.queues);
+        // In this order: a volume that comes meanwhile does not find it.
+        let admin = self.admin.lock().take();
+        for attachment in self.attachments() {
+            attachment.forget_admin();
+        }
+        drop(admin);
+        let queues = match self.next_attachment(0) {
+            Some(attachment) => attachment.volume().retire(&self.queues),
+            None => core::mem::take(&mut *self.queues.lock()),
+        };
         let count = queues.len();
         drop(queues);
         let client = self.client.lock().take();
         drop(client);
-        // Under no lock: this may close the device.
-        let backing = self.backing.lock().take();
-        drop(backing);
+        for attachment in self.attachments() {
+            if attachment.ends_alone() {
+                // Its own end releases it, now that the queue pairs are gone.
+                attachment.wait();
+            } else {
+                attachment.release();
+                attachment.finish();
+            }
+        }
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
-                self.volume(),
+                self.label,
                 self.id.0,
                 self.host
             );
         }
         // Who waits looks for it in the list, and finds all of it done.
-        self.volume.session_ended(self);
+        for attachment in self.attachments() {
+            attachment.ended();
+            self.forget(attachment.handle());
+        }
+        self.registry.remove_session(self);
         self.ended.set();
     }
 }
@@ -570,33 +596,37 @@ impl WorkItem for Session {
 
 impl Tick for Session {
     fn tick(&self) {
+        self.look_for_volumes();
         for queue in self.queues.lock().iter() {
             queue.send_keep_alive();
         }
     }
 }
 
+/// Keep-alive periods after which a session ends that has had no volume: an initiator attaches one
+/// at once.
+const BARE_PERIODS: u32 = 3;
+
 impl Session {
-    /// Returns whether requests of this session can reach `drive`. Takes no reference: whoever asks
-    /// may not be the last to have one.
-    pub(crate) fn is_on(&self, drive: &Arc<Drive>) -> bool {
-        let backing = self.backing.lock();
-        let own = backing.as_ref().and_then(|backing| backing.drive());
-        own.is_some_and(|own| Arc::ptr_eq(own, drive))
-    }
-
-    /// Ends the session because the preemption `number` has ended the registration of its host.
-    pub(crate) fn preempt(self: &Arc<Self>, number: u64) {
-        // The first counts: later ones wait for what it has ended, too.
-        if self.preempted.load(Relaxed) == 0 {
-            self.preempted.store(number, Relaxed);
+    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host need not be
+    /// allowed to use any of them any more. Called every [`KEEP_ALIVE_PERIOD_MS`].
+    fn look_for_volumes(&self) {
+        let is_bare = self.is_of_host()
+            && self.attaching.load(Relaxed) == 0
+            && self.next_attachment(0).is_none();
+        let periods = if is_bare {
+            self.bare_periods.load(Relaxed) + 1
+        } else {
+            0
+        };
+        self.bare_periods.store(periods, Relaxed);
+        if periods < BARE_PERIODS {
+            return;
         }
-        self.end(EndReason::Preempted);
-    }
-
-    /// Returns whether a preemption has ended it whose number is `last` or less.
-    pub(crate) fn is_preempted_by(&self, last: u64) -> bool {
-        (1..=last).contains(&self.preempted.load(Relaxed))
+        // The timer has the session.
+        if let Some(admin) = self.admin.lock().as_ref() {
+            admin.end_bare();
+        }
     }
 }
 
@@ -637,6 +667,103 @@ impl SessionProof {
     }
 }
 
+/// The volumes of a session, by their handles.
+///
+/// ```text
+///  Free ──attach──► Taken ──nothing left──► Left ──initiator detaches──► Free
+///                     └─initiator detaches──► Asked ──nothing left──────►┘
+/// ```
+struct Handles(KVec<Place>);
+
+enum Place {
+    Free,
+    Taken(Arc<Attachment>),
+    /// As that, and the initiator does not name it any more.
+    Asked(Arc<Attachment>),
+    /// Nothing is left of the volume, but the initiator may still name it.
+    Left,
+}
+
+impl Handles {
+    /// Makes room for `count` volumes. May sleep.
+    fn new(count: u16) -> Result<Self> {
+        let mut places = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for _ in 0..count {
+            places.push(Place::Free, GFP_KERNEL)?;
+        }
+        Ok(Self(places))
+    }
+
+    fn count(&self) -> u16 {
+        self.0.len() as u16
+    }
+
+    fn get(&self, handle: Handle) -> Option<&Arc<Attachment>> {
+        match self.0.get(usize::from(handle.0))? {
+            Place::Taken(attachment) | Place::Asked(attachment) => Some(attachment),
+            Place::Free | Place::Left => None,
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<Attachment>> {
+        (0..self.count()).filter_map(|number| self.get(Handle(number)))
+    }
+
+    /// Gives a volume the first handle that is free; `None`: none is.
+    fn take(&mut self, attachment: &Arc<Attachment>) -> Option<Handle> {
+        let mut places = self.0.iter_mut().zip(0..);
+        let (place, number) = places.find(|(place, _)| matches!(place, Place::Free))?;
+        *place = Place::Taken(attachment.clone());
+        Some(Handle(number))
+    }
+
+    /// Records that the initiator names a handle no more. Returns the volume if something is left
+    /// of it; `None`: the handle is none of its own.
+    fn leave(&mut self, handle: Handle) -> Option<Option<Arc<Attachment>>> {
+        let place = self.0.get_mut(usize::from(handle.0))?;
+        match core::mem::replace(place, Place::Free) {
+            Place::Left => Some(None),
+            Place::Taken(attachment) => {
+                *place = Place::Asked(attachment.clone());
+                Some(Some(attachment))
+            }
+            former => {
+                *place = former;
+                None
+            }
+        }
+    }
+
+    /// Takes a volume out of which nothing is left.
+    fn forget(&mut self, handle: Handle) -> Option<Arc<Attachment>> {
+        let place = self.0.get_mut(usize::from(handle.0))?;
+        match core::mem::replace(place, Place::Free) {
+            Place::Taken(attachment) => {
+                *place = Place::Left;
+                Some(attachment)
+            }
+            Place::Asked(attachment) => Some(attachment),
+            former => {
+                *place = former;
+                None
+            }
+        }
+    }
+}
+
+/// What a session is called in messages: by its volume, if it is of one.
+pub(crate) struct Label(Option<VolumeName>);
+
+impl core::fmt::Display for Label {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.0 {
+            Some(volume) => core::fmt::Display::fmt(volume, f),
+            None => f.write_str("hcablk"),
+        }
+    }
+}
+printable!(Label);
+
 impl Session {
     /// Ends when the port of `id` goes down, from here on, unless it has ended already. Sleeps.
     fn watch_port(self: &Arc<Self>, id: &Arc<Id>) -> Result {
@@ -652,100 +779,6 @@ impl PortListener for Session {
 }
 
 impl Session {
-    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep,
-    /// but does not wait for the drive.
-    pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
-        let backing = self.backing()?;
-        let (now, generation) = backing.observe()?;
-        Some(VolumeNow {
-            state: VolumeState {
-                sectors: now.sectors,
-                read_only: self.geometry.read_only || now.refuses_writes,
-                write_cache: Some(now.wants_flushes),
-            },
-            limits: VolumeLimits {
-                // They come by a key.
-                atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
-                ..now.limits
-            },
-            generation,
-        })
-    }
-
-    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the
-    /// reply said when the session began), and whether its disk sends `flushes`. Any context.
-    pub(crate) fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
-        let relies = match cache {
-            Some(cache) => cache && flushes,
-            None => self.geometry.write_cache,
-        };
-        self.flushes.store(relies, Relaxed);
-        if flushes {
-            self.asks_durable.store(true, Relaxed);
-        }
-    }
-
-    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
-    /// address. Any context.
-    pub(crate) fn portals_generation(&self) -> u32 {
-        self.volume.registry().portals_generation()
-    }
-
-    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets
-    /// none begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL`
-    /// if the path is the session's own. May sleep, but does not wait for the drive.
-    pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
-        let id = self.id.on_path(path);
-        if id == self.id {
-            return Err(EINVAL);
-        }
-        Ok(self.volume.fence_session(self.host, id, epoch))
-    }
-
-    /// Returns whether all acknowledged writes are durable; `None`: not known yet, or the export
-    /// does not end. Process context.
-    pub(crate) fn durable(&self) -> Option<bool> {
-        *self.durable.lock()
-    }
-
-    /// Records that the initiator got that answer. Any context.
-    pub(crate) fn durable_told(&self) {
-        self.durable_told.set();
-    }
-
-    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`.
-    /// Request `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the
-    /// request's status if it is not begun. May sleep, but does not wait for a file.
-    pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
-        let backing = self.backing().ok_or(Status::Gone)?;
-        let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
-        // Before it is looked whether the session ends: see there.
-        let ticket = drive.ticket();
-        if self.is_ending() {
-            return Err(Status::Gone);
-        }
-        self.changer.begin(Asked {
-            tag,
-            sequence,
-            op,
-            drive,
-            ticket,
-        })
-    }
-
-    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`.
-    /// Fails with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
-    pub(crate) fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
-        if let Some(index) = index {
-            return self.volume.read_key(self, index);
-        }
-        let backing = self.backing().ok_or(Status::Gone)?;
-        let drive = backing.drive().ok_or(Status::Unsupported)?;
-        Ok(drive.read(None))
-    }
-}
-
-impl Session {
     /// Makes the admin queue pair of the connection `id`, which `client` was charged for, and adds
     /// it. May sleep. Fails with `EIO` if the session is ending.
     pub(crate) fn make_admin(
@@ -753,13 +786,15 @@ impl Session {
         id: &Arc<Id>,
         client: Arc<Client>,
     ) -> Result<Arc<Admin>> {
-        let completions = self.volume.registry().admin_completions();
+        let completions = self.registry.admin_completions();
         let admin = Admin::new(self.clone(), id, &self.pd, completions, client)?;
         let watched = self.watch_port(id);
         let mut place = self.admin.lock();
         if watched.is_ok() && self.state.lock().is_live() {
             *place = Some(admin.clone());
-            self.changer.answer_by(&admin);
+            for attachment in self.attachments() {
+                attachment.answer_by(&admin);
+            }
             return Ok(admin);
         }
         drop(place);
@@ -768,29 +803,58 @@ impl Session {
     }
 
     /// Makes queue pair `index` of the connection `id`, which `charge` is for, over what the volume
-    /// is made of. May sleep.
+    /// of `attachment` is made of. May sleep.
     pub(crate) fn make_queue(
         self: &Arc<Self>,
+        attachment: &Attachment,
         index: u8,
         id: &Arc<Id>,
         backing: Arc<Backing>,
         shape: Shape,
         charged: (&Arc<Client>, Charge),
     ) -> Result<Arc<Queue>> {
+        let completions = backing.completions(self.pd.is_software()).clone();
         let config = QueueConfig {
             session: self.id,
-            host: self.host,
             epoch: self.epoch,
             index,
-            geometry: self.geometry,
-            flushes: self.flushes.clone(),
-            completions: backing.completions(self.pd.is_software()).clone(),
+            completions,
             pd: self.pd.clone(),
-            backing,
-            write_errors: self.write_errors.clone(),
-            teller: self.write_errors.teller(),
+            volume: attachment.config(backing).ok_or(EIO)?,
+            handle: attachment.handle(),
+            volumes: self.attached.lock().count(),
         };
         Queue::new(self.clone(), config, id, shape, charged)
+    }
+
+    /// Begins to attach a volume, as request `tag` of the admin queue pair asks: that may wait for
+    /// what is left of an older attachment of the disk. Fails with `ENOMEM`, and with `EBUSY` if
+    /// too many wait. May sleep, but not for that.
+    pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
+        attach::begin(&self.registry, self, tag, attach)
+    }
+
+    /// Counts a request to attach a volume that is still to be decided, until it is `over`.
+    pub(crate) fn count_attaching(&self, over: bool) {
+        match over {
+            false => self.attaching.fetch_add(1, Relaxed),
+            true => self.attaching.fetch_sub(1, Relaxed),
+        };
+    }
+
+    /// Answers a request to attach a volume, unless the session ends. May sleep.
+    pub(crate) fn answer_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
+        // Under the lock, so that the teardown has the last reference.
+        if let Some(admin) = self.admin.lock().as_ref() {
+            admin.attached(tag, outcome);
+        }
+    }
+
+    /// Records that no volume is watched any more. Any context.
+    pub(crate) fn nobody_watches(&self) {
+        for attachment in self.attached.lock().iter() {
+            attachment.watched.told();
+        }
     }
 
     /// Ends the session because of queue pair `queue`.
@@ -798,27 +862,54 @@ impl Session {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
             // Nobody will ask.
-            self.durable_told.set();
+            for attachment in self.attached.lock().iter() {
+                attachment.durable_told();
+            }
         }
     }
 
-    /// Adds a queue pair. If the session is ending, or has this queue already,
-    /// the queue pair is taken down and `EIO` or `EEXIST` returned.
-    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
+    /// Returns a volume for which a queue pair can be made.
+    pub(crate) fn founder(&self) -> Option<Arc<Attachment>> {
+        self.attachments()
+            .find(|attachment| attachment.is_live() && attachment.is_published())
+    }
+
+    /// Adds a queue pair that was made for `founder`. If the session or that volume is ending, or
+    /// the session has this queue already, or there is no memory, the queue pair is taken down and
+    /// `EIO`, `EEXIST` or `ENOMEM` returned.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>, founder: &Attachment) -> Result {
         let mut queues = self.queues.lock();
-        let result = if !self.state.lock().is_live() {
+        let result = if !self.state.lock().is_live() || !founder.is_live() {
             Err(EIO)
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
         } else {
-            queue.time(self.volume.timing());
-            queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
+            queue.time(self.is_timed());
+            self.give_volumes(queue)
+                .and_then(|()| queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into))
         };
         drop(queues);
         if result.is_err() {
             queue.close();
         }
         result
+    }
+
+    /// Gives a queue pair that comes the volumes that it does not have. Under the lock of the queue
+    /// pairs.
+    fn give_volumes(&self, queue: &Queue) -> Result {
+        self.attachments()
+            .filter(|attachment| attachment.is_published())
+            .try_for_each(|attachment| match attachment.give(queue) {
+                Err(_) if !attachment.is_live() => Ok(()),
+                given => given,
+            })
+    }
+
+    /// Returns whether to measure how long requests take.
+    fn is_timed(&self) -> bool {
+        self.attachments()
+            .any(|attachment| attachment.volume().timing())
     }
 
     /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
@@ -841,7 +932,9 @@ impl Session {
         if let Some(queue) = found {
             queue.comes_to(trace::State::Ending);
             queue.close_alone();
-            drop(self.volume.retire_one(&self.queues, index));
+            if let Some(attachment) = self.next_attachment(0) {
+                drop(attachment.volume().retire_one(&self.queues, index));
+            }
         }
         true
     }

@@ -94,10 +94,32 @@ pub(crate) fn p2p_virtual() -> bool {
 struct Target {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,
+    _open: Open,
     _connect: Drained,
+    _sessions: Sessions,
     _changes: Drained,
+    _ends: Drained,
     _work: Drained,
     _admin: Drained,
+}
+
+/// Lets no volume be attached any more when it is dropped.
+struct Open(Arc<export::registry::Registry>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.shut();
+    }
+}
+
+/// Ends what is left of sessions without volumes when it is dropped: those with some are gone with
+/// the volumes.
+struct Sessions(Arc<export::registry::Registry>);
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.0.end_all();
+    }
 }
 
 impl kernel::Module for Target {
@@ -107,14 +129,19 @@ impl kernel::Module for Target {
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             admin: Arc::new(WorkQueue::new(c"hcablk_admin")?, GFP_KERNEL)?,
             changes: Arc::new(WorkQueue::new(c"hcablk_changes")?, GFP_KERNEL)?,
+            ends: Arc::new(WorkQueue::new(c"hcablk_ends")?, GFP_KERNEL)?,
         };
         let registry = export::registry::Registry::new(queues.clone())?;
+        let sessions = registry.clone();
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _no_hibernation: NoHibernation::while_there_are(&drive::backing::EXPORTS)?,
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
+            _open: Open(sessions.clone()),
             _connect: Drained(queues.connect),
+            _sessions: Sessions(sessions),
             _changes: Drained(queues.changes),
+            _ends: Drained(queues.ends),
             _work: Drained(queues.control),
             _admin: Drained(queues.admin),
         })

@@ -172,7 +172,7 @@ impl Failure {
                 Reason::NoResources | Reason::NoMemory => errno::enobufs(),
                 Reason::StaleEpoch | Reason::NoSession | Reason::Superseded => errno::estale(),
                 Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
-                Reason::Entry => errno::eproto(),
+                Reason::Entry | Reason::OwnSession => errno::eproto(),
             },
             Self::NotATarget | Self::BadAnswer(_) | Self::Protocol(_) | Self::Stranger(_) => {
                 errno::eproto()
@@ -258,6 +258,7 @@ impl Failure {
                 | Reason::Forbidden
                 | Reason::Malformed
                 | Reason::Evicted
+                | Reason::OwnSession
                 | Reason::Superseded => false,
             },
             Self::Forced
@@ -295,6 +296,9 @@ impl fmt::Display for Failure {
                 ),
                 Reason::Challenge => f.write_str("the target asks for a proof at the wrong time"),
                 Reason::Entry => f.write_str("the target tells what was not asked"),
+                Reason::OwnSession => {
+                    f.write_str("the target lets the volume share no session with others")
+                }
                 Reason::Version => write!(
                     f,
                     "the target speaks protocol versions {} to {} only",

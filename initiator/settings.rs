@@ -14,8 +14,7 @@ use hcablk_core::proto::{
         VolumeName, //
     },
     TRANSFER_USUAL,
-    VERSION_MAX,
-    VERSION_MIN, //
+    VERSION_OF_VOLUME, //
 };
 
 /// Default of `small_read`: up to here copies were cheaper, see `bench/README.md`.
@@ -151,7 +150,7 @@ impl Default for Settings {
             batch_lower: BATCH_LOWER,
             policy: Policy::default(),
             paths_auto: false,
-            protocol: (VERSION_MIN, VERSION_MAX),
+            protocol: (VERSION_OF_VOLUME, VERSION_OF_VOLUME),
         }
     }
 }

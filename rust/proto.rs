@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The wire protocol, version 2. `docs/reference/protocol.md` is the specification.
+//! The wire protocol, versions 2 and 3. `docs/reference/protocol.md` is the specification.
 //!
 //! This module uses nothing but `core`: the same code runs in the modules and
 //! in the unit tests on the host. Decoding is total: a decoder either returns
@@ -26,7 +26,11 @@ mod wire;
 /// Lowest protocol version that this implementation speaks.
 pub const VERSION_MIN: u8 = 2;
 /// Highest protocol version that this implementation speaks.
-pub const VERSION_MAX: u8 = 2;
+pub const VERSION_MAX: u8 = 3;
+/// The version in which a session is of one volume, which its connection requests name.
+pub const VERSION_OF_VOLUME: u8 = 2;
+/// The version in which volumes are attached to a session by its admin queue pair.
+pub const VERSION_OF_HOST: u8 = 3;
 
 /// First bytes of everything in private data: "HCAB" read as a little-endian number.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HCAB");
@@ -41,6 +45,8 @@ pub const QUEUES_MAX: u8 = 127;
 pub const ADMIN_QUEUE: u8 = 0xff;
 /// Requests that may be in flight on the admin queue pair: more than one of each kind.
 pub const ADMIN_DEPTH: u16 = 8;
+/// Most volumes that may be attached to one session at a time.
+pub const ATTACHED_MAX: u16 = 256;
 /// Largest data in bytes that may follow a request in its message.
 pub const INLINE_MAX: u32 = 65536;
 /// Largest data length of one request in bytes, unless both sides know more.

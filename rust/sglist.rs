@@ -153,7 +153,7 @@ impl SegmentList {
     }
 
     /// Returns the mapped segment if it is the only one.
-    #[inline]
+    #[inline(always)]
     pub fn only(&mut self) -> Option<Sge> {
         if self.mapped != 1 {
             return None;

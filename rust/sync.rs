@@ -7,7 +7,6 @@
 pub mod atomic;
 pub mod defer;
 pub mod embedded;
-pub mod unordered;
 
 use self::defer::without_io;
 use crate::{

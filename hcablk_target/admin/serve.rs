@@ -7,22 +7,32 @@ use super::{
     silence_ms,
     Admin,
     State,
-    Watch,
     ANSWERS,
     GONE_MS,
     LOOK_MS,
     NEXT_WATCH_MS, //
 };
-use crate::io::Fault;
+use crate::{
+    io::Fault,
+    session::{
+        attachment::Attachment,
+        end_reason::EndReason,
+        watched::Begun, //
+    },
+};
 use hcablk_core::{
-    proto::message::{
-        AdminOp,
-        AdminRequest,
-        AdminResponse,
-        Status,
-        Tag,
-        VolumeState,
-        BUFFER_LEN, //
+    proto::{
+        connect::Reason,
+        message::{
+            AdminOp,
+            AdminRequest,
+            AdminResponse,
+            Attached,
+            Handle,
+            Status,
+            Tag,
+            BUFFER_LEN, //
+        },
     },
     rdma::{
         cq::{
@@ -46,6 +56,10 @@ use hcablk_core::{
         Tick, //
     },
 };
+use kernel::sync::Arc;
+
+/// Answers that news leave to what is answered at once.
+const NEWS_LEAVE: u32 = ANSWERS / 2;
 
 /// No answer is being sent.
 const ALL_FREE: u32 = u32::MAX;
@@ -70,14 +84,50 @@ impl Admin {
         without_io(|| self.serve(request));
     }
 
-    fn serve(&self, AdminRequest { tag, op }: AdminRequest) {
+    fn serve(&self, AdminRequest { tag, volume, op }: AdminRequest) {
         match op {
             AdminOp::KeepAlive { tmo_s } => {
                 self.state.lock().limit_ms = silence_ms(tmo_s);
                 self.answer(tag, Status::Ok);
             }
+            AdminOp::Portals { known } => self.keep_portals(tag, known),
+            AdminOp::Attach(attach) => {
+                if !self.session.is_of_host() {
+                    return self.fail(Fault::Admin(BUFFER_LEN));
+                }
+                if self.session.begin_attach(tag, attach).is_err() {
+                    self.attached(tag, Err(Reason::NoMemory));
+                }
+            }
+            _ if volume != Handle::FIRST && !self.session.is_of_host() => {
+                self.fail(Fault::Admin(BUFFER_LEN));
+            }
+            AdminOp::Detach if !self.session.is_of_host() => self.fail(Fault::Admin(BUFFER_LEN)),
+            AdminOp::Detach => {
+                self.answer(tag, Status::Ok);
+                if !self.session.detach(volume) {
+                    self.fail(Fault::Detach(volume));
+                }
+            }
+            op => match self.session.attachment(volume) {
+                // One of several is nobody's before its attachment was answered.
+                Some(attachment) if attachment.is_published() || !self.session.is_of_host() => {
+                    self.serve_volume(&attachment, tag, op);
+                }
+                _ => self.answer(tag, Status::Gone),
+            },
+        }
+    }
+
+    /// Serves what is asked about a volume.
+    fn serve_volume(&self, volume: &Arc<Attachment>, tag: Tag, op: AdminOp) {
+        match op {
+            AdminOp::KeepAlive { .. }
+            | AdminOp::Portals { .. }
+            | AdminOp::Attach(_)
+            | AdminOp::Detach => {}
             AdminOp::Fence { path, epoch } => {
-                let status = match self.session.fence(path, epoch) {
+                let status = match volume.fence(path, epoch) {
                     Ok(true) => Status::Ok,
                     Ok(false) => Status::Draining,
                     Err(_) => Status::Invalid,
@@ -85,94 +135,72 @@ impl Admin {
                 self.answer(tag, status);
             }
             AdminOp::Durable => {
-                let status = match self.session.durable() {
+                let status = match volume.durable() {
                     None => Status::Draining,
                     Some(true) => Status::Ok,
                     Some(false) => Status::Invalid,
                 };
                 self.answer(tag, status);
                 if status != Status::Draining {
-                    self.session.durable_told();
+                    volume.durable_told();
                 }
             }
             AdminOp::Reservation { sequence, op } => {
-                if let Err(status) = self.session.reserve(tag, sequence, op) {
+                if let Err(status) = volume.reserve(tag, sequence, op) {
                     self.answer(tag, status);
                 }
             }
-            AdminOp::ReadKey { index } => self.tell_reservation(tag, Some(index)),
-            AdminOp::ReadReservation => self.tell_reservation(tag, None),
-            AdminOp::Portals { known } => self.keep_portals(tag, known),
+            AdminOp::ReadKey { index } => self.tell_reservation(volume, tag, Some(index)),
+            AdminOp::ReadReservation => self.tell_reservation(volume, tag, None),
             AdminOp::Watch {
                 known,
                 flushes,
                 generation,
             } => {
-                self.session.set_flushes(known.write_cache, flushes);
-                let mut state = self.state.lock();
-                state.has_watched = true;
-                let watch = match state.watch {
-                    Watch::Ending => Watch::Ending,
-                    _ => Watch::Kept(tag, known, generation),
-                };
-                let former = core::mem::replace(&mut state.watch, watch);
-                drop(state);
-                match former {
-                    Watch::Unwatched => self.look_at_volume(),
-                    Watch::Kept(..) => self.fail(Fault::SecondWatch),
-                    Watch::Ending => {
+                volume.set_flushes(known.write_cache, flushes);
+                match volume.watched.begin(tag, known, generation) {
+                    Begun::Kept => self.look_at_volume(volume),
+                    Begun::Second => self.fail(Fault::SecondWatch),
+                    Begun::Ending => {
                         self.answer(tag, Status::Gone);
-                        self.told_gone.set();
+                        volume.watched.told();
                     }
                 }
             }
         }
     }
 
-    /// Answers with the key of registrant `index`, or the reservation.
-    fn tell_reservation(&self, tag: Tag, index: Option<u32>) {
-        let reservation = self.session.reservation(index);
+    /// Answers a request to attach a volume. Any context.
+    pub(crate) fn attached(&self, tag: Tag, outcome: Result<Attached, Reason>) {
         self.respond(AdminResponse {
-            tag,
-            status: reservation.err().unwrap_or(Status::Ok),
-            volume: None,
-            limits: None,
-            portals: None,
-            reservation: reservation.ok(),
+            attached: Some(outcome),
+            ..AdminResponse::bare(tag, Status::Ok)
         });
     }
 
-    /// Answers the watch if there is one, and the volume is not what its initiator knows. May
-    /// sleep.
-    fn look_at_volume(&self) {
-        let Watch::Kept(tag, known, generation) = self.state.lock().watch else {
+    /// Answers with the key of registrant `index`, or the reservation.
+    fn tell_reservation(&self, volume: &Attachment, tag: Tag, index: Option<u32>) {
+        let reservation = volume.reservation(index);
+        let status = reservation.err().unwrap_or(Status::Ok);
+        self.respond(AdminResponse {
+            reservation: reservation.ok(),
+            ..AdminResponse::bare(tag, status)
+        });
+    }
+
+    /// Answers the watch of a volume if there is one, and the volume is not what its initiator
+    /// knows. May sleep.
+    fn look_at_volume(&self, volume: &Attachment) {
+        let Some(tag) = volume.watched.tag() else {
             return;
         };
-        let Some(now) = self.session.volume_now() else {
+        // Those that are left over are looked at again.
+        if self.state.lock().free.count_ones() < NEWS_LEAVE {
             return;
-        };
-        let state = VolumeState {
-            // Not to an initiator that does not follow it.
-            write_cache: now
-                .state
-                .write_cache
-                .filter(|_| known.write_cache.is_some()),
-            ..now.state
-        };
-        let limits = generation.map(|_| (now.generation, now.limits));
-        let is_news = match generation {
-            Some(known) => known != now.generation,
-            None => state != known,
-        };
-        if is_news && self.take_watch(tag) {
-            self.respond(AdminResponse {
-                tag,
-                status: Status::Ok,
-                volume: Some(state),
-                limits,
-                portals: None,
-                reservation: None,
-            });
+        }
+        let now = volume.volume_now();
+        if let Some(news) = now.and_then(|now| volume.watched.take_news(tag, &now)) {
+            self.respond(news);
         }
     }
 
@@ -196,44 +224,36 @@ impl Admin {
         };
         if let Some((tag, _)) = asked {
             self.respond(AdminResponse {
-                tag,
-                status: Status::Ok,
-                volume: None,
-                limits: None,
                 portals: Some(generation),
-                reservation: None,
+                ..AdminResponse::bare(tag, Status::Ok)
             });
         }
     }
 
-    /// Takes the watch of this tag, to answer it; `false`: somebody else does.
-    fn take_watch(&self, tag: Tag) -> bool {
-        let mut state = self.state.lock();
-        let there = matches!(state.watch, Watch::Kept(kept, ..) if kept == tag);
-        if there {
-            state.watch = Watch::Unwatched;
-        }
-        there
-    }
-
-    /// Tells the initiator that the export ends, if it watches or has watched, and gives the answer
-    /// time to leave. Sleeps, for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
-    pub(crate) fn say_gone(&self) {
-        let (former, has_watched) = {
-            let mut state = self.state.lock();
-            let former = core::mem::replace(&mut state.watch, Watch::Ending);
-            (former, state.has_watched)
-        };
-        match former {
-            Watch::Kept(tag, ..) => self.answer(tag, Status::Gone),
-            Watch::Unwatched if has_watched => {
-                if self.told_gone.wait_ms(NEXT_WATCH_MS).is_err() {
+    /// Tells the initiator that a volume is being detached, if it watches that. If it `asks` then
+    /// whether all is durable, and has watched before, its next watch is waited for, and the answer
+    /// has time to leave. Sleeps, for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
+    pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
+        match volume.watched.end() {
+            // One for which there is no room is not answered: requests will be.
+            (Some(tag), _) if asks || self.state.lock().free != 0 => {
+                self.answer(tag, Status::Gone);
+            }
+            (None, true) if asks => {
+                if !volume.watched.is_told_within(NEXT_WATCH_MS) {
                     return;
                 }
             }
-            Watch::Unwatched | Watch::Ending => return,
+            _ => return,
         }
-        self.let_answers_leave();
+        if asks {
+            self.let_answers_leave();
+        }
+    }
+
+    /// Ends the session, to which no volume is attached.
+    pub(crate) fn end_bare(&self) {
+        self.session.clone().end(EndReason::Bare);
     }
 
     /// Waits until the last answer has left, for [`GONE_MS`] at most: the end of the session comes
@@ -249,14 +269,7 @@ impl Admin {
 
     /// Sends an answer that has nothing but a status. Any context.
     fn answer(&self, tag: Tag, status: Status) {
-        self.respond(AdminResponse {
-            tag,
-            status,
-            volume: None,
-            limits: None,
-            portals: None,
-            reservation: None,
-        });
+        self.respond(AdminResponse::bare(tag, status));
     }
 
     /// Sends a response. Any context.
@@ -347,7 +360,9 @@ impl Handler for Admin {
 
 impl Tick for Admin {
     fn tick(&self) {
-        self.look_at_volume();
+        for volume in self.session.attachments() {
+            self.look_at_volume(&volume);
+        }
         self.look_at_portals();
         if let Some(seconds) = self.is_silent() {
             self.fail(Fault::NothingReceived(seconds));

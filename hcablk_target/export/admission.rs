@@ -168,7 +168,7 @@ mod tests {
             session: SessionId(1),
             epoch: Epoch(epoch),
             host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
-            volume: VolumeName::parse("vol0").unwrap(),
+            volume: Some(VolumeName::parse("vol0").unwrap()),
         }
     }
 

@@ -20,9 +20,12 @@ use super::{
         decide,
         Decision, //
     },
+    attach::{
+        wait_for,
+        WITHDRAWN, //
+    },
     port::Port,
     registry::{
-        DriveWaiter,
         Pending,
         Registry, //
     },
@@ -31,6 +34,7 @@ use super::{
 use crate::{
     io::Fault,
     session::{
+        attachment::Attachment,
         end_reason::EndReason,
         Session, //
     },
@@ -57,7 +61,8 @@ use hcablk_core::{
     sync::{
         defer::without_io,
         new_irq_lock,
-        IrqLock, //
+        IrqLock,
+        WorkQueue, //
     },
     system::{
         errno,
@@ -81,7 +86,7 @@ use kernel::{
 
 mod accept;
 mod identify;
-mod refusal;
+pub(super) mod refusal;
 mod sizing;
 
 /// Hears when a connection goes down.
@@ -214,21 +219,6 @@ pub(crate) fn begin(
     Ok(())
 }
 
-const WITHDRAWN: Refusal = Refusal::new(
-    Reason::Withdrawn,
-    "the volume was just withdrawn, or its drive has no size",
-);
-
-/// Sessions that a host may have on one volume, each with its buffers. One for
-/// each of its configured devices is usual.
-const SESSIONS_PER_HOST: usize = 16;
-
-/// How long a request waits for the end of an older session: as long as an initiator may wait for
-/// an answer, in milliseconds.
-const WAIT_MS: u32 = 600_000;
-/// How often it is looked whether the initiator still does, in milliseconds.
-const LOOK_MS: u32 = 500;
-
 impl Connect {
     fn carry_out(&self) {
         let Some((link, id)) = self.claimed.lock().take() else {
@@ -261,29 +251,30 @@ impl Connect {
         match request {
             // Whoever is refused may try again at once.
             _ if !may_print(Lines::Refusals) => {}
-            Some(request) => pr_warn!(
-                "refused {} for volume {}: {refusal}\n",
-                request.host,
-                request.volume.as_str()
-            ),
+            Some(Request {
+                host,
+                volume: Some(volume),
+                ..
+            }) => pr_warn!("refused {host} for volume {volume}: {refusal}\n"),
+            Some(Request { host, .. }) => pr_warn!("refused {host}: {refusal}\n"),
             None => pr_warn!("refused a connection: {refusal}\n"),
         }
         // No event may come back to an identifier that is given up here.
         id.detach();
     }
 
-    /// Returns the session that the queue pair belongs to, a new one for an admin queue pair, and
-    /// the volume.
-    fn find_session(
+    /// Returns the volume of the session that the queue pair belongs to, which is a new one for an
+    /// admin queue pair.
+    fn find_attachment(
         &self,
         request: &Request,
         seal: Option<&Seal>,
         link: &Link,
         id: &Arc<Id>,
-    ) -> Result<(Arc<Session>, Arc<Volume>), Refusal> {
+    ) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         loop {
             let (view, found) = self.registry.view(request, proven(seal));
-            match (decide(request, &view), found.volume, found.session) {
+            match (decide(request, &view), found.volume, found.attachment) {
                 (_, Some(volume), _) if seal.is_some_and(|seal| seal.is_for_other(&volume)) => {
                     return Err(Refusal::new(
                         Reason::NotProven,
@@ -291,37 +282,29 @@ impl Connect {
                     ))
                 }
                 (Decision::Begin, Some(volume), _) => {
-                    if let Some(session) = self.begin_session(request, seal, id, &volume)? {
-                        return Ok((session, volume));
+                    if let Some(attachment) = self.begin_session(request, seal, id, &volume)? {
+                        return Ok((attachment, volume));
                     }
                 }
                 (Decision::Supersede, Some(volume), _) => {
-                    let _waits = self.wait_for_drive(request, Some(&volume))?;
+                    let _waits = self.registry.wait_for_drive_of(request, Some(&volume))?;
                     // From now on the others are refused, whatever comes of this one.
                     self.registry.supersede(&volume, request, proven(seal));
-                    self.wait_for_other_instances(request, link)?;
+                    self.registry
+                        .wait_for_other_instances(request, || link.is_lost())?;
                 }
-                // By names alone nobody joins a session that was begun by a proof.
-                (Decision::Join | Decision::ReplaceQueue, _, Some(session))
-                    if session.handle() != seal.map(|seal| seal.proof.handle()) =>
+                (Decision::Join | Decision::ReplaceQueue, _, Some(attachment))
+                    if Self::is_foreign(attachment.session(), request, seal, id).is_some() =>
                 {
-                    return Err(Refusal::new(
-                        Reason::NoSession,
-                        "it has not the key of its session",
-                    ))
+                    let why = Self::is_foreign(attachment.session(), request, seal, id);
+                    return Err(Refusal::new(Reason::NoSession, why.unwrap_or("")));
                 }
-                (Decision::Join | Decision::ReplaceQueue, _, Some(session))
-                    if !session.pd().same_device(id) =>
-                {
-                    return Err(Refusal::new(
-                        Reason::NoSession,
-                        "it came over another device than its session",
-                    ))
+                (Decision::Join, Some(volume), Some(attachment)) => {
+                    return Ok((attachment, volume))
                 }
-                (Decision::Join, Some(volume), Some(session)) => return Ok((session, volume)),
-                (Decision::ReplaceQueue, volume, Some(session)) => {
-                    let _waits = self.wait_for_drive(request, volume.as_ref())?;
-                    if !session.replace_queue(request.queue) {
+                (Decision::ReplaceQueue, volume, Some(attachment)) => {
+                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
+                    if !attachment.session().replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
                             "another queue pair of its session is being replaced",
@@ -329,11 +312,11 @@ impl Connect {
                     }
                 }
                 (Decision::Replace, volume, Some(old)) => {
-                    let _waits = self.wait_for_drive(request, volume.as_ref())?;
+                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
                     // Its initiator came back: nothing of the old epoch may
                     // reach the drive after anything of the new one.
                     old.end(EndReason::Replaced);
-                    Self::wait_for(&old, link)?;
+                    wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
                 }
                 (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
                     let why = "it does not prove who it is, which the volume demands of it";
@@ -345,99 +328,126 @@ impl Connect {
         }
     }
 
-    /// Counts the request among those that wait for the drive of `volume`, of which each host and
-    /// each drive may have some.
-    fn wait_for_drive(
-        &self,
+    /// Returns why a queue pair that `id` is for cannot be one of `session`; `None`: it can.
+    fn is_foreign(
+        session: &Session,
         request: &Request,
-        volume: Option<&Arc<Volume>>,
-    ) -> Result<DriveWaiter<'_>, Refusal> {
-        let file = |volume: &Arc<Volume>| volume.with_backing(|backing| backing.file().id());
-        let drive = volume.and_then(file);
-        self.registry
-            .wait_for_drive(request.host, drive)
-            .map_err(|_| Refusal::CROWD)
-    }
-
-    /// Waits until nothing is left of the sessions of the host's other instances on the volume that
-    /// end, as [`Self::wait_for`].
-    fn wait_for_other_instances(&self, request: &Request, link: &Link) -> Result<(), Refusal> {
-        let other = |session: &Session| session.is_of_other_instance(request);
-        while let Some(session) = self.registry.ending_session(other) {
-            Self::wait_for(&session, link)?;
+        seal: Option<&Seal>,
+        id: &Id,
+    ) -> Option<&'static str> {
+        if session.is_of_host() != request.volume.is_none() {
+            return Some("its session is of another version");
         }
-        Ok(())
-    }
-
-    /// Waits until nothing is left of an older session, as long as its initiator waits for us.
-    fn wait_for(old: &Session, link: &Link) -> Result<(), Refusal> {
-        for _ in 0..WAIT_MS / LOOK_MS {
-            let ended = old.has_ended_within(LOOK_MS);
-            if link.is_lost() {
-                return Err(Refusal::new(
-                    Reason::StaleEpoch,
-                    "it has not waited for the end of its older session",
-                ));
-            }
-            if ended {
-                return Ok(());
-            }
+        // By names alone nobody joins a session that was begun by a proof.
+        if session.handle() != seal.map(|seal| seal.proof.handle()) {
+            Some("it has not the key of its session")
+        } else if !session.pd().same_device(id) {
+            Some("it came over another device than its session")
+        } else {
+            None
         }
-        Err(Refusal::new(
-            Reason::StaleEpoch,
-            "the drive has not finished what it had begun for its older session",
-        ))
     }
 
-    /// Makes the session and lists it; `None` if there are sessions of another instance of its host
-    /// by then: that is to be decided about again.
+    /// Makes a session for `volume` and lists that; `None` if there are sessions of another
+    /// instance of its host by then: that is to be decided about again.
     fn begin_session(
         &self,
         request: &Request,
         seal: Option<&Seal>,
         id: &Arc<Id>,
         volume: &Arc<Volume>,
-    ) -> Result<Option<Arc<Session>>, Refusal> {
-        // Before anything is made; what counts is looked at when it is listed.
-        if self.registry.sessions_of(request.host, volume) >= SESSIONS_PER_HOST {
-            return Err(Refusal::TOO_MANY);
-        }
-        let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
+    ) -> Result<Option<Arc<Attachment>>, Refusal> {
+        self.registry.check_count(request, volume)?;
         let exported = volume.export().ok_or(WITHDRAWN)?;
-        let proof = seal.map(|seal| seal.proof.clone());
-        let memory = self.port.memory();
-        let session = Session::new(volume.clone(), exported, memory, request, proof, pd)
+        // Until the session ends if it is refused: what it ends on goes with the volume.
+        let _open = exported.backing.clone();
+        let write_errors = exported
+            .records
+            .begin(request, &exported.backing)
             .map_err(Refusal::of_session)?;
-        let listed = self
+        let session = self.make_session(request, seal, id, exported.ends.clone())?;
+        let what = (exported, write_errors);
+        let attached = self
             .registry
-            .add_session(&session, volume, request, SESSIONS_PER_HOST);
-        // Whoever withdraws the volume or forbids the host ends the sessions
-        // that are listed: look again now that this one is.
-        let (now, _) = self.registry.admission(volume, request, proven(seal));
-        let allowed = now.is_open();
-        let same_backing = match (volume.backing(), session.backing()) {
-            (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
-            _ => false,
-        };
-        if listed.is_ok() && allowed && same_backing {
-            return Ok(Some(session));
+            .attach(&session, volume, what, request, proven(seal));
+        if !matches!(attached, Ok(Some(_))) {
+            session.end(EndReason::Second);
         }
-        session.end(match listed {
-            Ok(()) => EndReason::Withdrawn,
-            Err(_) => EndReason::Second,
-        });
-        match listed {
-            // The volume was withdrawn, or the host forbidden or evicted: that is found then.
-            Ok(()) if !allowed => Ok(None),
-            Ok(()) => Err(WITHDRAWN),
-            Err(EBUSY | ENODEV) => Ok(None),
-            Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
-            Err(EMFILE) => Err(Refusal::TOO_MANY),
-            Err(e) if e == errno::estale() => Err(Refusal::new(
-                Reason::StaleEpoch,
-                "it was fenced, or comes after a newer epoch of its disk",
-            )),
-            Err(_) => Err(Refusal::NO_MEMORY),
+        attached
+    }
+
+    /// Makes a session without queue pairs and without volumes, which ends on `ends`.
+    fn make_session(
+        &self,
+        request: &Request,
+        seal: Option<&Seal>,
+        id: &Arc<Id>,
+        ends: Arc<WorkQueue>,
+    ) -> Result<Arc<Session>, Refusal> {
+        let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
+        let proof = seal.map(|seal| seal.proof.clone());
+        let by = (proof, proven(seal));
+        Session::new(&self.registry, self.port.memory(), request, by, pd, ends)
+            .map_err(|_| Refusal::NO_MEMORY)
+    }
+
+    /// Returns the session that the queue pair belongs to, which names no volume: a new one for an
+    /// admin queue pair.
+    fn find_session(
+        &self,
+        request: &Request,
+        seal: Option<&Seal>,
+        link: &Link,
+        id: &Arc<Id>,
+    ) -> Result<Arc<Session>, Refusal> {
+        loop {
+            let (view, found) = self.registry.view_of_host(request, proven(seal));
+            match (decide(request, &view), found) {
+                (Decision::Begin, _) => {
+                    let ends = self.registry.session_ends().clone();
+                    let session = self.make_session(request, seal, id, ends)?;
+                    match self.registry.add_session(&session) {
+                        Ok(()) => return Ok(session),
+                        Err(e) => {
+                            session.end(EndReason::Second);
+                            match e {
+                                EEXIST => {}
+                                EMFILE => return Err(Refusal::TOO_MANY),
+                                _ => return Err(Refusal::NO_MEMORY),
+                            }
+                        }
+                    }
+                }
+                (Decision::Join | Decision::ReplaceQueue, Some(session))
+                    if Self::is_foreign(&session, request, seal, id).is_some() =>
+                {
+                    let why = Self::is_foreign(&session, request, seal, id);
+                    return Err(Refusal::new(Reason::NoSession, why.unwrap_or("")));
+                }
+                (Decision::Join, Some(session)) => return Ok(session),
+                (Decision::ReplaceQueue, Some(session)) => {
+                    let _waits = self.registry.wait_for_drive_of(request, None)?;
+                    if !session.replace_queue(request.queue) {
+                        return Err(Refusal::new(
+                            Reason::NoResources,
+                            "another queue pair of its session is being replaced",
+                        ));
+                    }
+                }
+                (Decision::Replace, Some(old)) => {
+                    let _waits = self.registry.wait_for_drive_of(request, None)?;
+                    old.end(EndReason::Replaced);
+                    wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
+                }
+                (Decision::Refuse(Reason::Forbidden), _) => {
+                    return Err(Refusal::new(
+                        Reason::Forbidden,
+                        "no volume is exported to it, or it does not prove who it is",
+                    ))
+                }
+                (Decision::Refuse(reason), _) => return Err(Refusal::not_admitted(reason)),
+                _ => return Err(Refusal::NO_MEMORY),
+            }
         }
     }
 }

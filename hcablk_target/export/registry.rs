@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which volumes and sessions there are, and what connections are coming up.
+//! Which volumes there are, which of them are attached to sessions, and what connections are coming
+//! up.
 //!
-//! One lock guards the lists of volumes, sessions and portals; it is held for look-ups and changes
-//! only, never while waiting. Keys, challenges and drive waiters have locks of their own. A session
-//! is listed from its birth until nothing of it is left, so that whoever does not find it knows
-//! that it cannot write.
+//! One lock guards the lists of volumes, attached volumes and portals; it is held for look-ups and
+//! changes only, never while waiting. Keys, challenges and drive waiters have locks of their own.
+//! An attached volume is listed from its birth until nothing of its requests is left, so that
+//! whoever does not find it knows that these cannot write.
 
 use super::{
     admission,
@@ -30,6 +31,7 @@ use crate::{
     },
     pending_connects,
     session::{
+        attachment::Attachment,
         end_reason::EndReason,
         Session,
         SessionProof, //
@@ -75,15 +77,17 @@ mod proofs;
 /// The lists.
 pub(crate) struct Lists {
     volumes: KVec<Arc<Volume>>,
+    attachments: KVec<Arc<Attachment>>,
+    /// Those to which volumes are attached when they have begun.
     sessions: KVec<Arc<Session>>,
     /// Where is listened.
     portals: KVec<SocketAddr>,
 }
 
 impl Lists {
-    fn sessions_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
-        let mine = |s: &&Arc<Session>| s.host() == host && s.is_of(volume);
-        self.sessions.iter().filter(mine).count()
+    fn attachments_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
+        let mine = |a: &&Arc<Attachment>| a.host() == host && a.is_of(volume);
+        self.attachments.iter().filter(mine).count()
     }
 }
 
@@ -100,7 +104,13 @@ pub(crate) struct WorkQueues {
     pub(crate) admin: Arc<WorkQueue>,
     /// Where changes of reservations are made, which wait for the file system that keeps them.
     pub(crate) changes: Arc<WorkQueue>,
+    /// Where sessions of several volumes end, which wait for the drives of all of these.
+    pub(crate) ends: Arc<WorkQueue>,
 }
+
+/// Sessions that a host may have to which volumes are attached when they have begun: one for each
+/// of its paths is usual.
+const SESSIONS_PER_HOST: usize = 64;
 
 /// A place for an initiator that is to prove who it is.
 type Challenge = Option<Entry<Arc<Challenged<KernelCrypto>>>>;
@@ -113,6 +123,9 @@ pub(crate) struct Registry {
     drives: Arc<Drives>,
     #[pin]
     lists: Mutex<Lists>,
+    /// Volumes may be attached.
+    #[pin]
+    open: Mutex<bool>,
     /// Another number, not 0, when `portals` are others. Written under the lists' lock.
     portals_generation: Atomic<u32>,
     /// This target's.
@@ -176,9 +189,11 @@ impl Registry {
                 drives,
                 lists <- new_mutex!(Lists {
                     volumes: KVec::new(),
+                    attachments: KVec::new(),
                     sessions: KVec::new(),
                     portals: KVec::new(),
                 }),
+                open <- new_mutex!(true),
                 // Not that of a target that was here before, by all odds.
                 portals_generation: Atomic::new((random_u64() as u32).max(1)),
                 keys <- new_mutex!(Keys::new()),
@@ -260,84 +275,193 @@ impl Registry {
     /// Returns the session that was begun by a proof and has this handle.
     pub(crate) fn proven_session(&self, handle: u64) -> Option<(Arc<Session>, Arc<SessionProof>)> {
         let lists = self.lists.lock();
-        lists.sessions.iter().find_map(|session| {
+        let found = |session: &Arc<Session>| {
             let proof = session.proof()?;
             (proof.handle() == handle).then(|| (session.clone(), proof.clone()))
-        })
+        };
+        let mut of_volume = lists.attachments.iter().map(|a| a.session());
+        of_volume
+            .find_map(found)
+            .or_else(|| lists.sessions.iter().find_map(found))
     }
 
     /// Returns what admission must know of a request, and of how it is proven, with the volume and
     /// the session that it is about.
     pub(crate) fn view(&self, request: &Request, proven: Proven) -> (admission::View, Found) {
         let lists = self.lists.lock();
-        let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
+        let exported = |v: &&Arc<Volume>| Some(v.name()) == request.volume && v.is_exported();
         let volume = lists.volumes.iter().find(exported);
-        let session = lists.sessions.iter().find(|s| s.is_named_by(request));
+        let named = |a: &&Arc<Attachment>| a.is_named_by(request);
+        let attachment = lists.attachments.iter().find(named);
         let seen = volume.map(|v| self.admission(v, request, proven));
         let view = admission::View {
             volume: seen.map(|(view, _)| view),
-            session: session.map(|s| admission::Session {
-                epoch: s.epoch(),
+            session: attachment.map(|a| admission::Session {
+                epoch: a.epoch(),
                 // One lock after the other.
-                has_queue: s.has_queue(request.queue),
-                ending: s.is_ending(),
-                queues: s.queue_count(),
+                has_queue: a.session().has_queue(request.queue),
+                ending: a.is_ending(),
+                queues: a.session().queue_count(),
             }),
             last_epoch: seen.and_then(|(_, last_epoch)| last_epoch),
             other_instance: lists
-                .sessions
+                .attachments
                 .iter()
-                .any(|s| s.is_of_other_instance(request)),
+                .any(|a| a.is_of_other_instance(request)),
         };
         let found = Found {
             volume: volume.cloned(),
-            session: session.cloned(),
+            attachment: attachment.cloned(),
         };
         (view, found)
     }
 
-    /// Returns how many sessions a host has on a volume, at this moment.
-    pub(crate) fn sessions_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
-        self.lists.lock().sessions_of(host, volume)
+    /// Returns what admission must know of a request that names no volume, and of how it is proven,
+    /// with the session that it is about. The host is allowed if it may use any volume.
+    pub(crate) fn view_of_host(
+        &self,
+        request: &Request,
+        proven: Proven,
+    ) -> (admission::View, Option<Arc<Session>>) {
+        let lists = self.lists.lock();
+        let session = lists.sessions.iter().find(|s| s.is_named_by(request));
+        // A session's own queue pairs are proven by its key.
+        let allowed = session.is_some() && !request.is_admin()
+            || lists
+                .volumes
+                .iter()
+                .any(|v| v.entry(request.host, proven).is_some());
+        let view = admission::View {
+            volume: Some(admission::Volume {
+                unproven: false,
+                revoked: false,
+                withdrawn: false,
+                allowed,
+                evicted: false,
+                superseded: false,
+            }),
+            session: session.map(|s| admission::Session {
+                epoch: s.epoch(),
+                has_queue: s.has_queue(request.queue),
+                ending: s.is_ending(),
+                queues: s.queue_count(),
+            }),
+            last_epoch: None,
+            other_instance: false,
+        };
+        (view, session.cloned())
     }
 
-    /// Lists a new session on `volume`, and has its epoch remembered; `EBUSY` when its host has
-    /// sessions of another instance there, `EEXIST` when there is one of its name, `EMFILE` when
-    /// its host has `most` there, `ESTALE` when it was fenced, `ENODEV` when the volume is exported
-    /// no longer. Looked at and listed under one lock: of those that come at the same time none is
-    /// too many, and no two are of different instances.
-    pub(crate) fn add_session(
+    /// Lists a new session to which volumes are to be attached. Fails with `EEXIST` when there is
+    /// one of its name, with `EMFILE` when its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
+    pub(crate) fn add_session(&self, session: &Arc<Session>) -> Result {
+        let mut lists = self.lists.lock();
+        let of_host = lists.sessions.iter().filter(|s| s.host() == session.host());
+        let (mut count, mut is_there) = (0, false);
+        for other in of_host {
+            count += 1;
+            is_there |= other.id() == session.id();
+        }
+        if is_there {
+            return Err(EEXIST);
+        }
+        if count >= SESSIONS_PER_HOST {
+            return Err(EMFILE);
+        }
+        lists.sessions.push(session.clone(), GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Calls `f`, which queues a request for a volume. Fails with `ENODEV` once the module goes.
+    pub(crate) fn while_open(&self, f: impl FnOnce()) -> Result {
+        let open = self.open.lock();
+        if !*open {
+            return Err(ENODEV);
+        }
+        f();
+        Ok(())
+    }
+
+    /// Lets no volume be attached any more, since the module goes. May sleep.
+    pub(crate) fn shut(&self) {
+        *self.open.lock() = false;
+    }
+
+    /// Ends the sessions to which volumes are attached when they have begun, and waits until
+    /// nothing is left of them. To be called when nothing is exported and nobody connects. Sleeps.
+    pub(crate) fn end_all(&self) {
+        loop {
+            let next = self.lists.lock().sessions.first().cloned();
+            let Some(session) = next else {
+                return;
+            };
+            session.end(EndReason::Bare);
+            while !session.has_ended_within(60_000) {
+                pr_warn!("still waiting for a session to end\n");
+            }
+        }
+    }
+
+    /// Forgets a session of which nothing is left.
+    pub(crate) fn remove_session(&self, session: &Session) {
+        let mut lists = self.lists.lock();
+        lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
+    }
+
+    /// Returns where sessions of several volumes end.
+    pub(crate) fn session_ends(&self) -> &Arc<WorkQueue> {
+        &self.queues.ends
+    }
+
+    /// Returns how many sessions a host has on a volume, at this moment.
+    pub(crate) fn attachments_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
+        self.lists.lock().attachments_of(host, volume)
+    }
+
+    /// Lists a volume that was attached to a new session, and has its epoch remembered; `EBUSY`
+    /// when its host has sessions of another instance there, `EEXIST` when there is one of its
+    /// name, `EMFILE` when its host has `most` there, `ESTALE` when it was fenced, `ENODEV` when
+    /// the volume is exported no longer. Looked at and listed under one lock: of those that come at
+    /// the same time none is too many, and no two are of different instances.
+    pub(crate) fn add_attachment(
         &self,
-        session: &Arc<Session>,
+        attachment: &Arc<Attachment>,
         volume: &Arc<Volume>,
         request: &Request,
         most: usize,
     ) -> Result {
         let mut lists = self.lists.lock();
         if lists
-            .sessions
+            .attachments
             .iter()
-            .any(|s| s.is_of_other_instance(request))
+            .any(|a| a.is_of_other_instance(request))
         {
             return Err(EBUSY);
         }
-        if lists.sessions_of(session.host(), volume) >= most {
+        if lists.attachments_of(attachment.host(), volume) >= most {
             return Err(EMFILE);
         }
-        if lists.sessions.iter().any(|s| s.is_named_by(request)) {
+        if lists.attachments.iter().any(|a| a.is_named_by(request)) {
             return Err(EEXIST);
         }
-        lists.sessions.reserve(1, GFP_KERNEL)?;
+        // What is left of one that has ended would never be forgotten.
+        if attachment.is_ending() {
+            return Err(ENODEV);
+        }
+        lists.attachments.reserve(1, GFP_KERNEL)?;
         volume.remember_epoch(request)?;
-        lists.sessions.push(session.clone(), GFP_KERNEL)?;
+        lists.attachments.push(attachment.clone(), GFP_KERNEL)?;
         Ok(())
     }
 
-    /// Returns the sessions for which `f` holds. Fails with `ENOMEM`.
-    pub(crate) fn sessions(&self, f: impl Fn(&Session) -> bool) -> Result<KVec<Arc<Session>>> {
+    /// Returns the attached volumes for which `f` holds. Fails with `ENOMEM`.
+    pub(crate) fn attachments(
+        &self,
+        f: impl Fn(&Attachment) -> bool,
+    ) -> Result<KVec<Arc<Attachment>>> {
         let mut found = KVec::new();
-        for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
-            found.push(session.clone(), GFP_KERNEL)?;
+        for attachment in self.lists.lock().attachments.iter().filter(|a| f(a)) {
+            found.push(attachment.clone(), GFP_KERNEL)?;
         }
         Ok(found)
     }
@@ -353,9 +477,9 @@ impl Registry {
             if !seen.is_open() || !volume.enter(request, proven) {
                 return;
             }
-            for session in lists.sessions.iter() {
-                if session.is_of_other_instance(request) {
-                    session.end(EndReason::Superseded);
+            for attachment in lists.attachments.iter() {
+                if attachment.is_of_other_instance(request) {
+                    attachment.end(EndReason::Superseded);
                 }
             }
         }
@@ -364,23 +488,26 @@ impl Registry {
         volume.give_up_changes(request.host);
     }
 
-    /// Makes the instance of the host whose `session` begins by `request` the newest. `false`: a
+    /// Makes the instance of the host whose `attachment` begins by `request` the newest. `false`: a
     /// later one has come, or the session ends; then nothing has changed.
     pub(crate) fn enter(
         &self,
-        session: &Session,
+        attachment: &Attachment,
         volume: &Volume,
         (request, proven): (&Request, Proven),
     ) -> bool {
         let _lists = self.lists.lock();
-        !session.is_ending() && volume.enter(request, proven)
+        !attachment.is_ending() && volume.enter(request, proven)
     }
 
-    /// Returns a session for which `f` holds that is ending, if there is one.
-    pub(crate) fn ending_session(&self, f: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
+    /// Returns an attached volume for which `f` holds that is ending, if there is one.
+    pub(crate) fn ending_attachment(
+        &self,
+        f: impl Fn(&Attachment) -> bool,
+    ) -> Option<Arc<Attachment>> {
         let lists = self.lists.lock();
-        let mut sessions = lists.sessions.iter();
-        sessions.find(|s| f(s) && s.is_ending()).cloned()
+        let mut attachments = lists.attachments.iter();
+        attachments.find(|a| f(a) && a.is_ending()).cloned()
     }
 }
 
@@ -406,47 +533,49 @@ impl Registry {
         lists.volumes.retain(|v| !core::ptr::eq(&**v, volume));
     }
 
-    /// Forgets a session of which nothing is left.
-    pub(crate) fn remove_session(&self, session: &Session) {
+    /// Forgets an attached volume of whose requests nothing is left.
+    pub(crate) fn remove_attachment(&self, attachment: &Attachment) {
         let mut lists = self.lists.lock();
-        lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
+        lists
+            .attachments
+            .retain(|a| !core::ptr::eq(&**a, attachment));
     }
 
-    /// Ends the sessions for which `f` holds, because of `reason`, and waits for none. Allocates
-    /// nothing: a host that may not use a volume any more must not go on for want of memory. May
-    /// sleep.
-    pub(crate) fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) {
-        for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
-            session.end(reason);
+    /// Ends the attached volumes for which `f` holds, because of `reason`, and waits for none.
+    /// Allocates nothing: a host that may not use a volume any more must not go on for want of
+    /// memory. May sleep.
+    pub(crate) fn end_attachments(&self, reason: EndReason, f: &dyn Fn(&Attachment) -> bool) {
+        for attachment in self.lists.lock().attachments.iter().filter(|a| f(a)) {
+            attachment.end(reason);
         }
     }
 
-    /// Ends the sessions for which `f` holds, and marks them, and those that are ending, as
+    /// Ends the attached volumes for which `f` holds, and marks them, and those that are ending, as
     /// preempted by `number`. Allocates nothing, and waits for none. May sleep.
-    pub(crate) fn preempt_sessions(&self, number: u64, f: &dyn Fn(&Session) -> bool) {
-        for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
-            session.preempt(number);
+    pub(crate) fn preempt_attachments(&self, number: u64, f: &dyn Fn(&Attachment) -> bool) {
+        for attachment in self.lists.lock().attachments.iter().filter(|a| f(a)) {
+            attachment.preempt(number);
         }
     }
 
-    /// Waits until nothing is left of those sessions for which `f` holds that end. May sleep for as
-    /// long as the drives take.
-    pub(crate) fn wait_for_ends(&self, f: &dyn Fn(&Session) -> bool) {
-        while let Some(session) = self.ending_session(f) {
-            session.wait();
+    /// Waits until nothing is left of those attached volumes for which `f` holds that end. May
+    /// sleep for as long as the drives take.
+    pub(crate) fn wait_for_ends(&self, f: &dyn Fn(&Attachment) -> bool) {
+        while let Some(attachment) = self.ending_attachment(f) {
+            attachment.wait();
         }
     }
 
     /// Waits for that, but for `ms` milliseconds at most; returns whether nothing is left of them.
     /// May sleep.
-    pub(crate) fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Session) -> bool) -> bool {
+    pub(crate) fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Attachment) -> bool) -> bool {
         let start: Instant<Monotonic> = Instant::now();
         let left = || {
             let passed = start.elapsed().as_millis();
             ms.saturating_sub(u32::try_from(passed).unwrap_or(u32::MAX))
         };
-        while let Some(session) = self.ending_session(f) {
-            if !session.has_ended_within(left()) {
+        while let Some(attachment) = self.ending_attachment(f) {
+            if !attachment.has_ended_within(left()) {
                 return false;
             }
         }
@@ -457,5 +586,5 @@ impl Registry {
 /// What a request is about.
 pub(crate) struct Found {
     pub(crate) volume: Option<Arc<Volume>>,
-    pub(crate) session: Option<Arc<Session>>,
+    pub(crate) attachment: Option<Arc<Attachment>>,
 }

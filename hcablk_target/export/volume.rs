@@ -28,9 +28,11 @@ use crate::{
         write_errors::Records, //
     },
     session::{
-        end_reason::EndReason,
-        Exported,
-        Session, //
+        attachment::{
+            Attachment,
+            Exported, //
+        },
+        end_reason::EndReason, //
     },
 };
 use hcablk_core::{
@@ -72,7 +74,7 @@ mod sessions;
 const CLOSE_LOG_MS: u32 = 60_000;
 
 /// Chunks that large requests move in, in KiB, if nobody says otherwise.
-const CHUNK_KIB: u32 = 128;
+pub(super) const CHUNK_KIB: u32 = 128;
 
 enum Export {
     Disabled,
@@ -404,8 +406,9 @@ impl Volume {
         };
         // Nobody begins a session now. Those that were being begun look again
         // once they are listed.
-        let of_volume = |session: &Session| session.is_of(self);
-        self.registry.end_sessions(EndReason::Withdrawn, &of_volume);
+        let of_volume = |attachment: &Attachment| attachment.is_of(self);
+        self.registry
+            .end_attachments(EndReason::Withdrawn, &of_volume);
         self.registry.wait_for_ends(&of_volume);
         if let Export::Exported {
             backing,

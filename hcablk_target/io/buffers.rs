@@ -44,7 +44,7 @@ impl Request {
     /// Takes buffers for `length` bytes, as [`Self::take_buffers`] does, whatever it takes.
     #[inline(never)]
     fn take_several(&mut self, length: usize, pool: &mut Pool) -> bool {
-        let memory = self.queue.peer_memory();
+        let memory = self.volume.peer_memory();
         let wants = memory.is_some();
         let Some(took) = pool.take(length, wants, &mut self.own, &mut self.shared) else {
             return false;

@@ -42,6 +42,7 @@
 
 use super::{
     queue::Queue,
+    queue_volume::QueueVolume,
     request::Request, //
 };
 use crate::{
@@ -84,14 +85,15 @@ use kernel::{
 /// data is in its buffers, or stays in lines. Process context.
 #[inline(always)]
 pub(crate) fn enter_cache(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> bool {
-    let Some(cache) = queue.backing().cache() else {
-        return false;
-    };
-    enter(queue, cache, request, op, extent)
+    request.volume.backing().cache().is_some() && enter(queue, request, op, extent)
 }
 
 #[inline(never)]
-fn enter(queue: &Queue, cache: &Cache, request: &mut Request, op: BioOp, extent: Extent) -> bool {
+fn enter(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> bool {
+    let volume = request.volume.clone();
+    let Some(cache) = volume.backing().cache() else {
+        return false;
+    };
     request.visit = Visit::NONE;
     request.lined = 0;
     request.peer_hit = false;
@@ -99,16 +101,16 @@ fn enter(queue: &Queue, cache: &Cache, request: &mut Request, op: BioOp, extent:
     // write that passes by does not tell.
     let leased = match cache.lease().map(PeerLease::memory) {
         Some(None) => {
-            report_lost(queue, cache);
+            report_lost(&volume, cache);
             return false;
         }
         Some(leased) => leased,
         None => None,
     };
-    let (offset, length, size) = (extent.offset, extent.length, queue.capacity());
+    let (offset, length, size) = (extent.offset, extent.length, volume.capacity());
     if op == BioOp::Read {
         // Somebody uses the drive on this host.
-        if queue.backing().file().has_pages(offset, length as usize) {
+        if volume.backing().file().has_pages(offset, length as usize) {
             let mut visit = Visit::empty(offset, length);
             cache.enter(&mut visit, size);
             cache.leave(&mut visit, false);
@@ -151,7 +153,7 @@ fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
         pieces += 1;
         all &= part.is_in_line();
     }
-    let view = match &queue.view {
+    let view = match request.volume.view() {
         Some(view) if pieces <= queue.shape.write_sges => view.memory(),
         _ => None,
     };
@@ -175,14 +177,15 @@ fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
 /// Ends the visit of a request that is about to be answered; `ok`: its data is what is on the
 /// drive. Any context.
 #[inline]
-pub(crate) fn leave_cache(queue: &Queue, request: &mut Request, ok: bool) {
+pub(crate) fn leave_cache(request: &mut Request, ok: bool) {
     if !request.visit.is_outside() {
-        leave(queue, request, ok);
+        leave(request, ok);
     }
 }
 
-fn leave(queue: &Queue, request: &mut Request, ok: bool) {
-    let (Some(cache), Some(extent)) = (queue.backing().cache(), request.extent()) else {
+fn leave(request: &mut Request, ok: bool) {
+    let volume = &request.volume;
+    let (Some(cache), Some(extent)) = (volume.backing().cache(), request.extent()) else {
         return;
     };
     let mut keep = ok;
@@ -215,32 +218,32 @@ fn leave(queue: &Queue, request: &mut Request, ok: bool) {
 
 /// Unpins the lines of a request whose answer's send has completed, or never will. Any context.
 #[inline]
-pub(crate) fn leave_lines(queue: &Queue, request: &mut Request) {
+pub(crate) fn leave_lines(request: &mut Request) {
     if !request.visit.is_outside() {
-        unpin(queue, request);
+        unpin(request);
     }
 }
 
 #[inline(never)]
-fn unpin(queue: &Queue, request: &mut Request) {
-    if let Some(cache) = queue.backing().cache() {
+fn unpin(request: &mut Request) {
+    if let Some(cache) = request.volume.backing().cache() {
         cache.leave(&mut request.visit, false);
     }
 }
 
 #[cold]
-fn report_lost(queue: &Queue, cache: &Cache) {
+fn report_lost(volume: &QueueVolume, cache: &Cache) {
     if cache.finds_lost() {
         pr_warn!(
             "{}: the memory of its cache is gone; it goes on without until it is enabled again\n",
-            queue.session.volume()
+            volume.name()
         );
     }
 }
 
 /// Counts in `c` what became of a request that was done well. Completion handler.
-pub(crate) fn count_cache(queue: &Queue, request: &Request, c: &Counters) {
-    let Some(cache) = queue.backing().cache() else {
+pub(crate) fn count_cache(request: &Request, c: &Counters) {
+    let Some(cache) = request.volume.backing().cache() else {
         return;
     };
     let peer = cache.lease().is_some();
@@ -259,7 +262,7 @@ pub(crate) fn count_cache(queue: &Queue, request: &Request, c: &Counters) {
             let served = if hit { request.length() as u64 } else { 0 };
             c.bytes_from_cache.add(served);
             c.cache_peer_bytes.add(if peer { served } else { 0 });
-            let without = queue.backing().wants_peers()
+            let without = request.volume.backing().wants_peers()
                 && cache.lease().is_none_or(|lease| lease.memory().is_none());
             c.cache_fallbacks.add(without.into());
         }

@@ -55,6 +55,7 @@ use super::{
         Queue,
         Work, //
     },
+    queue_volume::QueueVolume,
     request::{
         Request,
         Step, //
@@ -304,14 +305,14 @@ impl Queue {
     /// Assigns chunks to a request that was admitted, if it is to be split.
     #[inline]
     pub(super) fn take_chunks(&self, work: &mut Work, request: &mut Request) {
-        if self.shape.split.applies(request.length()) {
+        if request.volume.split().applies(request.length()) {
             self.assign_chunks(work, request);
         }
     }
 
     #[inline(never)]
     fn assign_chunks(&self, work: &mut Work, request: &mut Request) {
-        let backing = self.backing();
+        let backing = request.volume.backing();
         let (extent, route) = match request.op {
             Ok(Op::Read(extent, remote)) if remote.answer != Answer::Immediate => {
                 (extent, backing.read_route())
@@ -332,7 +333,10 @@ impl Queue {
         if route != Route::Device {
             return;
         }
-        let count = self.shape.split.count(extent.offset, request.length());
+        let count = request
+            .volume
+            .split()
+            .count(extent.offset, request.length());
         if count > work.chunks.len() {
             self.counters.unchunked.bump();
             pr_info_once!("some large requests are moved whole: too many chunks are under way\n");
@@ -356,7 +360,7 @@ impl Queue {
         extent: message::Extent,
         remote: Remote,
     ) -> [Option<KBox<Chunk>>; CHUNKS_MAX] {
-        let (split, length) = (self.shape.split, request.length());
+        let (split, length) = (request.volume.split(), request.length());
         let chunks = array::from_fn(|index| {
             let number = *request.chunks.numbers().get(index)?;
             // It is there: the number is the request's.
@@ -377,7 +381,7 @@ impl Queue {
             Ok(()) => true,
             Err(mut request) => {
                 self.broken("a request is there whose chunks are to begin");
-                leave_cache(self, &mut request, false);
+                leave_cache(&mut request, false);
                 self.give_up(request);
                 false
             }
@@ -423,6 +427,7 @@ impl Queue {
         enter_cache(self, &mut request, op, extent);
         let chunks = self.fill_chunks(&mut request, op, extent, remote);
         let count = request.chunks.count as u32;
+        let chunk_bytes = request.volume.split().chunk();
         self.fetching
             .store(self.fetching.load(Relaxed) + count, Relaxed);
         self.counters.rdma_reads.add(count.into());
@@ -432,7 +437,7 @@ impl Queue {
             return;
         }
         let round = (TRANSFER_USUAL as usize)
-            .checked_div(self.shape.split.chunk())
+            .checked_div(chunk_bytes)
             .map_or(1, |chunks| (chunks + 1).min(ROUND));
         let mut chunks = chunks.into_iter().flatten().peekable();
         while chunks.peek().is_some() {
@@ -519,7 +524,7 @@ impl Queue {
             Ok(()) => Ok(()),
             Err(Failure::Drive(status)) => Err(status),
             Err(Failure::Wire) => {
-                leave_cache(self, &mut request, false);
+                leave_cache(&mut request, false);
                 return self.give_up(request);
             }
         };
@@ -542,6 +547,8 @@ pub(super) const fn chunk_buffers(bytes: usize) -> usize {
 /// [`ChunkedRequests::clear`].
 pub(super) struct Chunk {
     queue: Arc<Queue>,
+    /// That of its request, until it has settled.
+    volume: Option<Arc<QueueVolume>>,
     /// Its index in the tables of idle chunks and of RDMA READs.
     number: u16,
     /// The request's.
@@ -608,6 +615,7 @@ impl Chunk {
     pub(super) fn new(queue: &Arc<Queue>, number: u16, bytes: usize) -> Result<KBox<Self>> {
         let chunk = Self {
             queue: queue.clone(),
+            volume: None,
             number,
             request: 0,
             tag: Self::NOT_TRACED.tag,
@@ -637,6 +645,7 @@ impl Chunk {
         span: ChunkSpan,
     ) {
         let ChunkSpan { from, length } = span;
+        self.volume = Some(request.volume.clone());
         self.request = request.index;
         self.tag = request.tag;
         self.from = from;
@@ -776,6 +785,8 @@ impl Chunk {
     pub(super) fn settle(mut self: KBox<Self>, arrived: bool, result: Result<(), Failure>) {
         let queue = self.queue.clone();
         self.peer = None;
+        // Its request has it still.
+        self.volume = None;
         // Its request still has them: they are given back with that.
         for shared in self.shared.iter_mut() {
             match shared.take() {
@@ -802,7 +813,7 @@ hcablk_core::impl_has_slot!(Chunk, work: WorkSlot<Chunk>);
 
 impl BioOwner for Chunk {
     fn device(&self) -> Option<&BlockDevice> {
-        self.queue.backing.device()
+        self.volume.as_ref()?.backing().device()
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
@@ -826,8 +837,10 @@ impl BioOwner for Chunk {
         match (self.op, result) {
             (BioOp::Read, Ok(())) if self.bounce().is_some() => {
                 // Too long for an interrupt handler.
-                let queue = self.queue.clone();
-                defer(self, queue.io_work());
+                match self.volume.clone() {
+                    Some(volume) => defer(self, volume.io_work()),
+                    None => self.settle(false, Err(Failure::Wire)),
+                }
             }
             (BioOp::Read, Ok(())) => self.post_write(),
             (BioOp::Read, Err(status)) => {

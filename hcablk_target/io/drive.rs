@@ -160,7 +160,7 @@ impl Request {
     /// Returns the request as a task; `None`: a flush.
     #[inline]
     fn task(&self) -> Option<Task> {
-        let backing = self.queue.backing();
+        let backing = self.volume.backing();
         let (extent, op, route) = match self.op {
             Ok(Op::Read(extent, _)) => (extent, BioOp::Read, backing.read_route()),
             Ok(
@@ -197,8 +197,8 @@ impl Request {
     /// drive's cache was switched on after the initiator was told that there is none.
     #[inline]
     fn is_unstable(&self, task: Task) -> bool {
-        let queue = &self.queue;
-        if queue.initiator_flushes() || !task.replaces() || !queue.backing().is_volatile() {
+        let volume = &self.volume;
+        if volume.initiator_flushes() || !task.replaces() || !volume.backing().is_volatile() {
             return false;
         }
         // What was sent with FUA needs no flush, and nothing but writes is.
@@ -208,10 +208,11 @@ impl Request {
     /// Returns whether the drive that has failed it has said that it cannot do such a thing: some
     /// take their limit back only then, and `blkdev_issue_zeroout()` goes another way for those.
     #[cold]
-    fn cannot_be_done(&self, backing: &Backing) -> bool {
+    fn cannot_be_done(&self) -> bool {
+        let emptied = || self.volume.backing().emptied();
         match self.op {
-            Ok(Op::Discard(_)) => backing.emptied().by_discard == 0,
-            Ok(Op::WriteZeroes { .. }) => backing.emptied().by_zeroes == 0,
+            Ok(Op::Discard(_)) => emptied().by_discard == 0,
+            Ok(Op::WriteZeroes { .. }) => emptied().by_zeroes == 0,
             _ => false,
         }
     }
@@ -224,14 +225,14 @@ impl Request {
             None => matches!(self.op, Ok(Op::Flush)),
             Some(task) => {
                 let straight = task.route == Route::Device && !self.met_pages;
-                self.is_fua() && !(straight && self.queue.backing().fua_fails_alone())
+                self.is_fua() && !(straight && self.volume.backing().fua_fails_alone())
             }
         }
     }
 
     /// Returns whether the page cache has some of the blocks that it is about, or may get them.
     pub(crate) fn is_cached(&self) -> bool {
-        let backing = self.queue.backing();
+        let backing = self.volume.backing();
         self.task().is_some_and(|task| task.meets_pages(backing))
     }
 
@@ -247,7 +248,7 @@ impl Request {
 
     #[inline(always)]
     fn note_marks(&mut self, task: Task) {
-        let backing = self.queue.backing();
+        let backing = self.volume.backing();
         let flush_failures = backing.flush_failures().count();
         let parts = task.shares_pages(backing);
         let rewritten = parts.then(|| backing.rewrites().mark());
@@ -258,7 +259,7 @@ impl Request {
     /// Returns whether a flush of the drive has failed since it was begun: what it has made durable
     /// by another flush since then may be gone all the same.
     fn is_undone(&self) -> bool {
-        self.queue.backing().flush_failures().count() != self.flush_failures
+        self.volume.backing().flush_failures().count() != self.flush_failures
     }
 
     /// Returns whether this is a write with FUA, asked for or [forced](Self::force_fua): its data
@@ -273,10 +274,25 @@ impl Request {
         }
     }
 
+    /// Returns what is to be done on the workqueue when its bio has ended well; most often nothing.
+    #[inline(always)]
+    fn step_behind_bio(&self) -> Option<Step> {
+        if matches!(self.op, Ok(Op::Read(..))) {
+            // Too long for an interrupt handler.
+            return self.bounces().then_some(Step::Bounce);
+        }
+        let task = self.task().filter(|task| task.replaces())?;
+        if self.was_overtaken(task) {
+            return Some(Step::Overtaken);
+        }
+        // It waits for the drive.
+        self.is_unstable(task).then_some(Step::Unstable)
+    }
+
     /// Returns whether what was written past the page cache must be written again, through it.
     #[inline]
     fn was_overtaken(&self, task: Task) -> bool {
-        let backing = self.queue.backing();
+        let backing = self.volume.backing();
         task.is_cached_in(backing.file())
             || (task.shares_pages(backing)
                 && (backing.rewrites().any_since(self.rewritten) || backing.is_also_cached()))
@@ -287,23 +303,17 @@ impl Request {
 #[inline(always)]
 pub(crate) fn bio_done(mut request: KBox<Request>, result: Result<(), DriveStatus>) {
     let queue = request.queue.clone();
-    let task = request.task().filter(|task| task.replaces());
-    if result.is_ok() && task.is_some_and(|task| request.was_overtaken(task)) {
-        request.step = Step::Overtaken;
-        return defer(request, queue.backing().io_work());
-    }
-    // It waits for the drive.
-    if result.is_ok() && task.is_some_and(|task| request.is_unstable(task)) {
-        request.step = Step::Unstable;
-        return defer(request, queue.backing().io_work());
-    }
-    // Too long for an interrupt handler.
-    if result.is_ok() && request.bounces() && matches!(request.op, Ok(Op::Read(..))) {
-        request.step = Step::Bounce;
-        return defer(request, queue.backing().io_work());
-    }
-    if result.is_err_and(may_be_of_flush) && request.needs_flush() {
-        queue.backing().flush_failures().add();
+    match result {
+        Ok(()) => {
+            if let Some(step) = request.step_behind_bio() {
+                request.step = step;
+                return wait_for_drive(request);
+            }
+        }
+        Err(status) if may_be_of_flush(status) && request.needs_flush() => {
+            request.volume.backing().flush_failures().add();
+        }
+        Err(_) => {}
     }
     finish_here(&queue, request, result);
 }
@@ -344,9 +354,15 @@ pub(crate) fn begin_here(queue: &Queue, mut request: KBox<Request>) {
     }
 }
 
+/// Continues with a request on the workqueue on which requests wait for its drive. Any context.
+fn wait_for_drive(request: KBox<Request>) {
+    let volume = request.volume.clone();
+    defer(request, volume.io_work());
+}
+
 #[inline(always)]
 fn to_drive(queue: &Queue, mut request: KBox<Request>, task: Option<Task>) {
-    let backing = queue.backing();
+    let backing = request.volume.backing();
     match task {
         Some(task) => match task.route {
             Route::Device if !task.meets_pages(backing) => {
@@ -365,19 +381,19 @@ fn to_drive(queue: &Queue, mut request: KBox<Request>, task: Option<Task>) {
                     task.extent.offset,
                 ) {
                     Some((request, Ok(()))) => finish(queue, request, Ok(())),
-                    Some((request, Err(_))) => defer(request, queue.backing().io_work()),
+                    Some((request, Err(_))) => wait_for_drive(request),
                     None => {}
                 }
             }
             _ => {
                 request.leave_peer();
-                defer(request, queue.backing().io_work());
+                wait_for_drive(request);
             }
         },
         None if backing.write_route() == Route::Device => {
             submit_bio(queue, request, BioOp::Flush, 0)
         }
-        None => defer(request, queue.backing().io_work()),
+        None => wait_for_drive(request),
     }
 }
 
@@ -397,12 +413,13 @@ fn submit_here(queue: &Queue, request: KBox<Request>, op: BioOp, offset: u64) {
 /// Continues what [`begin`] deferred to the workqueue. May sleep.
 fn run_step(queue: &Queue, mut request: KBox<Request>) {
     let Some(task) = request.task() else {
-        let before = queue.write_errors.seen();
-        let synced = queue.backing().sync();
-        let result = check_wb_err(queue, before).and(synced);
+        let before = request.volume.write_errors().seen();
+        let synced = request.volume.backing().sync();
+        let result = check_wb_err(&request, before).and(synced);
         return finish_file(queue, request, result);
     };
-    let backing = queue.backing();
+    let volume = request.volume.clone();
+    let backing = volume.backing();
     let (file, offset) = (backing.file(), task.extent.offset);
     let length = task.extent.length as usize;
     request.met_pages = task.route != Route::Cache && task.meets_pages(backing);
@@ -453,22 +470,24 @@ fn empty(queue: &Queue, request: KBox<Request>, task: Task) {
     let keep = matches!(task.op, BioOp::WriteZeroes { no_unmap: true, .. });
     let (offset, length) = (task.extent.offset, task.extent.length as usize);
     // File systems write back and drop the pages that it has in part.
-    let rewriting = queue.backing().rewrites().begin();
-    let result = queue.backing().file().empty(offset, length, keep);
+    let rewriting = request.volume.backing().rewrites().begin();
+    let result = request.volume.backing().file().empty(offset, length, keep);
     drop(rewriting);
     finish_file(queue, request, result);
 }
 
 fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
+    let volume = request.volume.clone();
+    let backing = volume.backing();
     request.cached = task.route == Route::Cache;
-    request.wb_err = wants_wb_err(task).then(|| queue.backing().file().new_wb_err_cursor());
+    request.wb_err = wants_wb_err(task).then(|| backing.file().new_wb_err_cursor());
     let is_cached_fua = request.cached && matches!(task.op, BioOp::Write { fua: true });
     let before = match is_cached_fua {
-        true => queue.write_errors.seen(),
+        true => volume.write_errors().seen(),
         false => 0,
     };
     // `IOCB_DSYNC` does not tell which part has failed.
-    let by_hand = is_cached_fua && queue.backing().device().is_some();
+    let by_hand = is_cached_fua && backing.device().is_some();
     let op = match by_hand {
         true => FileOp::Write { durable: false },
         false => task.file_op(),
@@ -479,7 +498,7 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
         return;
     };
     if by_hand {
-        let (backing, length) = (queue.backing(), task.extent.length as usize);
+        let length = task.extent.length as usize;
         if let Some(cursor) = request.wb_err.as_mut().filter(|_| result.is_ok()) {
             result = backing
                 .file()
@@ -487,13 +506,13 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
         }
         result = result.and_then(|()| backing.make_durable());
     } else {
-        note_dsync(queue, &request, result);
+        note_dsync(&request, result);
     }
     if is_cached_fua {
-        if let Err(e) = check_wb_err(queue, before) {
+        if let Err(e) = check_wb_err(&request, before) {
             // Of earlier writes; it is found once.
             let status = status_of(DriveStatus::from_error(e));
-            queue.write_errors.owe_flush_error(status);
+            volume.write_errors().owe_flush_error(status);
             result = Err(e);
         }
     }
@@ -501,9 +520,9 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
 }
 
 /// Counts that a write with `IOCB_DSYNC`, for which the file system flushes the drive, has failed.
-fn note_dsync(queue: &Queue, request: &Request, result: Result) {
+fn note_dsync(request: &Request, result: Result) {
     if request.is_fua() && result.is_err_and(flush_failures::may_be_of_flush) {
-        queue.backing().flush_failures().add();
+        request.volume.backing().flush_failures().add();
     }
 }
 
@@ -521,7 +540,7 @@ fn wants_wb_err(task: Task) -> bool {
 /// Handles the end of direct or cached I/O of a file. May sleep.
 fn transferred(queue: &Queue, mut request: KBox<Request>, task: Task, result: Result) {
     let own = match request.wb_err.take() {
-        Some(mut cursor) => queue.backing().file().check_wb_err(&mut cursor),
+        Some(mut cursor) => request.volume.backing().file().check_wb_err(&mut cursor),
         None => Ok(()),
     };
     let result = own.and(result);
@@ -537,10 +556,12 @@ fn transferred(queue: &Queue, mut request: KBox<Request>, task: Task, result: Re
 /// cursor is its own. What is durable is asked of the drive, and not by `IOCB_DSYNC`, which has one
 /// cursor for all requests.
 fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
-    let (file, offset) = (queue.backing().file(), task.extent.offset);
+    let volume = request.volume.clone();
+    let backing = volume.backing();
+    let (file, offset) = (backing.file(), task.extent.offset);
     let length = task.extent.length as usize;
     let mut cursor = file.new_wb_err_cursor();
-    let rewriting = queue.backing().rewrites().begin();
+    let rewriting = backing.rewrites().begin();
     let write = FileOp::Write { durable: false };
     let Some((mut request, result)) = transfer(request, write, FileAccess::Cached, offset) else {
         return;
@@ -549,9 +570,7 @@ fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
     let written = file.write_back(offset, length, &mut cursor);
     drop(rewriting);
     let result = match task.op {
-        BioOp::Write { fua: true } => result
-            .and(written)
-            .and_then(|()| queue.backing().make_durable()),
+        BioOp::Write { fua: true } => result.and(written).and_then(|()| backing.make_durable()),
         _ => result.and(written),
     };
     // Those that somebody uses stay; they are right.
@@ -561,8 +580,9 @@ fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
 
 /// Returns the error of a write-back that has failed since the session got the last one, or that it
 /// got since `before`.
-fn check_wb_err(queue: &Queue, before: u32) -> Result {
-    queue.write_errors.check_wb_err(queue.backing(), before)
+fn check_wb_err(request: &Request, before: u32) -> Result {
+    let volume = &request.volume;
+    volume.write_errors().check_wb_err(volume.backing(), before)
 }
 
 /// Answers by what became of the drive's part, when that is on stable media if it has to be. May
@@ -573,7 +593,7 @@ fn finish_file(queue: &Queue, request: KBox<Request>, result: Result) {
         // Requests that wait for this at the same time share the drive's flushes
         // (block/blk-flush.c).
         true => result
-            .and_then(|()| queue.backing().make_all_durable())
+            .and_then(|()| request.volume.backing().make_all_durable())
             .and_then(|()| {
                 if request.is_undone() {
                     Err(EIO)
@@ -597,16 +617,17 @@ fn finish_here(queue: &Queue, mut request: KBox<Request>, result: Result<(), Dri
     let mut status = match result {
         Ok(()) => Status::Ok,
         Err(failed) => match status_of(failed) {
-            Status::IoError if request.cannot_be_done(queue.backing()) => Status::Unsupported,
+            Status::IoError if request.cannot_be_done() => Status::Unsupported,
             status => status,
         },
     };
     if matches!(request.op, Ok(Op::Flush)) {
-        (status, request.flush_error) = queue.write_errors.end_flush(status, queue.teller);
+        let volume = &request.volume;
+        (status, request.flush_error) = volume.write_errors().end_flush(status, volume.teller());
     } else if status != Status::Ok {
-        note_failure(queue, &request, status);
+        note_failure(&request, status);
     } else if request.is_fua() {
-        status = end_fua(queue, &request);
+        status = end_fua(&request);
     }
     trace::target::drive_end(|| request.about().ended(status as i32));
     queue.answer(request, status);
@@ -625,24 +646,25 @@ fn status_of(failed: DriveStatus) -> Status {
 /// Returns how a write with FUA ends that the drive has done well: if its data has waited in the
 /// drive's cache for a flush, another one may have failed meanwhile. Any context.
 #[inline(never)]
-fn end_fua(queue: &Queue, request: &Request) -> Status {
+fn end_fua(request: &Request) -> Status {
     if !request.is_undone() || !request.needs_flush() {
         return Status::Ok;
     }
-    note_failure(queue, request, Status::IoError);
+    note_failure(request, Status::IoError);
     Status::IoError
 }
 
 /// Sees to what is left behind by a request, no flush, that fails with `status`. Any context.
 #[cold]
 #[inline(never)]
-fn note_failure(queue: &Queue, request: &Request, status: Status) {
+fn note_failure(request: &Request, status: Status) {
     let may_be_of_flush = !matches!(
         status,
         Status::NoSpace | Status::Unsupported | Status::Conflict
     );
-    if queue.initiator_flushes() && may_be_of_flush && request.needs_flush() {
-        queue.write_errors.owe_flush_error(status);
+    let volume = &request.volume;
+    if volume.initiator_flushes() && may_be_of_flush && request.needs_flush() {
+        volume.write_errors().owe_flush_error(status);
     }
     // A processor may have written some of what was read: what its cache has of that must not be
     // written over what the HCA puts there next.
@@ -663,7 +685,7 @@ pub(crate) fn run_deferred(mut request: KBox<Request>) {
         }
         (Step::Unstable, _) => finish_file(&queue, request, Ok(())),
         (Step::Finished(result), Some(task)) => {
-            note_dsync(&queue, &request, result);
+            note_dsync(&request, result);
             transferred(&queue, request, task, result);
         }
         (Step::Overtaken, Some(task)) => {
@@ -679,9 +701,8 @@ pub(crate) fn run_deferred(mut request: KBox<Request>) {
 
 /// Handles the end of I/O that a file system has gone on with. Any context.
 pub(crate) fn file_done(mut request: KBox<Request>, result: Result) {
-    let queue = request.queue.clone();
     request.step = Step::Finished(result);
-    defer(request, queue.backing().io_work());
+    wait_for_drive(request);
 }
 
 hcablk_core::impl_has_slot!(Request, slot: BioSlot);
@@ -690,7 +711,7 @@ hcablk_core::impl_has_slot!(Request, work: WorkSlot<Request>);
 
 impl BioOwner for Request {
     fn device(&self) -> Option<&BlockDevice> {
-        self.queue.backing.device()
+        self.volume.backing().device()
     }
 
     #[inline(always)]
@@ -741,7 +762,7 @@ impl Request {
 
 impl FileOwner for Request {
     fn file(&self) -> FileRef<'_> {
-        self.queue.backing.file()
+        self.volume.backing().file()
     }
 
     fn completed(self: KBox<Self>, result: Result) {

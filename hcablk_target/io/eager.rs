@@ -32,7 +32,6 @@ use hcablk_core::{
         message::{
             Extent,
             Op,
-            Status,
             Tag, //
         },
     },
@@ -254,20 +253,6 @@ impl Queue {
     #[inline]
     pub(super) fn is_eager(request: &Request) -> bool {
         matches!(request.op, Ok(Op::WriteEager { .. }))
-    }
-
-    /// Returns the status of a request that this queue never carries out.
-    #[inline]
-    pub(super) fn refuses(&self, op: &Op) -> Option<Status> {
-        match op {
-            Op::Write { .. } if self.shape.no_read => Some(Status::Unsupported),
-            Op::Write {
-                atomic: true,
-                extent,
-                ..
-            } if !self.backing.takes_atomic_write(extent.length) => Some(Status::Unsupported),
-            _ => None,
-        }
     }
 }
 

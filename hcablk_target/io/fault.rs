@@ -18,13 +18,15 @@ use core::{
 use hcablk_core::{
     broken,
     proto::message::{
+        Handle,
         Op,
         Tag, //
     },
     rdma::cq::Completion,
-    sync::{
-        atomic::Acquire,
-        unordered::UnorderedU64, //
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Relaxed, //
     },
     system::errno, //
 };
@@ -58,6 +60,8 @@ pub(crate) enum Fault {
     NoRingSlot(Tag, u32),
     /// A message of so many bytes on the admin queue pair that is none of its requests.
     Admin(usize),
+    /// The initiator has detached a volume that is not attached.
+    Detach(Handle),
     /// A watch came while there was one.
     SecondWatch,
     /// More was asked by the admin queue pair than answers are under way at a time.
@@ -88,6 +92,7 @@ impl Fault {
             | Self::Immediate(_)
             | Self::NoRingSlot(..)
             | Self::Admin(_)
+            | Self::Detach(_)
             | Self::SecondWatch
             | Self::Flood => errno::eproto(),
             Self::NothingReceived(_) => ETIMEDOUT,
@@ -133,6 +138,9 @@ impl fmt::Display for Fault {
             Self::Admin(bytes) => {
                 write!(f, "a message of {bytes} bytes that is no admin request")
             }
+            Self::Detach(Handle(number)) => {
+                write!(f, "handle {number}, which has no volume, was detached")
+            }
             Self::SecondWatch => f.write_str("a second watch"),
             Self::Flood => f.write_str("more requests than it may have in flight"),
             Self::NothingReceived(seconds) => write!(f, "nothing was received for {seconds} s"),
@@ -162,14 +170,14 @@ fn about(f: &mut fmt::Formatter<'_>, subject: Option<Subject>) -> fmt::Result {
 
 /// Which request each [`Request`] has, for messages: whoever finds work that has failed does not
 /// own the `Request`, and may come when that has another request.
-pub(super) struct Named(KVec<UnorderedU64>);
+pub(super) struct Named(KVec<Atomic<u64>>);
 
 impl Named {
     /// Allocates room for the faults of `requests` requests. May sleep.
     pub(super) fn new(requests: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(requests, GFP_KERNEL)?;
         for _ in 0..requests {
-            places.push(UnorderedU64::new(0), GFP_KERNEL)?;
+            places.push(Atomic::new(0), GFP_KERNEL)?;
         }
         Ok(Self(places))
     }
@@ -181,12 +189,13 @@ impl Named {
             _ => 0,
         };
         if let Some(place) = self.0.get(request.index as usize) {
-            place.set(u64::from(key) << 32 | u64::from(request.tag.to_immediate()));
+            let named = u64::from(key) << 32 | u64::from(request.tag.to_immediate());
+            place.store(named, Relaxed);
         }
     }
 
     pub(super) fn get(&self, request: u32) -> Option<Subject> {
-        let named = self.0.get(request as usize)?.get();
+        let named = self.0.get(request as usize)?.load(Relaxed);
         Some(Subject {
             tag: Tag::from_immediate(named as u32),
             key: (named >> 32) as u32,

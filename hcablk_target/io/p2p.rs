@@ -84,12 +84,17 @@ impl Request {
     }
 
     /// Copies the data to where the drive reads it, before it does. Any context.
+    #[inline(always)]
     pub(crate) fn bounce_to_drive(&self) {
-        match &self.peer {
-            Some(memory) if self.bounces() && !self.is_read() => {
-                self.for_each_ram(|number, ram, length| memory.copy_in(number, ram, 0, length));
-            }
-            _ => {}
+        if let Some(memory) = &self.peer {
+            self.copy_to_peer(memory);
+        }
+    }
+
+    #[inline(never)]
+    fn copy_to_peer(&self, memory: &PeerMemory) {
+        if self.bounces() && !self.is_read() {
+            self.for_each_ram(|number, ram, length| memory.copy_in(number, ram, 0, length));
         }
     }
 

@@ -32,6 +32,10 @@ use super::{
     eager::AnsweredSlots,
     fault::Named,
     limits::Shape,
+    queue_volume::{
+        VolumeConfig,
+        Volumes, //
+    },
     reclaim::{
         CompletedSends,
         Kept, //
@@ -40,11 +44,6 @@ use super::{
     respond::ResponseBatcher, //
 };
 use crate::{
-    drive::{
-        backing::Backing,
-        flush_errors::Teller,
-        write_errors::WriteErrors, //
-    },
     memory::{
         pool::Pool,
         Charge,
@@ -64,22 +63,22 @@ use hcablk_core::{
     },
     memory::eager_ring::EagerRing,
     p2p::{
-        PeerLease,
         PeerMemory,
         Provider, //
     },
     proto::{
         connect::{
             Epoch,
-            Geometry,
             SessionId, //
         },
         eager_ring::{
             Ring,
             Taken, //
         },
-        message::BUFFER_LEN,
-        name::HostId, //
+        message::{
+            Handle,
+            BUFFER_LEN, //
+        },
     },
     rdma::{
         buffer::{
@@ -193,6 +192,9 @@ pub(super) struct Work {
     /// Answers under way that tell of the error of a flush: the session is to know at once when
     /// they were sent.
     pub(super) owed: u32,
+    /// What requests may be about. Dropped last: its peer memory waits for what the others have of
+    /// that.
+    pub(super) volumes: Volumes,
 }
 
 impl Work {
@@ -209,16 +211,9 @@ impl Work {
 pub(crate) struct Queue {
     pub(super) session: Arc<Session>,
     pub(super) session_id: SessionId,
-    /// Of the session.
-    pub(super) host: HostId,
     pub(super) epoch: Epoch,
     pub(super) index: u8,
     pub(super) pd: Arc<ProtectionDomain>,
-    /// The volume, as this queue's initiator is told.
-    pub(super) geometry: Geometry,
-    pub(super) flushes: Flushes,
-    /// See [`Backing::writes_with_fua`].
-    pub(super) with_fua: bool,
     pub(super) pair: QueuePair<Queue>,
     pub(super) shape: Shape,
     /// Something has completed since the last keep-alive.
@@ -226,8 +221,6 @@ pub(crate) struct Queue {
     /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the
     /// transport knows none.
     pub(super) immediate_bytes: usize,
-    /// See [`Backing::is_straight`].
-    pub(super) is_straight: bool,
     /// Data is sent by requests that are reported each by itself. Of one that is not, soft-iWARP
     /// has TCP send the very pages (`siw_qp_prepare_tx()`), which it does when it likes: also after
     /// the answer behind it has completed, and the buffer is another request's. That the send of an
@@ -260,18 +253,9 @@ pub(crate) struct Queue {
     pub(super) woken: Atomic<bool>,
     pub(super) completed_sends: CompletedSends,
     pub(super) answered_slots: AnsweredSlots,
-    /// Dropped after the pair, and before the leases, since these wait for what it has.
+    /// Dropped after the pair.
     #[pin]
     pub(super) work: IrqLock<Work>,
-    /// Peer memory beside the first buffers.
-    pub(super) lease: Option<PeerLease>,
-    /// The cache's lines, if they are in peer memory that the HCA reaches.
-    pub(super) view: Option<PeerLease>,
-    /// It may have the cache, whose own lease waits for the view of it.
-    pub(super) backing: Arc<Backing>,
-    /// Which errors of the session's writes are still to be told.
-    pub(super) write_errors: Arc<WriteErrors>,
-    pub(super) teller: Teller,
     #[pin]
     pub(super) batcher: ResponseBatcher,
     /// Only this queue pair is taken down: see [`Self::close_alone`].
@@ -292,50 +276,17 @@ impl Queue {
         self.index
     }
 
-    #[inline]
-    pub(super) fn backing(&self) -> &Backing {
-        &self.backing
-    }
-
-    /// Returns whether a write that begins now is sent to the drive as one with FUA, though its
-    /// initiator has not asked for that.
-    #[inline]
-    pub(super) fn forces_fua(&self) -> bool {
-        self.with_fua && !self.flushes.load(Relaxed) && self.backing.is_volatile()
-    }
-
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Returns the workqueue on which requests wait for drives.
-    pub(super) fn io_work(&self) -> &WorkQueue {
-        self.backing.io_work()
-    }
-
-    /// Returns the bytes of the volume at this moment, in whole blocks; 0 if the drive is gone.
-    #[inline]
-    pub(super) fn capacity(&self) -> u64 {
-        let block = 1u64 << self.geometry.logical_block_shift;
-        self.backing.size_bytes() & !(block - 1)
-    }
-
     /// Returns a transfer buffer of the queue's own.
     #[inline]
     pub(super) fn buffer(&self, number: u16) -> Option<&DmaBuffer> {
         self.buffers.get(usize::from(number))
     }
 
-    /// Returns the peer memory and who lends it, if there is any.
-    pub(crate) fn lease(&self) -> Option<(&Provider, Arc<PeerMemory>)> {
-        let lease = self.lease.as_ref()?;
-        Some((lease.provider(), lease.memory()?))
-    }
-
-    /// Returns the peer memory beside the transfer buffers, if there is any.
-    #[inline]
-    pub(super) fn peer_memory(&self) -> Option<Arc<PeerMemory>> {
-        self.lease.as_ref()?.memory()
+    /// Calls `f` with the peer memory and who lends it, if there is any. May sleep.
+    pub(crate) fn with_lease<R>(&self, f: impl FnOnce(&Provider, &PeerMemory) -> R) -> Option<R> {
+        let volume = self.leased_volume()?;
+        let lease = volume.lease()?;
+        Some(f(lease.provider(), &*lease.memory()?))
     }
 
     /// Returns the number of the queue pair, as the transport tells it to the initiator.
@@ -352,13 +303,6 @@ impl Queue {
     /// long as a drive hangs.
     pub(crate) fn is_settled(&self) -> bool {
         self.pair.cq().is_settled()
-    }
-
-    /// Returns whether the session's initiator sends flushes. Else a write is on stable media
-    /// before its response.
-    #[inline]
-    pub(super) fn initiator_flushes(&self) -> bool {
-        self.flushes.load(Relaxed)
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -433,21 +377,16 @@ pub(crate) type Flushes = Arc<Atomic<bool>>;
 /// Which queue it is, of which session, and what it serves.
 pub(crate) struct QueueConfig {
     pub(crate) session: SessionId,
-    pub(crate) host: HostId,
     pub(crate) epoch: Epoch,
     pub(crate) index: u8,
-    /// The volume, as the session's initiator is told.
-    pub(crate) geometry: Geometry,
-    /// The initiator flushes: see [`Flushes`].
-    pub(crate) flushes: Flushes,
     /// Where completions are handled.
     pub(crate) completions: Arc<WorkQueue>,
     pub(crate) pd: Arc<ProtectionDomain>,
-    pub(crate) backing: Arc<Backing>,
-    /// Which errors of the session's writes are still to be told.
-    pub(crate) write_errors: Arc<WriteErrors>,
-    /// Which session tells them, among those of the disk.
-    pub(crate) teller: Teller,
+    /// The volume that it has from the beginning, and its handle.
+    pub(crate) volume: VolumeConfig,
+    pub(crate) handle: Handle,
+    /// Volumes that it may have.
+    pub(crate) volumes: u16,
 }
 
 impl Queue {
@@ -624,7 +563,7 @@ impl Queue {
     fn report_waiting(&self) {
         pr_warn!(
             "{}: session {:016x}: still waiting for the drive to finish requests of a closed queue pair\n",
-            self.session.volume(),
+            self.session.label(),
             self.session_id.0
         );
     }

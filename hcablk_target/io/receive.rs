@@ -22,10 +22,9 @@ use super::{
         Work,
         RECEIVE_ENTRIES, //
     },
-    request::Request,
-    validate::{
-        check,
-        check_write, //
+    request::{
+        Group,
+        Request, //
     },
 };
 use crate::memory::layout::MEDIUM;
@@ -33,6 +32,7 @@ use hcablk_core::{
     proto::message::{
         self,
         BadRequest,
+        Handle,
         Op,
         Remote,
         Status,
@@ -123,12 +123,12 @@ impl Queue {
     /// Admits the other requests of a message, whose first was admitted.
     #[inline(never)]
     fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
-        let mut group = [const { None }; MESSAGE_REQUESTS_MAX];
-        let mut places = group.iter_mut();
+        let mut group = Group::<MESSAGE_REQUESTS_MAX>::new();
         let mut later = false;
-        let mut put = |admitted| match (admitted, places.next()) {
-            (Admitted::Start(request), Some(place)) => *place = Some(request),
-            _ => later = true,
+        let mut put = |admitted| match admitted {
+            // There is room for all of a message.
+            Admitted::Start(request) => later |= group.push(request).is_err(),
+            Admitted::Later => later = true,
         };
         put(first);
         let (mut message, mut more) = (rest, true);
@@ -148,9 +148,7 @@ impl Queue {
         }
         self.batcher.gather_from(work.made - work.idle.len());
         drop(work);
-        for request in group.into_iter().flatten() {
-            self.start(request);
-        }
+        group.take_each(|request| self.start(request));
         if later {
             self.begin_waiting(self.work.lock());
         }
@@ -167,13 +165,10 @@ impl Queue {
         message::Request::decode_whole(&bytes, 0, 0)
     }
 
-    /// Decodes the next request of a message. Returns it, or what is wrong with it, and how many
-    /// follow.
-    #[inline]
-    fn read(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
-        if message.admitted == 0 {
-            return self.read_first(message);
-        }
+    /// Decodes the next request of a message whose first was admitted. Returns it, or what is wrong
+    /// with it, and how many follow.
+    #[inline(always)]
+    fn read_next(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
         let before = (message.admitted - 1) * REQUEST_LEN;
         let more = message.length / REQUEST_LEN - message.admitted - 1;
         let data = self.inline_data(message.buffer).ok_or(EINVAL);
@@ -183,7 +178,7 @@ impl Queue {
         }
     }
 
-    /// Decodes the first request of a message as [`Self::read`] does, of any length.
+    /// Decodes the first request of a message as [`Self::read_next`] does, of any length.
     #[inline(never)]
     fn read_first(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
         let mut bytes = [0; BUFFER_LEN];
@@ -226,10 +221,24 @@ impl Queue {
         } else if message.admitted == 0 && message.length == REQUEST_LEN {
             let decoded = self.read_one(message);
             self.admit_decoded(work, request, message, decoded, false)
-        } else {
-            let (decoded, more) = self.read(message);
+        } else if message.admitted != 0 {
+            let (decoded, more) = self.read_next(message);
             self.admit_decoded(work, request, message, decoded, more != 0)
+        } else {
+            self.admit_first(work, request, message)
         }
+    }
+
+    /// Admits the first request of a message as [`Self::admit`] does, of any length.
+    #[inline(never)]
+    fn admit_first(
+        &self,
+        work: &mut Work,
+        request: KBox<Request>,
+        message: Received,
+    ) -> (Admitted, bool) {
+        let (decoded, more) = self.read_first(message);
+        self.admit_decoded(work, request, message, decoded, more != 0)
     }
 
     /// Admits an eager write that came with nothing but the immediate value `value`. It has neither
@@ -253,14 +262,15 @@ impl Queue {
         request.tag = UNNAMED;
         request.quiet = quiet;
         request.op = Ok(Op::WriteEager { extent, fua: false });
-        request.force_fua = self.forces_fua();
         request.size_class = MEDIUM;
-        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
-        if let Err(status) = check_write(&extent, &self.geometry, size, refuses_writes) {
-            request.status = status;
-        } else if self.is_reserved_from_writes() {
-            request.status = Status::Conflict;
-        }
+        // An immediate value has no place for another one.
+        request.status = match work.enter_volume(&mut request, Handle::FIRST) {
+            Ok(()) => {
+                request.force_fua = request.volume.forces_fua();
+                request.volume.admit_write(&extent)
+            }
+            Err(status) => status,
+        };
         self.named.set(&request);
         trace::target::received(|| request.about());
         if request.status == Status::Ok && !work.waiting.is_empty() {
@@ -294,10 +304,15 @@ impl Queue {
         request.marks.receive(self.timing.load(Relaxed));
         if let Ok(message::Request {
             tag,
+            volume,
             op: Op::WriteEager { extent, .. },
             ..
         }) = decoded
         {
+            if !work.may_have_volume(volume) {
+                let fault = Fault::Message(message.length);
+                return (self.refuse(work, request, fault), false);
+            }
             if !self.take_ring_slot(work, &mut request, extent.length) {
                 let fault = Fault::NoRingSlot(tag, extent.length);
                 return (self.refuse(work, request, fault), false);
@@ -306,7 +321,7 @@ impl Queue {
         // The receive buffer is posted again with the answer to its last request.
         request.reset((!more).then_some(message.buffer));
         match decoded {
-            Ok(asked) => self.take_request(&mut request, asked),
+            Ok(asked) => self.take_request(work, &mut request, asked),
             Err(BadRequest::Answer(tag, status)) => {
                 self.counters.protocol_errors.bump();
                 request.tag = tag;
@@ -328,37 +343,24 @@ impl Queue {
 
     /// Records what a request asks for, and with what status it is refused if it is.
     #[inline(always)]
-    fn take_request(&self, request: &mut Request, asked: message::Request) {
+    fn take_request(&self, work: &Work, request: &mut Request, asked: message::Request) {
         request.tag = asked.tag;
         request.quiet = asked.quiet;
         request.op = Ok(asked.op);
-        request.force_fua = self.forces_fua();
-        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
-        let emptied = || self.backing.emptied();
-        if let Err(status) = check(&asked.op, &self.geometry, size, refuses_writes, emptied) {
-            request.status = status;
-        } else if let Some(status) = self.refuses(&asked.op) {
-            request.status = status;
-        } else if self.is_reserved_from(&asked.op) {
-            request.status = Status::Conflict;
-        }
-    }
-
-    /// Returns whether a reservation of another host forbids a request. This is asked under the
-    /// lock under which the queue closes: who closes it after a change waits for all that was
-    /// allowed before.
-    #[inline]
-    fn is_reserved_from(&self, op: &Op) -> bool {
-        let drive = self.backing.drive();
-        drive.is_some_and(|drive| drive.forbids(&self.host, op))
-    }
-
-    /// Returns whether a reservation of another host forbids writes, as [`Self::is_reserved_from`]
-    /// does.
-    #[inline]
-    fn is_reserved_from_writes(&self) -> bool {
-        let drive = self.backing.drive();
-        drive.is_some_and(|drive| drive.forbids_writes(&self.host))
+        request.status = match work.enter_volume(request, asked.volume) {
+            Ok(()) => {
+                request.force_fua = request.volume.forces_fua();
+                request.volume.admit(&asked.op)
+            }
+            Err(status) => {
+                if status == Status::Invalid {
+                    self.counters.protocol_errors.bump();
+                    // What is wrong with its message: no key is invalidated.
+                    request.op = Err(status);
+                }
+                status
+            }
+        };
     }
 
     /// Gives a request its transfer buffers and chunks, or its place among those that wait for

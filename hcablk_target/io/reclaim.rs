@@ -28,16 +28,19 @@ use super::{
         Queue,
         Work, //
     },
-    request::Request, //
+    queue_volume::QueueVolume,
+    request::{
+        Group,
+        Request, //
+    },
 };
-use crate::drive::backing::Backing;
 use hcablk_core::{
     logic::mq::lines::Visit,
     p2p::PeerMemory,
     report::broken::keep,
-    sync::unordered::{
-        UnorderedU32,
-        UnorderedUsize, //
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
     },
 };
 use kernel::{
@@ -52,16 +55,16 @@ const ROOM: usize = 16;
 /// The answers whose send has completed and which are still to be reclaimed. Changed by the
 /// completion handler only.
 pub(super) struct CompletedSends {
-    count: UnorderedUsize,
+    count: Atomic<usize>,
     /// The `Request` that each was posted as, which may be the first of a list.
-    first: [UnorderedU32; ROOM],
+    first: [Atomic<u32>; ROOM],
 }
 
 impl CompletedSends {
     pub(super) fn new() -> Self {
         Self {
-            count: UnorderedUsize::new(0),
-            first: [const { UnorderedU32::new(0) }; ROOM],
+            count: Atomic::new(0),
+            first: [const { Atomic::new(0) }; ROOM],
         }
     }
 
@@ -69,12 +72,12 @@ impl CompletedSends {
     /// room.
     #[inline]
     fn push(&self, first: u32) -> bool {
-        let count = self.count.get();
+        let count = self.count.load(Relaxed);
         let Some(place) = self.first.get(count) else {
             return false;
         };
-        place.set(first);
-        self.count.set(count + 1);
+        place.store(first, Relaxed);
+        self.count.store(count + 1, Relaxed);
         true
     }
 }
@@ -110,12 +113,12 @@ impl Queue {
     #[inline]
     pub(super) fn take_completed(&self) -> Option<KBox<Request>> {
         loop {
-            let last = self.completed_sends.count.get().checked_sub(1)?;
+            let last = self.completed_sends.count.load(Relaxed).checked_sub(1)?;
             let place = self.completed_sends.first.get(last)?;
-            let request = self.inflight.take(place.get());
+            let request = self.inflight.take(place.load(Relaxed));
             match request.as_ref().and_then(|request| request.next) {
-                Some(next) => place.set(next),
-                None => self.completed_sends.count.set(last),
+                Some(next) => place.store(next, Relaxed),
+                None => self.completed_sends.count.store(last, Relaxed),
             }
             // Nobody is there if the queue gave up waiting for the HCA.
             if let Some(request) = request {
@@ -124,7 +127,7 @@ impl Queue {
                     &request,
                     request.next.is_none() || !Self::is_eager(&request),
                 );
-                return Some(self.without_lines(request));
+                return Some(Self::without_lines(request));
             }
         }
     }
@@ -132,7 +135,7 @@ impl Queue {
     /// Reclaims all `Request`s whose answer's send has completed.
     #[inline]
     pub(super) fn reclaim_completed(&self) {
-        if self.completed_sends.count.get() != 0 {
+        if self.completed_sends.count.load(Relaxed) != 0 {
             self.reclaim_groups();
         }
     }
@@ -140,28 +143,31 @@ impl Queue {
     /// Does the work of [`Self::reclaim_completed`], out of line.
     fn reclaim_groups(&self) {
         loop {
-            let mut group = [const { None }; ROOM];
-            for place in &mut group {
-                *place = self.take_completed();
-                if place.is_none() {
+            let mut group = Group::<ROOM>::new();
+            while let Some(request) = self.take_completed() {
+                // There is room: the group is not full.
+                let _ = group.push(request);
+                if group.is_full() {
                     break;
                 }
             }
-            if group[0].is_none() {
+            if group.is_empty() {
                 return;
             }
+            let more = group.is_full();
             let mut work = self.work.lock();
-            for request in group.iter_mut().filter_map(Option::take) {
-                self.release(&mut work, request);
-            }
+            group.take_each(|request| self.release(&mut work, request));
             self.begin_waiting(work);
+            if !more {
+                return;
+            }
         }
     }
 
     /// Makes a `Request` idle again and starts what waits for it or its buffers. Process context:
     /// may sleep in the drive.
     pub(super) fn reclaim(&self, request: KBox<Request>) {
-        let request = self.without_lines(request);
+        let request = Self::without_lines(request);
         let mut work = self.work.lock();
         self.release(&mut work, request);
         self.begin_waiting(work);
@@ -169,8 +175,8 @@ impl Queue {
 
     /// Unpins the cache lines of `request`.
     #[inline]
-    pub(super) fn without_lines(&self, mut request: KBox<Request>) -> KBox<Request> {
-        leave_lines(self, &mut request);
+    pub(super) fn without_lines(mut request: KBox<Request>) -> KBox<Request> {
+        leave_lines(&mut request);
         request
     }
 
@@ -202,7 +208,8 @@ impl Queue {
     /// Puts a `Request` into the list of idle ones, which has room for all that were made. If it
     /// has none, the `Request` stays where [`Queue::close`] finds it.
     #[inline]
-    pub(super) fn keep_idle(&self, work: &mut Work, request: KBox<Request>) {
+    pub(super) fn keep_idle(&self, work: &mut Work, mut request: KBox<Request>) {
+        work.leave_volume(&mut request);
         if let Err(PushError(request)) = work.idle.push_within_capacity(request) {
             self.keep_stray(work, request);
         }
@@ -230,23 +237,22 @@ impl Queue {
 /// What one request had.
 struct Held {
     _memory: [Option<Arc<PeerMemory>>; 2],
-    /// Its part in the cache, if the memory is the cache's lines.
+    /// Its part in the volume's cache, if the memory is the cache's lines.
     visit: Visit,
+    volume: Arc<QueueVolume>,
 }
 
 /// See the module.
 pub(super) struct Kept {
     /// There is room for every `Request`, each of which is given up once.
     held: KVec<Held>,
-    backing: Arc<Backing>,
 }
 
 impl Kept {
     /// Allocates room for `requests` requests. May sleep.
-    pub(super) fn new(requests: usize, backing: &Arc<Backing>) -> Result<Self> {
+    pub(super) fn new(requests: usize) -> Result<Self> {
         Ok(Self {
             held: KVec::with_capacity(requests, GFP_KERNEL)?,
-            backing: backing.clone(),
         })
     }
 
@@ -265,6 +271,7 @@ impl Kept {
         let held = Held {
             _memory: [peer, lines],
             visit,
+            volume: request.volume.clone(),
         };
         if let Err(full) = self.held.push_within_capacity(held) {
             // It is never given back then: rather that than too early.
@@ -276,11 +283,10 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let Some(cache) = self.backing.cache() else {
-            return;
-        };
         for held in self.held.iter_mut().filter(|held| !held.visit.is_outside()) {
-            cache.leave(&mut held.visit, false);
+            if let Some(cache) = held.volume.backing().cache() {
+                cache.leave(&mut held.visit, false);
+            }
         }
     }
 }
@@ -293,7 +299,7 @@ impl Queue {
         work.close();
         work.kept.keep(&mut request);
         drop(work);
-        let request = self.without_lines(request);
+        let request = Self::without_lines(request);
         let mut work = self.work.lock();
         self.release(&mut work, request);
         self.update_notify(&work);

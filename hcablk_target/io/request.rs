@@ -21,7 +21,8 @@
 
 use super::{
     chunks::RequestChunks,
-    queue::Queue, //
+    queue::Queue,
+    queue_volume::QueueVolume, //
 };
 use crate::{
     drive::claims::RewriteMark,
@@ -31,6 +32,7 @@ use crate::{
     },
     stats::Marks, //
 };
+use core::mem::ManuallyDrop;
 use hcablk_core::{
     blkdev::{
         BioSlot,
@@ -83,6 +85,8 @@ pub(crate) enum Step {
 /// See the module.
 pub(crate) struct Request {
     pub(super) queue: Arc<Queue>,
+    /// What it is about, or was about last.
+    pub(super) volume: Arc<QueueVolume>,
     /// Place in the table of work under way, and message buffer.
     pub(crate) index: u32,
     /// The receive buffer that the request came in, to be posted again; `None`: another
@@ -149,10 +153,10 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Makes an idle one of requests of up to `pieces` pieces of memory, and of up to `buffers`
-    /// transfer buffers. May sleep.
+    /// Makes an idle one, which refers to `volume`, of requests of up to `pieces` pieces of memory,
+    /// and of up to `buffers` transfer buffers. May sleep.
     pub(crate) fn new(
-        queue: &Arc<Queue>,
+        (queue, volume): (&Arc<Queue>, &Arc<QueueVolume>),
         index: u32,
         pieces: usize,
         buffers: usize,
@@ -162,6 +166,7 @@ impl Request {
         Ok(KBox::new(
             Self {
                 queue: queue.clone(),
+                volume: volume.clone(),
                 index,
                 receive: None,
                 tag: Tag {
@@ -304,5 +309,71 @@ impl Request {
     pub(crate) fn is_exposed(&self) -> bool {
         let open = |sink: &Arc<IrqLock<Sink>>| sink.try_lock().is_none_or(|sink| sink.is_open());
         self.sink.as_ref().is_some_and(open)
+    }
+}
+
+/// Some requests in a row, up to `N`. They are dropped unless they are [taken](Self::take_each).
+///
+/// An array of optional boxes would have each of its places dropped by a call, also those that are
+/// empty, which are most.
+pub(super) struct Group<const N: usize> {
+    /// The first `count` are there.
+    places: [ManuallyDrop<Option<KBox<Request>>>; N],
+    count: usize,
+}
+
+impl<const N: usize> Group<N> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self {
+            places: [const { ManuallyDrop::new(None) }; N],
+            count: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.count == N
+    }
+
+    /// Adds a request. Returns it if there is no room.
+    #[inline(always)]
+    pub(super) fn push(&mut self, request: KBox<Request>) -> Result<(), KBox<Request>> {
+        let Some(place) = self.places.get_mut(self.count) else {
+            return Err(request);
+        };
+        *place = ManuallyDrop::new(Some(request));
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Takes all requests, in the order in which they were added.
+    #[inline(always)]
+    pub(super) fn take_each(&mut self, mut f: impl FnMut(KBox<Request>)) {
+        let count = core::mem::take(&mut self.count);
+        for place in self.places.iter_mut().take(count) {
+            if let Some(request) = place.take() {
+                f(request);
+            }
+        }
+    }
+
+    #[cold]
+    fn drop_all(&mut self) {
+        self.take_each(drop);
+    }
+}
+
+impl<const N: usize> Drop for Group<N> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.count != 0 {
+            self.drop_all();
+        }
     }
 }

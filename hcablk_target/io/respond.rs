@@ -68,11 +68,11 @@ use hcablk_core::{
     },
     report::trace,
     sync::{
-        new_irq_lock,
-        unordered::{
-            UnorderedU64,
-            UnorderedUsize, //
+        atomic::{
+            Atomic,
+            Relaxed, //
         },
+        new_irq_lock,
         IrqGuard,
         IrqLock, //
     },
@@ -88,7 +88,7 @@ impl Queue {
         if request.flush_error != 0 {
             self.expect_report();
         }
-        leave_cache(self, &mut request, status == Status::Ok);
+        leave_cache(&mut request, status == Status::Ok);
         trace::target::answered(|| request.about());
         // The credit that the answer grants must be there before the answer.
         if request
@@ -350,10 +350,10 @@ const FROM: usize = 4;
 pub(super) struct ResponseBatcher {
     /// The thread of the completion handler while it gathers, else 0. Changed by
     /// the handler only.
-    gathering: UnorderedUsize,
+    gathering: Atomic<usize>,
     /// Not yet counted: see [`Queue::round_over`].
-    doorbells: UnorderedU64,
-    work_requests: UnorderedU64,
+    doorbells: Atomic<u64>,
+    work_requests: Atomic<u64>,
     #[pin]
     waiting: IrqLock<ResponseBatch>,
 }
@@ -383,9 +383,9 @@ impl ResponseBatcher {
             last: None,
         };
         Ok(pin_init!(Self {
-            gathering: UnorderedUsize::new(0),
-            doorbells: UnorderedU64::new(0),
-            work_requests: UnorderedU64::new(0),
+            gathering: Atomic::new(0),
+            doorbells: Atomic::new(0),
+            work_requests: Atomic::new(0),
             waiting <- new_irq_lock!(waiting, "hcablk_responses"),
         }))
     }
@@ -394,15 +394,15 @@ impl ResponseBatcher {
     /// Completion handler.
     #[inline]
     pub(super) fn gather_from(&self, under_way: usize) {
-        if under_way >= FROM && self.gathering.get() == 0 {
-            self.gathering.set(this_thread());
+        if under_way >= FROM && self.gathering.load(Relaxed) == 0 {
+            self.gathering.store(this_thread(), Relaxed);
         }
     }
 
     /// Returns whether the caller is the completion handler, and gathers answers.
     #[inline]
     pub(super) fn gathers(&self) -> bool {
-        let gathering = self.gathering.get();
+        let gathering = self.gathering.load(Relaxed);
         gathering != 0 && gathering == this_thread()
     }
 
@@ -413,8 +413,8 @@ impl ResponseBatcher {
     /// Counts a doorbell for `work_requests` work requests. Any context.
     #[inline]
     pub(super) fn rang(&self, work_requests: u64) {
-        self.doorbells.add(1);
-        self.work_requests.add(work_requests);
+        self.doorbells.fetch_add(1, Relaxed);
+        self.work_requests.fetch_add(work_requests, Relaxed);
     }
 }
 
@@ -485,18 +485,18 @@ impl Queue {
     pub(super) fn round_over(&self) {
         self.reclaim_completed();
         self.handle_wake();
-        if self.batcher.gathering.get() != 0 {
+        if self.batcher.gathering.load(Relaxed) != 0 {
             self.end_gathering();
         }
         let c = &self.counters;
-        c.doorbells.add(self.batcher.doorbells.take());
-        c.work_requests.add(self.batcher.work_requests.take());
+        c.doorbells.add(take(&self.batcher.doorbells));
+        c.work_requests.add(take(&self.batcher.work_requests));
     }
 
     /// Posts the answers that were gathered in this round.
     #[inline(never)]
     fn end_gathering(&self) {
-        self.batcher.gathering.set(0);
+        self.batcher.gathering.store(0, Relaxed);
         let mut waiting = self.batcher.waiting.lock();
         let mut failed = self.flush_answers(&mut waiting);
         let posted = self.ring(&mut waiting, &Chain::new());
@@ -531,6 +531,15 @@ impl Queue {
             }
             first = self.batcher.waiting().backlog.pop().map(|id| id.index);
         }
+    }
+}
+
+/// Takes what was added to a sum since the last time. No locked instruction if that is nothing.
+#[inline]
+fn take(sum: &Atomic<u64>) -> u64 {
+    match sum.load(Relaxed) {
+        0 => 0,
+        _ => sum.xchg(0, Relaxed),
     }
 }
 

@@ -17,6 +17,10 @@ use super::{
         Work,
         RECEIVE_ENTRIES, //
     },
+    queue_volume::{
+        QueueVolume,
+        Volumes, //
+    },
     reclaim::{
         CompletedSends,
         Kept, //
@@ -25,7 +29,6 @@ use super::{
     respond::ResponseBatcher, //
 };
 use crate::{
-    drive::backing::Backing,
     memory::{
         layout::{
             BUFFER_BYTES,
@@ -50,7 +53,6 @@ use hcablk_core::{
     memory::eager_ring::EagerRing,
     p2p::PeerLease,
     proto::{
-        connect::Geometry,
         eager_ring::{
             open_writes,
             Ring,
@@ -126,7 +128,7 @@ fn dma_buffers(
 
 impl Work {
     /// Makes what a queue of the sizes `shape` begins with. May sleep.
-    fn new(shape: &Shape, pool: Pool, backing: &Arc<Backing>, iwarp: bool) -> Result<Self> {
+    fn new(shape: &Shape, pool: Pool, volumes: u16, iwarp: bool) -> Result<Self> {
         let (requests, receives) = (shape.requests as usize, usize::from(shape.credits));
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.credits), Taken::default(), GFP_KERNEL)?;
@@ -137,7 +139,7 @@ impl Work {
             ring: Ring::new(shape.eager_ring as u32, shape.credits, taken),
             unregistered: shape.eager_ring != 0,
             free: pool,
-            kept: Kept::new(requests, backing)?,
+            kept: Kept::new(requests)?,
             chunks: KVec::with_capacity(shape.chunks.into(), GFP_KERNEL)?,
             made: 0,
             closing: false,
@@ -146,6 +148,7 @@ impl Work {
             silent: iwarp,
             quiet: 0,
             owed: 0,
+            volumes: Volumes::new(volumes)?,
         })
     }
 }
@@ -211,7 +214,7 @@ impl Parts {
                 bytes => Some(EagerRing::new(pd, bytes)?),
             },
             handle,
-            work: Work::new(shape, pool, &config.backing, id.is_iwarp())?,
+            work: Work::new(shape, pool, config.volumes, id.is_iwarp())?,
             inflight: SlotTable::new(requests)?,
             named: Named::new(requests)?,
             answered_slots: AnsweredSlots::new(open_writes(shape.credits))?,
@@ -229,9 +232,10 @@ impl Queue {
         mut shape: Shape,
         (client, charge): (&Arc<Client>, Charge),
     ) -> Result<Arc<Self>> {
-        let (volume, backing, pd) = (session.volume(), &config.backing, &config.pd);
+        let (name, backing) = (&config.volume.name, &config.volume.backing);
+        let pd = &config.pd;
         let (index, sinks) = (config.index, shape.sinks);
-        let lease = lease(volume, backing, pd, index, sinks, shape.buffers);
+        let lease = lease(name, backing, pd, index, sinks, shape.buffers);
         if lease.is_some() {
             // What came with a request would be in RAM.
             shape.inline = 0;
@@ -239,16 +243,20 @@ impl Queue {
                 shape.eager_ring = 0;
             }
         }
-        let view = view(volume, backing, pd, index, sinks);
+        let view = view(name, backing, pd, index, sinks);
         let parts = Parts::new(&config, id, &shape, client, lease.as_ref())?;
-        let leases = (lease, view);
-        let init = Self::init(session, config, id.is_iwarp(), shape, charge, leases, parts)?;
+        let served = config.volume.clone();
+        let (largest, no_read, handle) = (shape.largest, shape.no_read, config.handle);
+        let volume = QueueVolume::new(served, shape.split, largest, no_read, (lease, view))?;
+        let init = Self::init(session, config, id.is_iwarp(), shape, charge, parts)?;
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
         queue.comes_to(State::Connecting);
+        let put = queue.put_volume(handle, &volume);
         if let Some(handle) = &queue.handle {
             handle.attach(queue.clone());
         }
-        let filled = queue.fill();
+        let filled = put.and_then(|()| queue.fill(&volume));
+        drop(volume);
         queue.pair.cq().start(queue.clone());
         if let Err(e) = filled {
             queue.close();
@@ -264,7 +272,6 @@ impl Queue {
         iwarp: bool,
         shape: Shape,
         charge: Charge,
-        (lease, view): (Option<PeerLease>, Option<PeerLease>),
         parts: Parts,
     ) -> Result<impl PinInit<Self>> {
         let chunked = ChunkedRequests::new(shape.chunks, shape.requests as usize)?;
@@ -276,21 +283,13 @@ impl Queue {
         Ok(pin_init!(Self {
             session,
             session_id: config.session,
-            host: config.host,
             epoch: config.epoch,
             index: config.index,
-            geometry: Geometry {
-                max_transfer: shape.largest,
-                ..config.geometry
-            },
-            flushes: config.flushes,
-            with_fua: config.backing.writes_with_fua(),
             pd: config.pd,
             pair: parts.pair,
             shape,
             moved: Atomic::new(true),
             immediate_bytes,
-            is_straight: config.backing.is_straight(),
             all_reported: iwarp,
             incoming: parts.incoming,
             inline_syncs: parts.inline.iter().any(DmaBuffer::syncs),
@@ -309,11 +308,6 @@ impl Queue {
             completed_sends: CompletedSends::new(),
             answered_slots: parts.answered_slots,
             work <- new_irq_lock!(parts.work, "hcablk_work"),
-            lease,
-            view,
-            backing: config.backing,
-            write_errors: config.write_errors,
-            teller: config.teller,
             batcher <- batcher,
             leaving: Atomic::new(false),
             all_idle <- Event::new(),
@@ -325,10 +319,11 @@ impl Queue {
     }
 
     /// Makes the `Request`s and posts the receive buffers.
-    fn fill(self: &Arc<Self>) -> Result {
+    fn fill(self: &Arc<Self>, volume: &Arc<QueueVolume>) -> Result {
         for index in 0..self.shape.requests {
             let (pieces, buffers) = (self.shape.pieces(), self.shape.buffers_of_one());
-            let request = Request::new(self, index, pieces, buffers, self.make_sink()?)?;
+            let of = (self, volume);
+            let request = Request::new(of, index, pieces, buffers, self.make_sink()?)?;
             let mut work = self.work.lock();
             work.idle
                 .push_within_capacity(request)

@@ -61,8 +61,10 @@ impl Queue {
         if request.flush_error != 0 {
             // TCP may still lose what iWARP has sent.
             let arrived = !self.all_reported;
-            self.write_errors
-                .flush_error_sent(request.flush_error, self.teller, arrived);
+            let volume = &request.volume;
+            volume
+                .write_errors()
+                .flush_error_sent(request.flush_error, volume.teller(), arrived);
         }
     }
 
@@ -108,7 +110,7 @@ impl Queue {
     /// Counts by what way the data of a request went that was done well.
     #[inline]
     fn count_way(&self, request: &Request) {
-        if self.went_straight(request) {
+        if Self::went_straight(request) {
             // The HCA has moved all of it.
             return self.counters.ram_bytes.add(request.length() as u64);
         }
@@ -118,8 +120,8 @@ impl Queue {
     /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and
     /// met neither the page cache nor a cache of the volume's.
     #[inline]
-    fn went_straight(&self, request: &Request) -> bool {
-        self.is_straight && !request.met_pages && !request.chunks.moves()
+    fn went_straight(request: &Request) -> bool {
+        request.volume.is_straight() && !request.met_pages && !request.chunks.moves()
     }
 
     /// Counts as [`Self::count_way`] does, whatever way the data went.
@@ -140,7 +142,7 @@ impl Queue {
         c.cache_bytes.add(through_cache);
         let by_ram = if request.wire_in_ram() { length } else { 0 };
         c.ram_bytes.add(by_ram + through_cache);
-        if self.backing.wants_peers() {
+        if request.volume.backing().wants_peers() {
             let served = request.peer_hit;
             let by_peer = request.peer.is_some() || request.is_in_lines();
             c.p2p_bytes.add(if by_peer && !served { length } else { 0 });
@@ -151,7 +153,7 @@ impl Queue {
         let (chunks, early) = request.chunks.moved();
         c.chunks.add(chunks);
         c.early_chunks.add(early);
-        count_cache(self, request, c);
+        count_cache(request, c);
         c.met_pages.add((request.met_pages && length != 0).into());
     }
 }

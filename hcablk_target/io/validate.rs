@@ -23,7 +23,7 @@ pub(crate) struct Emptied {
 /// since: the size, `capacity` bytes, of which a block that is not whole is none, whether the drive
 /// `refuses_writes`, and what it lets a request empty, which are asked only if they matter. The
 /// block layer would let a bio pass.
-#[inline]
+#[inline(always)]
 pub(crate) fn check(
     op: &Op,
     geometry: &Geometry,
@@ -63,7 +63,7 @@ pub(crate) fn check_write(
 
 /// Checks a discard or a write of zeroes, of which `max` bytes are allowed. The initiator may know
 /// a larger limit, of a moment ago, and does without for a longer one.
-#[inline]
+#[inline(never)]
 fn check_emptied(
     extent: &Extent,
     max: u32,
@@ -84,12 +84,12 @@ fn check_emptied(
     }
 }
 
-#[inline]
+#[inline(always)]
 fn fits(extent: &Extent, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     within(extent, geometry.max_transfer, geometry, capacity)
 }
 
-#[inline]
+#[inline(always)]
 fn within(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     let block = (1u64 << geometry.logical_block_shift) - 1;
     let end = extent

@@ -186,7 +186,7 @@ impl Pool {
 
     /// Takes one of the small buffers that are kept for `length` bytes, as [`Self::take`] does,
     /// which is for all other cases: more bytes, none kept, somebody who waits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_page(&mut self, length: usize, shared: &mut KVec<Arc<DmaBuffer>>) -> bool {
         if length > length_of(SMALL) || self.waits || shared.len() == shared.capacity() {
             return false;

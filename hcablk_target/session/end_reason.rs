@@ -30,6 +30,10 @@ pub(crate) enum EndReason {
     Second,
     /// Its initiator came back with a newer epoch.
     Replaced,
+    /// Its initiator has detached the last volume.
+    Detached,
+    /// No volume was attached to it.
+    Bare,
     /// The RDMA port went down.
     PortDown,
     /// Of this queue pair, or of [`ADMIN_QUEUE`].
@@ -48,6 +52,8 @@ impl EndReason {
                 | Self::Fenced
                 | Self::Preempted
                 | Self::Replaced
+                | Self::Detached
+                | Self::Bare
                 | Self::Queue(_, Fault::Disconnected)
         )
     }
@@ -73,6 +79,8 @@ impl fmt::Display for EndReason {
             Self::Preempted => f.write_str("the registration of its host was preempted"),
             Self::Second => f.write_str("another session of its name was there first"),
             Self::Replaced => f.write_str("its initiator came back"),
+            Self::Detached => f.write_str("its initiator has detached it"),
+            Self::Bare => f.write_str("no volume was attached to it"),
             Self::PortDown => f.write_str("the RDMA port went down"),
             Self::Queue(ADMIN_QUEUE, fault) => write!(f, "admin queue pair: {fault}"),
             Self::Queue(queue, fault) => write!(f, "queue {queue}: {fault}"),

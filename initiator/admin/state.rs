@@ -13,6 +13,7 @@ use hcablk_core::proto::message::{
     AdminOp,
     AdminRequest,
     AdminResponse,
+    Handle,
     ReservationInfo,
     Status,
     Tag,
@@ -312,7 +313,11 @@ impl State {
             generation: *generation,
         };
         self.sends += 1;
-        Some(AdminRequest { tag, op })
+        Some(AdminRequest {
+            tag,
+            volume: Handle::FIRST,
+            op,
+        })
     }
 
     /// Counts a round of the timer. Returns `false` if a keep-alive was not answered for `tmo_s`
@@ -448,12 +453,13 @@ impl State {
             limits,
             portals,
             reservation,
+            attached,
         } = *response;
         let sent = self.generations.get(usize::from(tag.index));
         if sent != Some(&tag.generation) {
             return Err(UNASKED);
         }
-        if portals.is_some() != (tag.index == tag::PORTALS) {
+        if portals.is_some() != (tag.index == tag::PORTALS) || attached.is_some() {
             return Err(NONSENSE);
         }
         if tag.index == tag::RESERVE {
@@ -542,14 +548,7 @@ mod tests {
     }
 
     fn answer(request: AdminRequest, status: Status) -> AdminResponse {
-        AdminResponse {
-            tag: request.tag,
-            status,
-            volume: None,
-            limits: None,
-            portals: None,
-            reservation: None,
-        }
+        AdminResponse::bare(request.tag, status)
     }
 
     fn told(request: AdminRequest, sectors: u64) -> AdminResponse {

@@ -29,6 +29,7 @@ use crate::{
         Failure,
         Violation, //
     },
+    unflushed::Unflushed, //
 };
 use hcablk_core::{
     blkdev::{
@@ -58,14 +59,16 @@ use hcablk_core::{
     report::trace,
     sync::{
         atomic::{
-            Acquire,
-            Relaxed,
-            Release, //
+            Atomic,
+            Relaxed, //
         },
         IrqGuard, //
     },
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// What one round of completions leaves for its end.
 #[derive(Default)]
@@ -82,6 +85,51 @@ impl Round {
     pub(super) fn flush_if(&mut self, alone: bool) {
         if alone {
             self.ending.flush();
+        }
+    }
+}
+
+/// What a queue knows of flushes: the disk's account of writes that no flush has covered
+/// ([`Unflushed`]), and the number at which the queue last reported one there.
+pub(super) struct FlushAccount {
+    unflushed: Arc<Unflushed>,
+    /// Used by the completion handler only.
+    reported_at: Atomic<u64>,
+}
+
+impl FlushAccount {
+    /// Makes that of a queue that has reported nothing.
+    pub(super) fn new(unflushed: Arc<Unflushed>) -> Self {
+        Self {
+            unflushed,
+            reported_at: Atomic::new(0),
+        }
+    }
+
+    /// Returns the number of a flush that is about to be sent. Any context.
+    pub(super) fn begin_flush(&self) -> u64 {
+        self.unflushed.begin_flush()
+    }
+
+    /// Notes a write that ended well and that a flush has to cover, before its request ends:
+    /// whoever sees the end may send a flush. Completion handler.
+    #[inline(always)]
+    fn note_write(&self) {
+        let now = self.unflushed.now();
+        if self.reported_at.load(Relaxed) != now {
+            self.unflushed.acknowledge(now);
+            self.reported_at.store(now, Relaxed);
+        }
+    }
+
+    /// Notes a flush that ended well.
+    #[inline(never)]
+    fn note_flush(&self, phase: Phase) {
+        let Phase::Sent { transfer, .. } = phase else {
+            return;
+        };
+        if let Transfer::Flush { number } = transfer {
+            self.unflushed.flushed(number);
         }
     }
 }
@@ -114,7 +162,7 @@ impl Queue {
                 self.done.writes.bump();
                 self.done.written_bytes.add(bytes);
                 if status == Status::Ok && !view.fua() {
-                    self.note_volatile_write();
+                    self.flushes.note_write();
                 }
             }
             Op::Discard => {
@@ -125,41 +173,18 @@ impl Queue {
                 self.done.zeroes.bump();
                 self.done.zeroed_bytes.add(bytes);
                 if status == Status::Ok {
-                    self.note_volatile_write();
+                    self.flushes.note_write();
                 }
             }
             _ => {
                 self.done.flushes.bump();
                 if status == Status::Ok {
-                    self.note_flush(phase);
+                    self.flushes.note_flush(phase);
                 }
             }
         }
         if status != Status::Ok {
             self.done.errors.bump();
-        }
-    }
-
-    /// Notes a write that ended well and that a flush has to cover
-    /// ([`Unflushed`](crate::unflushed::Unflushed)), before its request ends: whoever sees the end
-    /// may send a flush.
-    #[inline(always)]
-    fn note_volatile_write(&self) {
-        let now = self.unflushed.now();
-        if self.reported_at.load(Relaxed) != now {
-            self.unflushed.acknowledge(now);
-            self.reported_at.store(now, Relaxed);
-        }
-    }
-
-    /// Notes a flush that ended well.
-    #[inline(never)]
-    fn note_flush(&self, phase: Phase) {
-        let Phase::Sent { transfer, .. } = phase else {
-            return;
-        };
-        if let Transfer::Flush { number } = transfer {
-            self.unflushed.flushed(number);
         }
     }
 
@@ -179,17 +204,15 @@ impl Queue {
     /// `batching` under the lock of the next answer, or at the end of the round.
     pub(super) fn send_awaited(&self) {
         self.done.send_waits.bump();
-        // Who arms at the end of a round may take the count while another processor has begun the
-        // next round.
-        self.awaited_sends.fetch_add(1, Relaxed);
+        self.completed_sends.count_awaited();
     }
 
     /// Tells `batching` which awaited sends have completed.
     #[inline]
     pub(super) fn account_awaited(&self, send: &mut SendState) {
-        if self.awaited_sends.load(Relaxed) != 0 {
-            let count = self.awaited_sends.xchg(0, Relaxed);
-            send.batching.sends_completed(count);
+        if self.completed_sends.has_awaited() {
+            send.batching
+                .sends_completed(self.completed_sends.take_awaited());
         }
     }
 
@@ -219,7 +242,7 @@ impl Queue {
     fn violated(&self, violation: Violation) {
         self.done.protocol_errors.bump();
         // Before the reply was checked it may be anybody's.
-        self.end_session(match self.granted.load(Relaxed) {
+        self.end_session(match self.standing.is_granted() {
             true => Failure::Protocol(violation),
             false => Failure::Stranger(violation),
         });
@@ -238,10 +261,10 @@ impl Handler for Queue {
 
     #[inline(always)]
     fn cq_notify(&self) -> CqNotify {
-        if !self.live.load(Acquire) || self.keep_alive_pending.load(Acquire) {
+        if !self.standing.is_live() || self.standing.is_keep_alive_pending() {
             return CqNotify::Any;
         }
-        if self.awaited_sends.load(Relaxed) != 0 {
+        if self.completed_sends.has_awaited() {
             self.account_awaited_now();
         }
         match self.outstanding().arm_for() {
@@ -267,11 +290,10 @@ impl Handler for Queue {
         if work.kind == kind::RECEIVE {
             return self.receive(round, work.index, completion);
         }
-        self.freed
-            .store(self.freed().wrapping_add(work.slots.into()), Relaxed);
+        self.completed_sends.free(work.slots);
         match work.kind {
             kind::SEQ => self.send_completed(round, work.index, proof),
-            kind::KEEP_ALIVE => self.keep_alive_pending.store(false, Release),
+            kind::KEEP_ALIVE => self.standing.keep_alive_over(),
             // Of `SEND` and `READ_BOUNCE` that is all.
             _ => {}
         }
@@ -568,7 +590,7 @@ impl Queue {
             return self.violation("it leaves no credit to ask with");
         }
         if hungry {
-            self.starved.store(false, Relaxed);
+            self.set_starved(false);
             self.requests.run_hw_queue(self.index.into());
         }
     }

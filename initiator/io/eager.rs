@@ -66,8 +66,7 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
-    sglist::SegmentList,
-    sync::atomic::Relaxed, //
+    sglist::SegmentList, //
 };
 use kernel::prelude::*;
 
@@ -106,16 +105,16 @@ impl EagerWrite {
     #[inline]
     pub(super) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
         let extent = extent_of(view);
-        if view.op() != Op::Write || extent.length > queue.eager_limit.load(Relaxed) {
+        if view.op() != Op::Write || !queue.limits.takes_eager(extent.length) {
             return None;
         }
         let fua = view.fua();
-        let few = view.segments() <= queue.inline_segments;
-        let immediate = match few && !fua && queue.immediates {
+        let few = queue.limits.is_few(view);
+        let immediate = match few && !fua && queue.limits.knows_immediates() {
             true => Immediate::new(extent.offset, extent.length, false),
             false => None,
         };
-        let inline = few && extent.length <= queue.inline_limit.load(Relaxed);
+        let inline = few && queue.limits.takes_inline(extent.length);
         (immediate.is_some() || !inline).then_some(Self {
             extent,
             fua,
@@ -148,7 +147,7 @@ impl Way for EagerWrite {
     type Full = RingFull;
     type Encoded<'a> = (EagerMessage, &'a mut SegmentList);
 
-    #[inline]
+    #[inline(always)]
     fn map(
         &mut self,
         queue: &Queue,
@@ -159,16 +158,17 @@ impl Way for EagerWrite {
         list.map_local(view, Direction::ToDevice)
             .map_err(unmapped)?;
         let pieces = list.mapped();
-        if pieces > queue.inline_segments.into() {
+        let per_request = queue.limits.segments() as u32;
+        if pieces > per_request {
             self.immediate = None;
         }
         Ok(match self.immediate {
             Some(_) => 1,
-            None => pieces.div_ceil(queue.inline_segments.max(1).into()) + 1,
+            None => pieces.div_ceil(per_request.max(1)) + 1,
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn reserve(
         &self,
         queue: &Queue,
@@ -197,7 +197,7 @@ impl Way for EagerWrite {
         room.slot.number
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode<'a>(
         &mut self,
         queue: &Queue,
@@ -245,7 +245,7 @@ impl Way for EagerWrite {
 impl Queue {
     /// Stores the ring of the target's reply. Before the queue is live.
     pub(super) fn take_ring(&self, send: &mut SendState, reply: &Reply) {
-        self.only_eager.store(reply.no_read, Relaxed);
+        self.limits.set_only_eager(reply.no_read);
         if let Some(grant) = reply.grant {
             let limit = if reply.no_read {
                 grant.bytes
@@ -255,7 +255,7 @@ impl Queue {
             if limit != 0 {
                 send.ring.begin(grant.bytes, reply.credits);
                 send.eager_state = EagerState::AfterAnswer(grant);
-                self.eager_limit.store(limit, Relaxed);
+                self.limits.set_eager(limit);
             }
         }
     }
@@ -336,7 +336,7 @@ impl Queue {
     ) -> Result {
         let grant = send.eager_state.ring().ok_or(EIO)?;
         self.sent.sends.bump();
-        let per_part = usize::from(self.inline_segments).clamp(1, INLINE_SEGMENTS);
+        let per_part = self.limits.segments().clamp(1, INLINE_SEGMENTS);
         let mut sges = [Sge::EMPTY; INLINE_SEGMENTS];
         let mut first = 0;
         while first < list.mapped() as usize {

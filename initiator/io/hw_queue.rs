@@ -33,7 +33,6 @@ use hcablk_core::{
     sync::atomic::{
         Acquire,
         Atomic,
-        Full,
         Relaxed,
         Release, //
     },
@@ -126,7 +125,7 @@ impl HwQueue {
         let result = queue.issue(request, last);
         match &result {
             // Behind the request: whoever clears this finds it.
-            Ok(()) if !last => queue.unrung.store(true, Relaxed),
+            Ok(()) if !last => queue.leave_unrung(),
             Ok(()) => self.ring_except(Some(queue)),
             // The block layer says so when it has others that were to follow (`commit_rqs`).
             Err(_) => {}
@@ -205,7 +204,7 @@ impl HwQueue {
     fn ring_except(&self, one: Option<&Arc<Queue>>) {
         for queue in self.queues.iter() {
             let is_rung = one.is_some_and(|one| Arc::ptr_eq(one, queue));
-            if queue.unrung.load(Relaxed) && queue.unrung.xchg(false, Full) && !is_rung {
+            if queue.take_unrung() && !is_rung {
                 queue.commit();
             }
         }
@@ -261,7 +260,7 @@ impl Retired {
         let formers = self.formers.wait();
         // A plug may have begun on the one and ended on the other.
         for queue in formers.iter().flat_map(|former| former.queues.iter()) {
-            queue.unrung.store(false, Relaxed);
+            queue.take_unrung();
             queue.commit();
         }
         if !formers.is_empty() {

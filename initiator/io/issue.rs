@@ -43,6 +43,7 @@ use hcablk_core::{
     },
     proto::message::{
         self,
+        Handle,
         Tag, //
     },
     rdma::wr::{
@@ -50,13 +51,7 @@ use hcablk_core::{
         Sge, //
     },
     report::trace,
-    sync::{
-        atomic::{
-            Acquire,
-            Relaxed, //
-        },
-        IrqGuard, //
-    },
+    sync::IrqGuard, //
 };
 use kernel::prelude::*;
 
@@ -80,12 +75,14 @@ impl Submitted<Infallible> {
 
 impl Queue {
     /// Gives a request to the target; it is the `last` for now.
+    // In the frame of who is called by the block layer.
+    #[inline(always)]
     pub(super) fn issue(
         &self,
         mut request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        if !self.live.load(Acquire) {
+        if !self.is_live() {
             return Err(Rejected::new(request, self.refusal()));
         }
         trace::initiator::queued(|| self.about(request.view()));
@@ -175,7 +172,7 @@ impl Queue {
             Err(status) => return Err(Rejected::new(request.into_request(), status)),
         };
         let mut send = self.send.lock();
-        if !send.reserve(slots, || self.freed()) {
+        if !send.reserve(slots, || self.completed_sends.freed()) {
             self.sent.credit_waits.bump();
             return Err(self.turned_away(request, send));
         }
@@ -193,7 +190,7 @@ impl Queue {
             transfer: W::transfer(&reserved),
             solicited,
         };
-        data.marks.send(self.timing.load(Relaxed), view.made_ns());
+        data.marks.send(self.is_timed(), view.made_ns());
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
         self.update_notify(&send);
@@ -222,14 +219,20 @@ impl Queue {
     #[inline(always)]
     pub(super) fn encode(&self, issued: Issued, op: message::Op) -> Result<Sge> {
         let Issued { tag, quiet, .. } = issued;
-        let message = message::Request { tag, op, quiet }.encode();
+        let message = message::Request {
+            tag,
+            volume: Handle::FIRST,
+            op,
+            quiet,
+        }
+        .encode();
         let slice = self.outgoing.write(tag.index.into(), &message)?;
         Ok(Sge::new(slice))
     }
 
     /// Finishes issuing a request, without the lock: fails the session if posting failed, starts
     /// the timer for a quiet request, and polls if `reap`.
-    #[inline]
+    #[inline(always)]
     fn issued(&self, posted: Result, quiet: bool, reap: bool) {
         self.check(posted);
         if quiet {
@@ -247,7 +250,7 @@ impl Queue {
         request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Rejected<Driver> {
-        self.starved.store(true, Relaxed);
+        self.set_starved(true);
         // What is issued already may be what brings it.
         let posted = self.ring(&mut send, &Chain::new());
         drop(send);
@@ -262,7 +265,7 @@ impl Queue {
         mut request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Result<Request<Driver>, Rejected<Driver>> {
-        if self.only_eager.load(Relaxed) {
+        if self.limits.is_only_eager() {
             send.starved = true;
             return Err(self.turned_away(request, send));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of a queue: how it is made and begins to accept requests, its keep-alives, and its end.
+//! The life of a queue: how it begins to accept requests, its keep-alives, and its end.
 //!
 //! # The end
 //!
@@ -29,68 +29,39 @@ use super::{
     queue::{
         kind,
         Phase,
-        Queue,
-        QueueConfig,
-        TagData, //
+        Queue, //
     },
-    send_queue::{
-        SendState,
-        NO_TAG, //
-    },
+    send_queue::SendState, //
 };
 use crate::{
-    batching::{
-        Batching,
-        Outstanding, //
-    },
-    failure::Failure,
-    session::Session,
-    shape::Shape,
-    stats::{
-        Done,
-        Sent,
-        Times, //
-    },
+    batching::Batching,
+    failure::Failure, //
 };
 use hcablk_core::{
     blkdev::{
         ByAge,
-        PerTag,
         Request,
-        Requests,
         Status, //
     },
     logic::session_state::KEEP_ALIVE_PERIOD_MS,
-    memory::read_bounce::ReadBounce,
     proto::{
         connect::Reply,
         credits::Credits,
         message::{
             self,
+            Handle,
             Op,
             Response,
-            Tag,
-            BUFFER_LEN, //
+            Tag, //
         },
     },
-    rdma::{
-        buffer::MessageBuffers,
-        cm::Id,
-        cq::{
-            CompletionQueue,
-            CqContext, //
-        },
-        device::Direction,
-        pd::ProtectionDomain,
-        qp::QueuePair,
-        wr::{
-            Chain,
-            Rdma,
-            Send,
-            Sge,
-            WorkId,
-            WorkRequest, //
-        },
+    rdma::wr::{
+        Chain,
+        Rdma,
+        Send,
+        Sge,
+        WorkId,
+        WorkRequest, //
     },
     report::{
         broken::keep,
@@ -99,159 +70,28 @@ use hcablk_core::{
             State, //
         },
     },
-    sglist::SegmentList,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
-        new_irq_lock, //
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed,
+        Release, //
     },
 };
 use kernel::{
     pr_info_once,
-    prelude::*,
-    sync::Arc, //
+    prelude::*, //
 };
 
-/// What a queue has of the device and of memory.
-struct Parts {
-    numa_node: i32,
-    pair: QueuePair<Queue>,
-    tags: PerTag<Driver, TagData>,
-    read_bounce: Option<ReadBounce>,
-    outgoing: MessageBuffers<BUFFER_LEN>,
-    incoming: MessageBuffers<BUFFER_LEN>,
-    send: SendState,
-}
-
-impl Parts {
-    /// Makes the parts of the connection `id`'s queue. May sleep.
-    // Its stack frame is gone when the queue is put together.
-    #[inline(never)]
-    fn new(
-        config: &QueueConfig,
-        requests: &Arc<Requests<Driver>>,
-        id: &Arc<Id>,
-        pd: &Arc<ProtectionDomain>,
-        shape: Shape,
-    ) -> Result<Self> {
-        let depth = usize::from(shape.depth);
-        let index = config.index.into();
-        let context = if config.polled {
-            CqContext::Direct
-        } else {
-            CqContext::SoftIrq
-        };
-        let capacity = shape.capacity();
-        let cq = CompletionQueue::new(pd, capacity.completions(), index, context)?;
-        Ok(Self {
-            numa_node: pd.attributes().numa_node,
-            pair: QueuePair::new(id, pd, &cq, capacity)?,
-            tags: PerTag::new(requests, index, |_| {
-                let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
-                Ok(TagData::new(list))
-            })?,
-            read_bounce: match shape.read_bounce_slots {
-                0 => None,
-                slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
-            },
-            outgoing: MessageBuffers::new(pd, depth + 1, Direction::ToDevice)?,
-            incoming: MessageBuffers::new(pd, depth, Direction::FromDevice)?,
-            send: SendState::new(shape)?,
-        })
-    }
-}
-
 impl Queue {
-    /// Makes the queue pair of the connection `id` with all its memory, and
-    /// posts its receive buffers. May sleep.
-    pub(crate) fn new(
-        session: Arc<Session>,
-        config: QueueConfig,
-        requests: &Arc<Requests<Driver>>,
-        id: &Arc<Id>,
-        pd: &Arc<ProtectionDomain>,
-        shape: Shape,
-    ) -> Result<Arc<Self>> {
-        let parts = Parts::new(&config, requests, id, pd, shape)?;
-        let requests = requests.clone();
-        let init = Self::init(session, config, requests, id.is_iwarp(), shape, parts);
-        let queue = Arc::pin_init(init, GFP_KERNEL)?;
-        for buffer in 0..u32::from(shape.depth) {
-            queue.post_receive(buffer)?;
-        }
-        queue.pair.cq().start(queue.clone());
-        queue.comes_to(State::Connecting);
-        Ok(queue)
-    }
-
-    /// Puts a queue together that has posted nothing and accepts no requests.
-    fn init(
-        session: Arc<Session>,
-        config: QueueConfig,
-        requests: Arc<Requests<Driver>>,
-        iwarp: bool,
-        shape: Shape,
-        parts: Parts,
-    ) -> impl PinInit<Self> {
-        let settings = config.settings;
-        pin_init!(Self {
-            index: config.index,
-            path: config.session.path(),
-            numa_node: parts.numa_node,
-            unrung: Atomic::new(false),
-            polled: config.polled,
-            depth: shape.depth,
-            session_id: config.session,
-            epoch: config.epoch,
-            settings,
-            session,
-            pair: parts.pair,
-            requests,
-            tags: parts.tags,
-            live: Atomic::new(false),
-            granted: Atomic::new(false),
-            timed_out: Atomic::new(false),
-            is_unfit: Atomic::new(false),
-            starved: Atomic::new(false),
-            remote_invalidate: settings.remote_invalidate,
-            read_bounce: parts.read_bounce,
-            inline_limit: Atomic::new(0),
-            inline_segments: shape.inline_segments,
-            eager_limit: Atomic::new(0),
-            only_eager: Atomic::new(false),
-            immediates: !iwarp,
-            outgoing: parts.outgoing,
-            incoming: parts.incoming,
-            freed: Atomic::new(0),
-            completed_seq: Atomic::new(0),
-            awaiting_send: Atomic::new(NO_TAG),
-            awaited_sends: Atomic::new(0),
-            keep_alive_pending: Atomic::new(false),
-            outstanding: Atomic::new(Outstanding::NOTHING.word()),
-            unflushed: config.unflushed,
-            reported_at: Atomic::new(0),
-            timing: Atomic::new(false),
-            reaps: Atomic::new(0),
-            send <- new_irq_lock!(parts.send, "hcablk_send"),
-            sent: Sent::default(),
-            done: Done::default(),
-            times: Times::default(),
-        })
-    }
-
     /// Starts accepting requests, after the target has accepted the connection and granted its
     /// first credits. Posts the registration of the read bounce slots first. May fail as posting
     /// does, and with `ENOMEM` without a send queue slot for that.
     pub(crate) fn go_live(&self, reply: &Reply) -> Result {
-        self.granted.store(true, Relaxed);
+        self.standing.granted.store(true, Relaxed);
         let settings = &self.settings;
         let inline = reply.inline.min(settings.small_write);
-        self.inline_limit.store(inline, Relaxed);
+        self.limits.set_inline(inline);
         let mut send = self.send.lock();
         if send.stopped {
             // The session has ended meanwhile, as whoever brings it up will see.
@@ -261,7 +101,7 @@ impl Queue {
         let most = reply
             .requests_per_message()
             .min(settings.message_requests as usize)
-            .min(usize::from(self.inline_segments) + 1);
+            .min(self.limits.segments() + 1);
         send.batch.set_limit(most);
         self.take_ring(&mut send, reply);
         if self.polled {
@@ -276,7 +116,7 @@ impl Queue {
             }
         }
         if let Some(read_bounce) = &self.read_bounce {
-            if !send.space.reserve(1, || self.freed()) {
+            if !send.space.reserve(1, || self.completed_sends.freed()) {
                 return Err(ENOMEM);
             }
             let slots = send.space.post_signaled(1);
@@ -286,14 +126,64 @@ impl Queue {
             chain.push(&mut register);
             self.ring(&mut send, &chain)?;
         }
-        if reply.no_read && send.space.reserve(1, || self.freed()) {
+        if reply.no_read && send.space.reserve(1, || self.completed_sends.freed()) {
             // Nothing can be written before something was answered.
             self.post_nop(&mut send)?;
         }
-        self.live.store(true, Release);
+        self.standing.live.store(true, Release);
         drop(send);
         self.comes_to(State::Live);
         Ok(())
+    }
+}
+
+/// Whether a queue accepts requests, and what becomes of it.
+pub(super) struct Standing {
+    /// Requests are accepted.
+    live: Atomic<bool>,
+    /// The target has granted the connection, and has proven who it is if it can.
+    granted: Atomic<bool>,
+    /// A request was not answered in time: another queue pair comes in place of this one.
+    timed_out: Atomic<bool>,
+    /// The queue pair has failed meanwhile.
+    is_unfit: Atomic<bool>,
+    /// A keep-alive is under way.
+    keep_alive: Atomic<bool>,
+}
+
+impl Standing {
+    /// Makes that of a queue that is being connected.
+    pub(super) const fn new() -> Self {
+        Self {
+            live: Atomic::new(false),
+            granted: Atomic::new(false),
+            timed_out: Atomic::new(false),
+            is_unfit: Atomic::new(false),
+            keep_alive: Atomic::new(false),
+        }
+    }
+
+    /// Returns whether requests are accepted, at this moment.
+    #[inline(always)]
+    pub(super) fn is_live(&self) -> bool {
+        self.live.load(Acquire)
+    }
+
+    /// Returns whether a keep-alive is under way.
+    #[inline(always)]
+    pub(super) fn is_keep_alive_pending(&self) -> bool {
+        self.keep_alive.load(Acquire)
+    }
+
+    /// Takes note that the keep-alive has completed.
+    #[inline(always)]
+    pub(super) fn keep_alive_over(&self) {
+        self.keep_alive.store(false, Release);
+    }
+
+    /// Returns whether the target has granted the connection.
+    pub(super) fn is_granted(&self) -> bool {
+        self.granted.load(Relaxed)
     }
 }
 
@@ -304,7 +194,7 @@ impl Queue {
         // The lock makes a keep-alive that saw the queue live come before.
         let mut send = self.send.lock();
         let news = !core::mem::replace(&mut send.stopped, true);
-        self.live.store(false, Release);
+        self.standing.live.store(false, Release);
         drop(send);
         // Who ends a session does this before and after a queue pair that is being replaced is
         // waited for.
@@ -321,9 +211,9 @@ impl Queue {
             return false;
         }
         send.late.insert(tag);
-        let news = !self.timed_out.xchg(true, Full);
+        let news = !self.standing.timed_out.xchg(true, Full);
         // Behind the mark: see `refusal()`.
-        self.live.store(false, Release);
+        self.standing.live.store(false, Release);
         drop(send);
         news
     }
@@ -337,13 +227,13 @@ impl Queue {
         if send.stopped || self.is_behind(&send.late, asks_nothing) {
             return false;
         }
-        self.live.store(true, Release);
+        self.standing.live.store(true, Release);
         // Behind that: see `refusal()`.
-        self.timed_out.xchg(false, Full);
+        self.standing.timed_out.xchg(false, Full);
         // Behind that: see `fail()`.
-        if self.is_unfit.load(Relaxed) {
-            self.timed_out.store(true, Relaxed);
-            self.live.store(false, Release);
+        if self.standing.is_unfit.load(Relaxed) {
+            self.standing.timed_out.store(true, Relaxed);
+            self.standing.live.store(false, Release);
             return false;
         }
         send.late.clear();
@@ -353,13 +243,13 @@ impl Queue {
     /// Returns whether a request was not answered in time, so that another queue pair shall
     /// replace this one.
     pub(crate) fn is_timed_out(&self) -> bool {
-        self.timed_out.load(Acquire)
+        self.standing.timed_out.load(Acquire)
     }
 
     /// Clears the mark, since no queue pair will replace this one: requests are refused from
     /// here on. Returns whether it was set.
     pub(crate) fn is_not_replaced(&self) -> bool {
-        self.timed_out.xchg(false, Full)
+        self.standing.timed_out.xchg(false, Full)
     }
 
     /// Returns the status of requests that are not accepted: they wait for another queue pair or
@@ -379,7 +269,7 @@ impl Queue {
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
         if self.is_timed_out() {
-            self.is_unfit.xchg(true, Full);
+            self.standing.is_unfit.xchg(true, Full);
             // If the queue has lost its mark by now, nobody may have seen that.
             if self.is_timed_out() {
                 return;
@@ -492,17 +382,17 @@ impl Queue {
         if let Nop::Asked(periods) = &mut send.nop {
             *periods += 1;
         }
-        if self.live.load(Acquire) && self.is_unanswered(&send) {
+        if self.is_live() && self.is_unanswered(&send) {
             drop(send);
             return self.session.clone().queue_timed_out(self, self.depth);
         }
-        if !self.live.load(Acquire)
-            || self.keep_alive_pending.load(Acquire)
-            || !send.space.reserve(1, || self.freed())
+        if !self.is_live()
+            || self.standing.is_keep_alive_pending()
+            || !send.space.reserve(1, || self.completed_sends.freed())
         {
             return;
         }
-        self.keep_alive_pending.store(true, Release);
+        self.standing.keep_alive.store(true, Release);
         let mut keep_alive = Rdma::empty_write();
         let slots = send.space.post_signaled(1);
         keep_alive.signal(WorkId::new(kind::KEEP_ALIVE, 0).freeing(slots));
@@ -525,6 +415,7 @@ impl Queue {
                 index: self.depth,
                 generation: 0,
             },
+            volume: Handle::FIRST,
             op: Op::Nop,
             quiet: false,
         };

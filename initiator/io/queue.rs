@@ -73,9 +73,17 @@
 //! or in that of who polls, one at a time for a queue.
 
 use super::{
+    complete::FlushAccount,
     hw_queue::Driver,
-    send_queue::SendState,
-    transfers::Transfer, //
+    life::Standing,
+    send_queue::{
+        CompletedSends,
+        SendState, //
+    },
+    transfers::{
+        Transfer,
+        WriteLimits, //
+    },
 };
 use crate::{
     batching::{
@@ -85,6 +93,7 @@ use crate::{
     failure::Failure,
     session::Session,
     settings::Settings,
+    shape::Shape,
     stats::{
         Done,
         Marks,
@@ -111,19 +120,28 @@ use hcablk_core::{
     },
     rdma::{
         buffer::MessageBuffers,
+        cm::Id,
+        cq::{
+            CompletionQueue,
+            CqContext, //
+        },
+        device::Direction,
+        pd::ProtectionDomain,
         qp::QueuePair,
         wr::{
             Sge,
             WorkId, //
         },
     },
+    report::trace::State,
     sglist::SegmentList,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
+            Full,
             Relaxed, //
         },
+        new_irq_lock,
         IrqLock, //
     },
     system::numa_distance, //
@@ -160,7 +178,7 @@ pub(crate) struct Queue {
     pub(super) numa_node: i32,
     /// Requests wait for their doorbell, as far as a disk of several paths knows, see
     /// `hw_queue.rs`.
-    pub(super) unrung: Atomic<bool>,
+    unrung: Atomic<bool>,
     /// Completions are found by who polls for them: nothing interrupts.
     pub(super) polled: bool,
     /// Tags of the block layer; the next one asks for nothing, see `life.rs`.
@@ -174,63 +192,146 @@ pub(crate) struct Queue {
     pub(super) pair: QueuePair<Queue>,
     pub(super) requests: Arc<Requests<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
-    /// Requests are accepted.
-    pub(super) live: Atomic<bool>,
-    /// The target has granted the connection, and has proven who it is if it can.
-    pub(super) granted: Atomic<bool>,
-    /// One was not answered in time: another queue pair comes in place of this one, see `life.rs`.
-    pub(super) timed_out: Atomic<bool>,
-    /// Its queue pair has failed meanwhile.
-    pub(super) is_unfit: Atomic<bool>,
+    pub(super) standing: Standing,
     /// A request was turned away for want of credits, and no answer has come since: for who may
     /// choose another path.
-    pub(super) starved: Atomic<bool>,
+    starved: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
     pub(super) remote_invalidate: bool,
     /// The slots into which the target puts the data of small reads.
     pub(super) read_bounce: Option<ReadBounce>,
-    /// Bytes of the largest write whose data goes with the request.
-    pub(super) inline_limit: Atomic<u32>,
-    /// Segments that such a write may have, and that one work request takes besides a
-    /// message.
-    pub(super) inline_segments: u16,
-    /// Bytes of the largest eager write.
-    pub(super) eager_limit: Atomic<u32>,
-    /// The target posts no RDMA READ.
-    pub(super) only_eager: Atomic<bool>,
-    /// The transport knows RDMA WRITEs with an immediate value.
-    pub(super) immediates: bool,
+    pub(super) limits: WriteLimits,
     pub(super) outgoing: MessageBuffers<BUFFER_LEN>,
     pub(super) incoming: MessageBuffers<BUFFER_LEN>,
-    /// Slots of the send queue that completions have freed so far, modulo 2^32. Written
-    /// by the completion handler only.
-    pub(super) freed: Atomic<u32>,
-    /// The sequence number of the last work request that has completed. Only used by the
-    /// completion handler.
-    pub(super) completed_seq: Atomic<u32>,
-    /// The first tag whose request awaits its send's completion, or
-    /// [`NO_TAG`](super::send_queue::NO_TAG). Only used by the completion handler.
-    pub(super) awaiting_send: Atomic<u32>,
-    /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by
-    /// the completion handler, and taken by it or by who arms after it, on another processor.
-    pub(super) awaited_sends: Atomic<u32>,
-    /// A keep-alive is under way.
-    pub(super) keep_alive_pending: Atomic<bool>,
+    pub(super) completed_sends: CompletedSends,
     /// What is [`Outstanding`], as a word. Written under the lock.
-    pub(super) outstanding: Atomic<u64>,
-    /// The disk's account of writes that no flush has covered, and the number at which this queue
-    /// last reported one. The latter is used by the completion handler only.
-    pub(super) unflushed: Arc<Unflushed>,
-    pub(super) reported_at: Atomic<u64>,
+    outstanding: Atomic<u64>,
+    pub(super) flushes: FlushAccount,
     /// How long requests take is measured.
-    pub(super) timing: Atomic<bool>,
+    timing: Atomic<bool>,
     /// How often one who issues has looked for answers.
-    pub(super) reaps: Atomic<u64>,
+    reaps: Atomic<u64>,
     #[pin]
     pub(super) send: IrqLock<SendState>,
     pub(crate) sent: Sent,
     pub(crate) done: Done,
     pub(crate) times: Times,
+}
+
+/// What a queue has of the device and of memory.
+struct Parts {
+    numa_node: i32,
+    pair: QueuePair<Queue>,
+    tags: PerTag<Driver, TagData>,
+    read_bounce: Option<ReadBounce>,
+    outgoing: MessageBuffers<BUFFER_LEN>,
+    incoming: MessageBuffers<BUFFER_LEN>,
+    send: SendState,
+}
+
+impl Parts {
+    /// Makes the parts of the connection `id`'s queue. May sleep.
+    // Its stack frame is gone when the queue is put together.
+    #[inline(never)]
+    fn new(
+        config: &QueueConfig,
+        requests: &Arc<Requests<Driver>>,
+        id: &Arc<Id>,
+        pd: &Arc<ProtectionDomain>,
+        shape: Shape,
+    ) -> Result<Self> {
+        let depth = usize::from(shape.depth);
+        let index = config.index.into();
+        let context = if config.polled {
+            CqContext::Direct
+        } else {
+            CqContext::SoftIrq
+        };
+        let capacity = shape.capacity();
+        let cq = CompletionQueue::new(pd, capacity.completions(), index, context)?;
+        Ok(Self {
+            numa_node: pd.attributes().numa_node,
+            pair: QueuePair::new(id, pd, &cq, capacity)?,
+            tags: PerTag::new(requests, index, |_| {
+                let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
+                Ok(TagData::new(list))
+            })?,
+            read_bounce: match shape.read_bounce_slots {
+                0 => None,
+                slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
+            },
+            outgoing: MessageBuffers::new(pd, depth + 1, Direction::ToDevice)?,
+            incoming: MessageBuffers::new(pd, depth, Direction::FromDevice)?,
+            send: SendState::new(shape)?,
+        })
+    }
+}
+
+impl Queue {
+    /// Makes the queue pair of the connection `id` with all its memory, and
+    /// posts its receive buffers. May sleep.
+    pub(crate) fn new(
+        session: Arc<Session>,
+        config: QueueConfig,
+        requests: &Arc<Requests<Driver>>,
+        id: &Arc<Id>,
+        pd: &Arc<ProtectionDomain>,
+        shape: Shape,
+    ) -> Result<Arc<Self>> {
+        let parts = Parts::new(&config, requests, id, pd, shape)?;
+        let requests = requests.clone();
+        let init = Self::init(session, config, requests, id.is_iwarp(), shape, parts);
+        let queue = Arc::pin_init(init, GFP_KERNEL)?;
+        for buffer in 0..u32::from(shape.depth) {
+            queue.post_receive(buffer)?;
+        }
+        queue.pair.cq().start(queue.clone());
+        queue.comes_to(State::Connecting);
+        Ok(queue)
+    }
+
+    /// Puts a queue together that has posted nothing and accepts no requests.
+    fn init(
+        session: Arc<Session>,
+        config: QueueConfig,
+        requests: Arc<Requests<Driver>>,
+        iwarp: bool,
+        shape: Shape,
+        parts: Parts,
+    ) -> impl PinInit<Self> {
+        let settings = config.settings;
+        pin_init!(Self {
+            index: config.index,
+            path: config.session.path(),
+            numa_node: parts.numa_node,
+            unrung: Atomic::new(false),
+            polled: config.polled,
+            depth: shape.depth,
+            session_id: config.session,
+            epoch: config.epoch,
+            settings,
+            session,
+            pair: parts.pair,
+            requests,
+            tags: parts.tags,
+            standing: Standing::new(),
+            starved: Atomic::new(false),
+            remote_invalidate: settings.remote_invalidate,
+            read_bounce: parts.read_bounce,
+            limits: WriteLimits::new(shape.inline_segments, !iwarp),
+            outgoing: parts.outgoing,
+            incoming: parts.incoming,
+            completed_sends: CompletedSends::new(),
+            outstanding: Atomic::new(Outstanding::NOTHING.word()),
+            flushes: FlushAccount::new(config.unflushed),
+            timing: Atomic::new(false),
+            reaps: Atomic::new(0),
+            send <- new_irq_lock!(parts.send, "hcablk_send"),
+            sent: Sent::default(),
+            done: Done::default(),
+            times: Times::default(),
+        })
+    }
 }
 
 impl Queue {
@@ -240,6 +341,7 @@ impl Queue {
     }
 
     /// Returns whether it is measured how long requests take.
+    #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.timing.load(Relaxed)
     }
@@ -248,12 +350,6 @@ impl Queue {
     pub(super) fn reap(&self) {
         self.reaps.fetch_add(1, Relaxed);
         self.pair.cq().reap();
-    }
-
-    /// Returns how many send queue slots completions have freed so far, modulo 2^32.
-    #[inline]
-    pub(super) fn freed(&self) -> u32 {
-        self.freed.load(Relaxed)
     }
 
     /// Publishes what the completion handler is to arm the completion queue for, after a change
@@ -279,7 +375,22 @@ impl Queue {
     /// Returns whether it accepts requests, at this moment.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        self.live.load(Acquire)
+        self.standing.is_live()
+    }
+
+    /// Notes whether its credits are used up.
+    pub(super) fn set_starved(&self, starved: bool) {
+        self.starved.store(starved, Relaxed);
+    }
+
+    /// Notes that requests wait for their doorbell, behind these: whoever rings it finds them.
+    pub(super) fn leave_unrung(&self) {
+        self.unrung.store(true, Relaxed);
+    }
+
+    /// Takes note that the doorbell is about to be rung. Returns whether requests wait for it.
+    pub(super) fn take_unrung(&self) -> bool {
+        self.unrung.load(Relaxed) && self.unrung.xchg(false, Full)
     }
 
     /// Returns whether its credits were used up a moment ago.

@@ -39,7 +39,7 @@
 //! completion, the last one's, which takes over the send queue slots of the others, and is signaled
 //! when they are posted. A completion does not name a request: the handler stores the last
 //! completed number ([`Queue::is_completed`]), with which the answer compares. A request that is
-//! answered earlier awaits its send's completion in a list, from [`Queue::awaiting_send`] on
+//! answered earlier awaits its send's completion in a list, from [`CompletedSends::awaiting`] on
 //! through what each awaits ([`Awaited::next`]); each such completion ends the requests in the list
 //! that it covers.
 //!
@@ -100,7 +100,10 @@ use hcablk_core::{
         },
     },
     sglist::SegmentList,
-    sync::atomic::Relaxed, //
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
 };
 use kernel::prelude::*;
 
@@ -378,7 +381,7 @@ impl Queue {
 
     /// Makes the SEND of a message, named by its first request's tag; `used`: the send queue slots
     /// of itself and of the REG_MRs in front of it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn message<'a>(
         &self,
         space: &mut SendSpace,
@@ -425,12 +428,93 @@ impl WrSeq {
 }
 
 /// The end of the list of requests that await a send's completion.
-pub(super) const NO_TAG: u32 = u32::MAX;
+const NO_TAG: u32 = u32::MAX;
+
+/// What has completed of a queue's own work requests, and which requests await that. Changed by
+/// the completion handler only, but for `awaited`.
+pub(super) struct CompletedSends {
+    /// Slots of the send queue that completions have freed so far, modulo 2^32.
+    freed: Atomic<u32>,
+    /// The sequence number of the last work request that has completed.
+    seq: Atomic<u32>,
+    /// The first tag whose request awaits its send's completion, or [`NO_TAG`].
+    awaiting: Atomic<u32>,
+    /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by
+    /// the completion handler, and taken by it or by who arms after it, on another processor.
+    awaited: Atomic<u32>,
+}
+
+impl CompletedSends {
+    /// Makes it for a queue that has sent nothing.
+    pub(super) const fn new() -> Self {
+        Self {
+            freed: Atomic::new(0),
+            seq: Atomic::new(0),
+            awaiting: Atomic::new(NO_TAG),
+            awaited: Atomic::new(0),
+        }
+    }
+
+    /// Returns how many send queue slots completions have freed so far, modulo 2^32.
+    #[inline(always)]
+    pub(super) fn freed(&self) -> u32 {
+        self.freed.load(Relaxed)
+    }
+
+    /// Adds slots that a completion has freed. Completion handler.
+    #[inline(always)]
+    pub(super) fn free(&self, slots: u16) {
+        self.freed
+            .store(self.freed().wrapping_add(slots.into()), Relaxed);
+    }
+
+    /// Returns whether the work request `seq` has completed. Completion handler.
+    #[inline(always)]
+    pub(super) fn has(&self, seq: u32) -> bool {
+        self.seq.load(Relaxed).wrapping_sub(seq) as i32 >= 0
+    }
+
+    /// Puts a tag in front of the list of those whose request awaits a completion. Returns the one
+    /// that was the first. Completion handler.
+    #[inline(always)]
+    fn put_awaiting(&self, tag: u16) -> u32 {
+        let next = self.awaiting.load(Relaxed);
+        self.awaiting.store(tag.into(), Relaxed);
+        next
+    }
+
+    /// Takes the list of these tags. Completion handler.
+    fn take_awaiting(&self) -> u32 {
+        let first = self.awaiting.load(Relaxed);
+        self.awaiting.store(NO_TAG, Relaxed);
+        first
+    }
+
+    /// Counts a request whose awaited send has completed. Completion handler.
+    #[inline(always)]
+    pub(super) fn count_awaited(&self) {
+        // Who arms at the end of a round may take the count while another processor has begun the
+        // next round.
+        self.awaited.fetch_add(1, Relaxed);
+    }
+
+    /// Returns whether such requests were counted.
+    #[inline(always)]
+    pub(super) fn has_awaited(&self) -> bool {
+        self.awaited.load(Relaxed) != 0
+    }
+
+    /// Takes their count.
+    #[inline(always)]
+    pub(super) fn take_awaited(&self) -> u32 {
+        self.awaited.xchg(0, Relaxed)
+    }
+}
 
 impl SendState {
     /// Allocates the sequence number of the next work request, whose completion frees `used`
     /// reserved slots. Under the lock, in the order of posting.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_seq(&mut self, used: u32) -> WrSeq {
         let mut frees = self.space.post_signaled(used);
         if let Some(waiting) = self.waiting.take() {
@@ -520,7 +604,7 @@ impl Queue {
     /// Returns whether the work request `seq` has completed. Completion handler.
     #[inline]
     pub(super) fn is_completed(&self, seq: u32) -> bool {
-        self.completed_seq.load(Relaxed).wrapping_sub(seq) as i32 >= 0
+        self.completed_sends.has(seq)
     }
 
     /// Adds the request `tag`, which was answered and ends with `status`, to those that await the
@@ -534,8 +618,7 @@ impl Queue {
         status: Status,
         seq: u32,
     ) -> Awaited {
-        let next = self.awaiting_send.load(Relaxed);
-        self.awaiting_send.store(tag.into(), Relaxed);
+        let next = self.completed_sends.put_awaiting(tag);
         send.batching.await_send();
         self.update_notify(send);
         Awaited { status, seq, next }
@@ -544,16 +627,15 @@ impl Queue {
     /// Handles the completion of the work request `seq`, and so of all before it.
     #[inline]
     pub(super) fn send_completed(&self, round: &mut Round, seq: u32, proof: Success) {
-        self.completed_seq.store(seq, Relaxed);
-        if self.awaiting_send.load(Relaxed) != NO_TAG {
+        self.completed_sends.seq.store(seq, Relaxed);
+        if self.completed_sends.awaiting.load(Relaxed) != NO_TAG {
             self.end_awaiting(round, proof);
         }
     }
 
     /// Ends the requests whose send has completed, out of those that await it.
     fn end_awaiting(&self, round: &mut Round, proof: Success) {
-        let mut next = self.awaiting_send.load(Relaxed);
-        self.awaiting_send.store(NO_TAG, Relaxed);
+        let mut next = self.completed_sends.take_awaiting();
         while let Ok(tag) = u16::try_from(next) {
             let Some(mut request) = self.tags.take_any(self.path, tag) else {
                 return;
@@ -566,8 +648,7 @@ impl Queue {
             };
             next = awaited.next;
             if !self.is_completed(awaited.seq) {
-                awaited.next = self.awaiting_send.load(Relaxed);
-                self.awaiting_send.store(tag.into(), Relaxed);
+                awaited.next = self.completed_sends.put_awaiting(tag);
                 request.park();
                 continue;
             }

@@ -42,7 +42,10 @@ use hcablk_core::{
         },
     },
     sglist::SegmentList,
-    sync::atomic::Relaxed, //
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
 };
 use kernel::prelude::*;
 
@@ -65,6 +68,84 @@ pub(super) enum Transfer {
     /// By the target's RDMA. The segments are mapped and registered, and [`INVALIDATE_SLOTS`] of
     /// the send queue are reserved.
     Registered,
+}
+
+/// What a queue's writes may be, by the way that their data goes. What the target says of that is
+/// set before the queue is live.
+pub(super) struct WriteLimits {
+    /// Bytes of the largest write whose data goes with the request.
+    inline: Atomic<u32>,
+    /// Segments that such a write may have, and that one work request takes besides a message.
+    segments: u16,
+    /// Bytes of the largest eager write.
+    eager: Atomic<u32>,
+    /// The target posts no RDMA READ.
+    only_eager: Atomic<bool>,
+    /// The transport knows RDMA WRITEs with an immediate value.
+    immediates: bool,
+}
+
+impl WriteLimits {
+    /// Makes those of a queue whose writes are all registered.
+    pub(super) const fn new(segments: u16, immediates: bool) -> Self {
+        Self {
+            inline: Atomic::new(0),
+            segments,
+            eager: Atomic::new(0),
+            only_eager: Atomic::new(false),
+            immediates,
+        }
+    }
+
+    /// Sets how many bytes may go with a request.
+    pub(super) fn set_inline(&self, bytes: u32) {
+        self.inline.store(bytes, Relaxed);
+    }
+
+    /// Sets how many bytes an eager write may have.
+    pub(super) fn set_eager(&self, bytes: u32) {
+        self.eager.store(bytes, Relaxed);
+    }
+
+    /// Sets whether there is no other way than the eager one.
+    pub(super) fn set_only_eager(&self, only: bool) {
+        self.only_eager.store(only, Relaxed);
+    }
+
+    /// Returns how many segments one work request takes besides a message.
+    #[inline(always)]
+    pub(super) fn segments(&self) -> usize {
+        self.segments.into()
+    }
+
+    /// Returns whether the data of a write of so many bytes may go with the request.
+    #[inline(always)]
+    pub(super) fn takes_inline(&self, bytes: u32) -> bool {
+        bytes <= self.inline.load(Relaxed)
+    }
+
+    /// Returns whether a write of so many bytes may be an eager one.
+    #[inline(always)]
+    pub(super) fn takes_eager(&self, bytes: u32) -> bool {
+        bytes <= self.eager.load(Relaxed)
+    }
+
+    /// Returns whether one work request takes the segments of a request besides a message.
+    #[inline(always)]
+    pub(super) fn is_few(&self, view: RequestRef<'_>) -> bool {
+        view.segments() <= self.segments
+    }
+
+    /// Returns whether there is no other way than the eager one.
+    pub(super) fn is_only_eager(&self) -> bool {
+        self.only_eager.load(Relaxed)
+    }
+
+    /// Returns whether the transport knows RDMA WRITEs with an immediate value.
+    #[inline(always)]
+    pub(super) fn knows_immediates(&self) -> bool {
+        self.immediates
+    }
 }
 
 /// One request that is issued.
@@ -205,12 +286,13 @@ impl MessageOnly {
     }
 }
 
+// What is known of the operation where one is issued leaves little of these.
 impl Way for MessageOnly {
     type Reserved = Transfer;
     type Full = Infallible;
     type Encoded<'a> = Sge;
 
-    #[inline]
+    #[inline(always)]
     fn map(
         &mut self,
         _queue: &Queue,
@@ -221,7 +303,7 @@ impl Way for MessageOnly {
         Ok(1)
     }
 
-    #[inline]
+    #[inline(always)]
     fn reserve(
         &self,
         queue: &Queue,
@@ -231,7 +313,7 @@ impl Way for MessageOnly {
     ) -> Result<Transfer, Infallible> {
         Ok(match self.0 {
             message::Op::Read(..) => Transfer::ReadBounce,
-            message::Op::Flush => match queue.unflushed.begin_flush() {
+            message::Op::Flush => match queue.flushes.begin_flush() {
                 // It covers nothing.
                 0 => Transfer::None,
                 number => Transfer::Flush { number },
@@ -245,7 +327,7 @@ impl Way for MessageOnly {
         *transfer
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode<'a>(
         &mut self,
         queue: &Queue,
@@ -260,7 +342,7 @@ impl Way for MessageOnly {
         self.0
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(
         &self,
         queue: &Queue,
@@ -304,8 +386,7 @@ impl InlineWrite {
     /// Returns how a write goes, `None` if it is too large, or in too many segments.
     #[inline]
     pub(super) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
-        let fits = view.bytes() <= queue.inline_limit.load(Relaxed)
-            && view.segments() <= queue.inline_segments;
+        let fits = queue.limits.takes_inline(view.bytes()) && queue.limits.is_few(view);
         fits.then(|| Self {
             extent: extent_of(view),
             fua: view.fua(),

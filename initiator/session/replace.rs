@@ -196,7 +196,7 @@ impl Session {
             session: self.id,
             epoch: self.epoch,
             host: settings.host?,
-            volume: settings.volume?,
+            volume: Some(settings.volume?),
         };
         Some((self.address()?, request))
     }

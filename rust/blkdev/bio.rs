@@ -66,6 +66,7 @@ impl BioOp {
         !matches!(self, BioOp::Read | BioOp::Flush)
     }
 
+    #[inline]
     fn flags(self) -> bindings::blk_opf_t {
         // The same hints that nvmet gives.
         let sync = bindings::REQ_SYNC | bindings::REQ_IDLE;

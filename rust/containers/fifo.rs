@@ -79,6 +79,11 @@ impl<T> Fifo<T> {
         }
     }
 
+    /// Returns how many elements there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {

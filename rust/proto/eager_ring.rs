@@ -312,7 +312,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
     /// Takes the next slot for `length` bytes: behind the last one, or at the beginning of the
     /// ring if there is no room before its end. Returns `None`, and changes nothing, if that is
     /// not free.
-    #[inline]
+    #[inline(always)]
     pub fn take_slot(&mut self, length: u32, owner: u32) -> Option<RingSlot> {
         // 0 if there is no such multiple.
         let need = length.wrapping_add(UNIT - 1) & !(UNIT - 1);

@@ -3,6 +3,7 @@
 //! Messages on a connected queue pair: requests one way, responses the other.
 
 mod admin;
+mod attach;
 mod limits;
 mod request;
 mod reservation;
@@ -13,6 +14,7 @@ pub use self::{
         AdminOp, AdminRequest, AdminResponse, VolumeState, ADMIN_RESPONSE_LEN, KEEP_ALIVE_TMO_MAX,
         LIMITS_RESPONSE_LEN,
     },
+    attach::{Attach, Attached},
     limits::{AtomicWrites, VolumeLimits},
     request::{BadRequest, Request},
     reservation::{ReservationInfo, ReservationOp, ReservationType},
@@ -55,6 +57,17 @@ impl Tag {
             generation: (value >> 16) as u16,
         }
     }
+}
+
+/// Names a volume that is attached to the session of a message. In version 2, where a session has
+/// one only, it is [`Self::FIRST`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle(pub u16);
+
+impl Handle {
+    /// The handle of the first volume that was attached, and what messages have that are about
+    /// none.
+    pub const FIRST: Self = Self(0);
 }
 
 /// What a request asks for.

@@ -2,24 +2,27 @@
 
 //! Counters that cost one addition each.
 
-use crate::sync::unordered::UnorderedU64;
+use crate::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use core::fmt;
 
 /// A number that goes up. It has one writer at a time (the context that its
 /// owner documents) and any number of readers, so that no locked instruction
 /// is needed.
-pub struct Counter(UnorderedU64);
+pub struct Counter(Atomic<u64>);
 
 impl Counter {
     /// Starts at 0.
     pub const fn new() -> Self {
-        Self(UnorderedU64::new(0))
+        Self(Atomic::new(0))
     }
 
     /// Adds `n`.
     #[inline(always)]
     pub fn add(&self, n: u64) {
-        self.0.set(self.0.get().wrapping_add(n));
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
     /// Adds 1.
@@ -30,7 +33,7 @@ impl Counter {
 
     /// Returns the value.
     pub fn get(&self) -> u64 {
-        self.0.get()
+        self.0.load(Relaxed)
     }
 
     /// Adds the other's value.

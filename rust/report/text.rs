@@ -18,4 +18,8 @@ macro_rules! printable {
 }
 pub use printable;
 
-printable!(crate::proto::name::HostId, crate::proto::name::VolumeId,);
+printable!(
+    crate::proto::name::HostId,
+    crate::proto::name::VolumeId,
+    crate::proto::name::VolumeName,
+);

@@ -47,7 +47,7 @@ copy_checkout() {
 	mkdir -p "$copy/build/userspace-tools/release"
 	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools packaging tests) |
 		tar -C "$copy" -xf -
-	cp -p "$BUILD"/userspace-tools/release/{hcablk,hcablk-ublk,libhcablk.so} "$copy/build/userspace-tools/release/"
+	cp -p "$BUILD"/userspace-tools/release/{hcablk,hcablk-bench,hcablk-ublk,hcablk-vhost-user,libhcablk.so} "$copy/build/userspace-tools/release/"
 	cp -Rp "$BUILD/userspace-tools/release/examples" "$copy/build/userspace-tools/release/"
 	cp -a "$from" "$to"
 	# The links lead to the checkout's sources, and the compilers' lists of what they read name its files.

@@ -67,7 +67,7 @@ PYTHON = "array fcntl hashlib json os re shlex stat struct subprocess site _site
 NOT_PYTHON = {"_hashlib"}
 
 # Examples of the crate libhcablk that tests and the benchmark run, and how they are named there.
-EXAMPLES = {"hcablk-user": "hcablk-user", "hcablk-cost": "hcablk-cost", "copy": "hcablk-rust-copy"}
+EXAMPLES = {"hcablk-user": "hcablk-user", "hcablk-cost": "hcablk-cost", "copy": "hcablk-rust-copy", "hcablk-vhost-frontend": "hcablk-vhost-frontend"}
 
 # A base archive that no run has used for so many seconds goes when another is made.
 UNUSED_SECONDS = 86400
@@ -333,7 +333,7 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
         if not program.exists():
             rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings"]
             gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror"]
-            libraries = [] if source.suffix == ".rs" else ["-Wl,--as-needed", "-lrdmacm", "-libverbs"]
+            libraries = [] if source.suffix == ".rs" else ["-Wl,--as-needed", "-lrdmacm", "-libverbs", "-lblkio"]
             compiler = rustc if source.suffix == ".rs" else gcc
             # A folder of its own: another run may make the same, and has the same process id in its namespace.
             with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as place:
@@ -413,7 +413,8 @@ def build(
     if command:
         add_program(top, command, "hcablk")
         # Where its udev rule and the command look for it.
-        add_program(top, command.parent / "hcablk-ublk", place="usr/sbin")
+        for program in ("hcablk-bench", "hcablk-ublk", "hcablk-vhost-user"):
+            add_program(top, command.parent / program, place="usr/sbin")
         # Examples of the library for user space, beside the command where cargo puts them.
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")

@@ -45,7 +45,7 @@ struct hca_card {
 struct hca_knobs {
 	u32 send_delay_us, recv_delay_us, jitter_us;
 	u32 moderation_us;
-	u32 fail_wr, fail_status, fail_post, lose;
+	u32 fail_wr, fail_status, fail_post, lose, corrupt;
 	bool no_flush, stall;
 };
 

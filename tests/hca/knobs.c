@@ -133,6 +133,7 @@ void hca_knobs_add(struct hca_dev *dev)
 	debugfs_create_u32("moderation_us", 0644, dir, &knobs->moderation_us);
 	debugfs_create_u32("fail_wr", 0644, dir, &knobs->fail_wr);
 	debugfs_create_u32("lose", 0644, dir, &knobs->lose);
+	debugfs_create_u32("corrupt", 0644, dir, &knobs->corrupt);
 	debugfs_create_u32("fail_status", 0644, dir, &knobs->fail_status);
 	debugfs_create_u32("fail_post", 0644, dir, &knobs->fail_post);
 	debugfs_create_file_unsafe("stall", 0644, dir, dev, &stall_ops);

@@ -138,9 +138,23 @@ static void on_send(struct hca_qp *qp, struct hca_pkt *pkt)
 	ack(qp);
 }
 
+/* Does the test want a bit of this data to be wrong? */
+static void corrupt(struct hca_qp *qp, struct hca_pkt *pkt)
+{
+	struct hca_knobs *knobs = &qp->dev->knobs;
+	u32 left = READ_ONCE(knobs->corrupt);
+
+	if (!left || !pkt->len)
+		return;
+	WRITE_ONCE(knobs->corrupt, left - 1);
+	pkt->data[pkt->len / 2] ^= 1;
+}
+
 static void on_write(struct hca_qp *qp, struct hca_pkt *pkt)
 {
 	int err = 0;
+
+	corrupt(qp, pkt);
 
 	if (!pkt->offset)
 		err = hca_remote_check(qp, pkt->rkey, pkt->raddr, pkt->total, IB_ACCESS_REMOTE_WRITE);

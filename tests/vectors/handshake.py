@@ -78,7 +78,7 @@ def compute() -> dict[str, bytes]:
     hello = v["hello"] = head(255) + names
     basepoint = (9).to_bytes(32, "little")
     challenge = v["challenge"] = (
-        struct.pack("<4sHBBHHI", b"HCAB", 12, 2, 2, 0x1234, 0x4000, 0) + nonce + x25519(target_private, basepoint)
+        struct.pack("<4sHBBHHI", b"HCAB", 12, 2, 3, 0x1234, 0x4000, 0) + nonce + x25519(target_private, basepoint)
     )
     share = x25519(initiator_private, basepoint)
     proof = struct.pack("<4sBBH", b"HCAB", 2, 2, 0x8000 | 0x4000 | 0x1234) + share
@@ -98,7 +98,7 @@ def compute() -> dict[str, bytes]:
     v["sealed_reply"] = reply + handle + mac(session_key, label("reply"), answering, proof_mac, reply, handle)[:16]
     request = head(3) + handle + struct.pack("<Q", 1)
     v["sealed_request"] = request + mac(session_key, label("request"), asking, request)[:16]
-    reject = struct.pack("<4sHBBQ", b"HCAB", 10, 2, 2, 0)
+    reject = struct.pack("<4sHBBQ", b"HCAB", 10, 2, 3, 0)
     v["sealed_reject"] = reject + mac(session_key, label("reject"), asking, proof_mac, reject)[:16]
     entry = number("entry", 0x37, 64)
     v["sealed_entry"] = entry + mac(session_key, label("entry"), asking, proof_mac, entry)[:16]

@@ -8,15 +8,23 @@ use super::{
         with_reply,
         Seal, //
     },
-    sizing::ENDED,
+    sizing::{
+        Served,
+        BARE,
+        ENDED, //
+    },
     Connect,
     Link,
     Refusal, //
 };
 use crate::{
+    admin::Admin,
     export::volume::Volume,
     io::Fault,
-    session::Session, //
+    session::{
+        attachment::Attachment,
+        Session, //
+    },
 };
 use hcablk_core::{
     proto::{
@@ -50,45 +58,100 @@ impl Connect {
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
-        let (session, volume) = self.find_session(request, seal, link, id)?;
         let asked = (request, seal);
+        if request.volume.is_none() {
+            let session = self.find_session(request, seal, link, id)?;
+            return match request.is_admin() {
+                true => self.grant_host(asked, &session, link, id),
+                false => {
+                    let attachment = session.founder().ok_or(BARE)?;
+                    self.grant_queue(asked, &attachment, link, id)
+                }
+            };
+        }
+        let (attachment, volume) = self.find_attachment(request, seal, link, id)?;
         match request.is_admin() {
-            true => self.grant_admin(asked, &session, &volume, link, id),
-            false => self.grant_queue(asked, &session, &volume, link, id),
+            true => self.grant_admin(asked, &attachment, &volume, link, id),
+            false => self.grant_queue(asked, &attachment, link, id),
         }
     }
 
-    /// Makes the admin queue pair of a session that has just begun, and replies.
+    /// Makes the admin queue pair of a session of `volume` that has just begun, and replies.
     fn grant_admin(
         &self,
         (request, seal): (&Request, Option<&Seal>),
-        session: &Arc<Session>,
+        attachment: &Arc<Attachment>,
         volume: &Volume,
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
-        let admin = self
-            .add_admin(session, request, id)
-            .inspect_err(|refusal| {
-                session.end_by(request.queue, Fault::Refused(refusal.why()));
-            })?;
+        let session = attachment.session();
+        let backing = attachment.backing().ok_or(ENDED)?;
+        let served = Served::of(attachment, &backing);
+        drop(backing);
+        let admin = self.make_admin(request, session, served, id)?;
         // Not before: who is refused leaves its host's instances as they are.
         let asked = (request, proven(seal));
-        if !self.registry.enter(session, volume, asked) {
+        if !self.registry.enter(attachment, volume, asked) {
             session.end_by(request.queue, Fault::Refused(ENDED.why()));
             return Err(ENDED);
         }
+        let geometry = Geometry {
+            max_transfer: session.largest(),
+            ..Self::as_told(attachment)
+        };
+        let reply = Reply {
+            id: volume.wwid(),
+            instance: attachment.write_errors().instance(),
+            ..Self::reply(request, geometry)
+        };
+        self.reply_admin((request, seal), reply, (session, &admin), link, id);
+        Ok(())
+    }
+
+    /// Makes the admin queue pair of a session that has just begun without volumes, and replies.
+    fn grant_host(
+        &self,
+        (request, seal): (&Request, Option<&Seal>),
+        session: &Arc<Session>,
+        link: &Link,
+        id: &Arc<Id>,
+    ) -> Result<(), Refusal> {
+        let admin = self.make_admin(request, session, Served::of_any(), id)?;
+        let reply = Self::reply(request, Geometry::of_session(session.largest()));
+        self.reply_admin((request, seal), reply, (session, &admin), link, id);
+        Ok(())
+    }
+
+    fn make_admin(
+        &self,
+        request: &Request,
+        session: &Arc<Session>,
+        served: Served,
+        id: &Arc<Id>,
+    ) -> Result<Arc<Admin>, Refusal> {
+        self.add_admin(session, served, request, id)
+            .inspect_err(|refusal| {
+                session.end_by(request.queue, Fault::Refused(refusal.why()));
+            })
+    }
+
+    /// Sends the reply by which a session has begun.
+    fn reply_admin(
+        &self,
+        (request, seal): (&Request, Option<&Seal>),
+        reply: Reply,
+        (session, admin): (&Arc<Session>, &Arc<Admin>),
+        link: &Link,
+        id: &Arc<Id>,
+    ) {
         link.attach(session, request.queue);
         let reply = Reply {
             credits: ADMIN_DEPTH,
             tells_portals: true,
             tells_cache: true,
             tells_limits: true,
-            geometry: Geometry {
-                max_transfer: session.largest(),
-                ..Self::as_told(session, session.geometry())
-            },
-            ..Self::reply(request, session, volume)
+            ..reply
         };
         let parameters = Parameters {
             responder_resources: 0,
@@ -100,33 +163,32 @@ impl Connect {
         if accepted.is_err() {
             // The initiator is gone; nobody is left to be refused.
             session.end_by(request.queue, Fault::Unaccepted);
-            return Ok(());
+            return;
         }
         if admin.go_live().is_err() {
             session.end_by(request.queue, Fault::Refused("out of memory"));
         }
-        Self::report_begin(request, volume);
-        Ok(())
+        Self::report_begin(request, session);
     }
 
-    /// Returns `geometry` with the read-only flag that every reply of this session carries: whether
-    /// the volume or its drive refused writes when the session began. Any context.
-    fn as_told(session: &Session, geometry: &Geometry) -> Geometry {
+    /// Returns what replies tell of a volume, with the read-only flag that every reply of the
+    /// session carries: whether the volume or its drive refused writes when it began. Any context.
+    fn as_told(attachment: &Attachment) -> Geometry {
         Geometry {
-            read_only: session.began_read_only(),
-            ..*geometry
+            read_only: attachment.began_read_only(),
+            ..*attachment.geometry()
         }
     }
 
     /// Returns what the replies to all queue pairs of a session have in common; nothing is granted
     /// by it.
-    fn reply(request: &Request, session: &Session, volume: &Volume) -> Reply {
+    fn reply(request: &Request, geometry: Geometry) -> Reply {
         Reply {
             version: request.version(),
             credits: 0,
             session: request.session,
             epoch: request.epoch,
-            geometry: Self::as_told(session, session.geometry()),
+            geometry,
             inline: 0,
             quiet: false,
             no_read: false,
@@ -135,8 +197,8 @@ impl Connect {
             tells_cache: false,
             tells_limits: false,
             grant: None,
-            id: volume.wwid(),
-            instance: session.write_errors().instance(),
+            id: None,
+            instance: None,
         }
     }
 
@@ -144,13 +206,13 @@ impl Connect {
     fn grant_queue(
         &self,
         (request, seal): (&Request, Option<&Seal>),
-        session: &Arc<Session>,
-        volume: &Volume,
+        attachment: &Attachment,
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
+        let session = attachment.session();
         let queue = self
-            .add_queue(session, request, id)
+            .add_queue(attachment, request, id)
             .inspect_err(|refusal| {
                 // A session lives and dies with each queue pair that it had.
                 if request.replace {
@@ -170,15 +232,29 @@ impl Connect {
             responder_resources: 0,
             initiator_depth: reads,
         };
+        let largest = queue.shape().largest;
+        let common = match session.is_of_host() {
+            true => Self::reply(request, Geometry::of_session(largest)),
+            false => {
+                let geometry = Geometry {
+                    max_transfer: largest,
+                    ..Self::as_told(attachment)
+                };
+                Reply {
+                    id: attachment.wwid(),
+                    instance: attachment.write_errors().instance(),
+                    ..Self::reply(request, geometry)
+                }
+            }
+        };
         let reply = Reply {
             credits: queue.shape().credits,
-            geometry: Self::as_told(session, queue.geometry()),
             inline: queue.inline_limit(),
             quiet: true,
             no_read: queue.no_read(),
             message_batches: queue.takes_batches(),
             grant: queue.grant(),
-            ..Self::reply(request, session, volume)
+            ..common
         };
         let accepted = with_reply(&reply, seal, queue.number(), |reply| {
             id.accept(parameters, reply)
@@ -189,24 +265,25 @@ impl Connect {
             return Ok(());
         }
         queue.go_live();
-        Self::report_begin(request, volume);
+        Self::report_begin(request, session);
         Ok(())
     }
 
     /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can
     /// cause it.
     #[cold]
-    fn report_begin(request: &Request, volume: &Volume) {
+    fn report_begin(request: &Request, session: &Session) {
+        let label = session.label();
         let (id, host) = (request.session.0, request.host);
         if !(request.is_admin() || request.replace) || !may_print(Lines::Begins) {
             return;
         }
         if request.replace {
             let queue = request.queue;
-            pr_info!("{volume}: session {id:016x} of {host} has queue {queue} anew\n");
+            pr_info!("{label}: session {id:016x} of {host} has queue {queue} anew\n");
         } else {
             let epoch = request.epoch.0;
-            pr_info!("{volume}: session {id:016x} of {host} begun, epoch {epoch}\n");
+            pr_info!("{label}: session {id:016x} of {host} begun, epoch {epoch}\n");
         }
     }
 }

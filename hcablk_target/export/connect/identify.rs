@@ -143,6 +143,9 @@ impl Connect {
         let wanted = *challenged.wanted();
         let named = connection(&wanted);
         let candidates = match &wanted {
+            Wanted::Connection(request) if request.volume.is_none() => {
+                self.registry.candidates_of(request.host)
+            }
             Wanted::Connection(request) => self.registry.candidates(request),
             Wanted::Entry(question) => self.registry.candidates_of(question.host),
         };
@@ -200,7 +203,7 @@ impl Connect {
         }
         let names = (session.id(), session.epoch());
         let request = sealed
-            .request(names, session.host(), session.volume_name())
+            .request(names, session.host(), session.volume())
             .map_err(|reason| (None, Refusal::new(reason, "the request makes no sense")))?;
         let seal = Seal {
             proof,

@@ -16,7 +16,7 @@ use kernel::error::Error;
 
 /// Why a request is not granted.
 #[derive(Clone, Copy)]
-pub(super) struct Refusal {
+pub(in super::super) struct Refusal {
     reason: Reason,
     why: &'static str,
     /// How much memory of the port's is lacking.
@@ -24,20 +24,20 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) const NO_MEMORY: Self =
+    pub(in super::super) const NO_MEMORY: Self =
         Self::new(Reason::NoResources, "out of memory or queue pairs");
 
-    pub(super) const TOO_MANY: Self = Self::new(
+    pub(in super::super) const TOO_MANY: Self = Self::new(
         Reason::NoResources,
         "this host has too many sessions on the volume",
     );
 
-    pub(super) const CROWD: Self = Self::new(
+    pub(in super::super) const CROWD: Self = Self::new(
         Reason::NoResources,
         "too many connections wait for a drive to finish what it has begun for older ones",
     );
 
-    pub(super) const fn new(reason: Reason, why: &'static str) -> Self {
+    pub(in super::super) const fn new(reason: Reason, why: &'static str) -> Self {
         Self {
             reason,
             why,
@@ -46,7 +46,7 @@ impl Refusal {
     }
 
     /// Makes the refusal of a request that is [not admitted](crate::export::admission).
-    pub(super) const fn not_admitted(reason: Reason) -> Self {
+    pub(in super::super) const fn not_admitted(reason: Reason) -> Self {
         Self::new(
             reason,
             match reason {
@@ -64,7 +64,7 @@ impl Refusal {
     }
 
     /// Makes the refusal of a session that could not be made because of `error`.
-    pub(super) fn of_session(error: Error) -> Self {
+    pub(in super::super) fn of_session(error: Error) -> Self {
         if error == errno::estale() {
             Self::new(Reason::StaleEpoch, "its session had a later epoch")
         } else {
@@ -73,7 +73,7 @@ impl Refusal {
     }
 
     /// Makes the refusal for a lack of memory in the account.
-    pub(super) fn denied(denied: Denied) -> Self {
+    pub(in super::super) fn denied(denied: Denied) -> Self {
         match denied {
             Denied::Limit(shortage) => Self {
                 shortage: Some(shortage),
@@ -87,11 +87,11 @@ impl Refusal {
     }
 
     /// Returns the reason, without numbers.
-    pub(super) fn why(&self) -> &'static str {
+    pub(in super::super) fn why(&self) -> &'static str {
         self.why
     }
 
-    pub(super) fn reason(&self) -> Reason {
+    pub(in super::super) fn reason(&self) -> Reason {
         self.reason
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     admin::Admin,
     drive::backing::Backing,
+    export::volume::CHUNK_KIB,
     io::{
         split::Split,
         Queue,
@@ -21,7 +22,10 @@ use crate::{
         Denied,
         Needs, //
     },
-    session::Session, //
+    session::{
+        attachment::Attachment,
+        Session, //
+    },
 };
 use hcablk_core::{
     proto::{
@@ -76,12 +80,47 @@ impl Frame<'_> {
 
 pub(super) const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
+/// What of volumes the sizes of queue pairs follow from.
+pub(super) struct Served {
+    writes: bool,
+    grants: bool,
+    shares: bool,
+    split: Split,
+}
+
+impl Served {
+    /// Returns it for a session of one volume.
+    pub(super) fn of(attachment: &Attachment, backing: &Backing) -> Self {
+        Self {
+            writes: !attachment.geometry().read_only,
+            grants: backing.bears_change(),
+            // Peer memory is beside a queue's own buffers.
+            shares: !backing.wants_peers(),
+            split: backing.split(),
+        }
+    }
+
+    /// Returns it for a session to which any volumes may be attached that can share one.
+    pub(super) fn of_any() -> Self {
+        Self {
+            writes: true,
+            grants: true,
+            shares: true,
+            split: Split::new(CHUNK_KIB << 10, 0, 0),
+        }
+    }
+}
+
+/// Queue pairs are made for volumes, as their completions are handled where that of one are.
+pub(super) const BARE: Refusal =
+    Refusal::new(Reason::NoSession, "no volume is attached to its session");
+
 impl Connect {
     /// Returns what the sizes of the session's queue pairs follow from.
     fn frame<'a>(
         &self,
         session: &Session,
-        backing: &Backing,
+        served: Served,
         request: &'a Request,
         id: &Id,
     ) -> Frame<'a> {
@@ -91,30 +130,30 @@ impl Connect {
         };
         let options = QueueOptions {
             sinks: id.is_iwarp() || crate::force_mr(),
-            writes: !session.geometry().read_only,
-            grants: backing.bears_change(),
+            writes: served.writes,
+            grants: served.grants,
             no_read: !crate::rdma_read(),
-            // Peer memory is beside a queue's own buffers.
-            shares: !backing.wants_peers(),
+            shares: served.shares,
         };
         Frame {
             request,
             attributes: session.pd().attributes(),
             credits,
             options,
-            split: backing.split(),
+            split: served.split,
         }
     }
 
-    /// Charges a session that begins for all its queue pairs, and makes its admin queue pair.
+    /// Charges a session that begins for all its queue pairs, which are for what is `served`, and
+    /// makes its admin queue pair.
     pub(super) fn add_admin(
         &self,
         session: &Arc<Session>,
+        served: Served,
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Admin>, Refusal> {
-        let backing = session.backing().ok_or(ENDED)?;
-        self.begin_client(session, &self.frame(session, &backing, request, id))?;
+        self.begin_client(session, &self.frame(session, served, request, id))?;
         let client = session.client().ok_or(ENDED)?;
         session.make_admin(id, client).map_err(|e| match e {
             EIO => ENDED,
@@ -124,19 +163,34 @@ impl Connect {
 
     pub(super) fn add_queue(
         &self,
-        session: &Arc<Session>,
+        attachment: &Attachment,
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Queue>, Refusal> {
-        let backing = session.backing().ok_or(ENDED)?;
-        let frame = self.frame(session, &backing, request, id);
+        let session = attachment.session();
+        let backing = attachment.backing().ok_or(ENDED)?;
+        let served = match session.is_of_host() {
+            true => Served::of_any(),
+            false => Served::of(attachment, &backing),
+        };
+        let frame = self.frame(session, served, request, id);
         let client = session.client().ok_or(ENDED)?;
         let shape = frame.shape(session.largest(), client.queue_bytes())?;
         let charge = client.charge(shape.reserved()).map_err(Refusal::denied)?;
         let queue = session
-            .make_queue(request.queue, id, backing, shape, (&client, charge))
-            .map_err(|_| Refusal::NO_MEMORY)?;
-        session.add_queue(&queue).map_err(|_| ENDED)?;
+            .make_queue(
+                attachment,
+                request.queue,
+                id,
+                backing,
+                shape,
+                (&client, charge),
+            )
+            .map_err(|e| match e {
+                EIO => ENDED,
+                _ => Refusal::NO_MEMORY,
+            })?;
+        session.add_queue(&queue, attachment).map_err(|_| ENDED)?;
         Ok(queue)
     }
 
@@ -159,14 +213,14 @@ impl Connect {
         if lacks {
             pr_info!(
                 "{}: no memory for requests larger than {} KiB, of {} KiB that were asked for\n",
-                session.volume(),
+                session.label(),
                 largest >> 10,
                 asked >> 10
             );
         } else {
             pr_info!(
                 "{}: requests of {} KiB at most, not of {} KiB: the RDMA device or buffer_mib has no more for {} queue pairs\n",
-                session.volume(),
+                session.label(),
                 largest >> 10,
                 asked >> 10,
                 frame.queues()

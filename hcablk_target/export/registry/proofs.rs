@@ -51,7 +51,7 @@ impl Registry {
     /// Returns the exported volume of this name.
     fn exported(&self, request: &Request) -> Option<Arc<Volume>> {
         let lists = self.lists.lock();
-        let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
+        let exported = |v: &&Arc<Volume>| Some(v.name()) == request.volume && v.is_exported();
         lists.volumes.iter().find(exported).cloned()
     }
 

@@ -17,8 +17,8 @@ use crate::{
         },
     },
     session::{
-        end_reason::EndReason,
-        Session, //
+        attachment::Attachment,
+        end_reason::EndReason, //
     },
 };
 use hcablk_core::{
@@ -28,7 +28,8 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
-        name::HostId, //
+        name::HostId,
+        VERSION_OF_HOST, //
     },
     system::errno, //
 };
@@ -61,8 +62,8 @@ impl Volume {
     pub(crate) fn forbid(&self, host: HostId) {
         self.state.lock().hosts.forbid(host);
         self.registry
-            .end_sessions(EndReason::Forbidden, &|session| {
-                session.is_of(self) && session.host() == host
+            .end_attachments(EndReason::Forbidden, &|attachment| {
+                attachment.is_of(self) && attachment.host() == host
             });
         self.give_up_changes(host);
     }
@@ -97,8 +98,8 @@ impl Volume {
     /// changed. Process context.
     pub(crate) fn evict(&self, host: HostId) -> Result {
         self.state.lock().hosts.evict(host)?;
-        let of_host = |session: &Session| session.is_of(self) && session.host() == host;
-        self.registry.end_sessions(EndReason::Evicted, &of_host);
+        let of_host = |attachment: &Attachment| attachment.is_of(self) && attachment.host() == host;
+        self.registry.end_attachments(EndReason::Evicted, &of_host);
         let ended = self.registry.wait_for_ends_within(EVICT_WAIT_MS, &of_host);
         let changing = self.give_up_changes(host);
         if !self.state.lock().hosts.is_evicted(host) {
@@ -119,13 +120,15 @@ impl Volume {
     /// Returns the evicted hosts, each with whether it has sessions left. Fails with `ENOMEM`.
     pub(crate) fn evicted(&self) -> Result<KVec<(HostId, bool)>> {
         let hosts = self.state.lock().hosts.evicted()?;
-        let sessions = self
+        let attachments = self
             .registry
-            .sessions(|session: &Session| session.is_of(self))?;
+            .attachments(|attachment: &Attachment| attachment.is_of(self))?;
         let mut evicted = KVec::with_capacity(hosts.len(), GFP_KERNEL)?;
         for host in hosts {
-            let drains =
-                sessions.iter().any(|session| session.host() == host) || self.is_changing(host);
+            let has_attached = attachments
+                .iter()
+                .any(|attachment| attachment.host() == host);
+            let drains = has_attached || self.is_changing(host);
             evicted.push((host, drains), GFP_KERNEL)?;
         }
         Ok(evicted)
@@ -155,7 +158,9 @@ impl Volume {
         };
         let volume = admission::Volume {
             unproven: !proven.is_proven() && demands_proof(),
-            revoked: proven.made().is_some_and(is_gone),
+            // A session of several volumes may have proven itself for others than this one.
+            revoked: proven.made().is_some_and(is_gone)
+                && (demands_proof() || request.version_min < VERSION_OF_HOST),
             withdrawn: records.is_none(),
             allowed: state.hosts.allows(host),
             evicted: state.hosts.is_evicted(host),
@@ -186,13 +191,13 @@ impl Volume {
         if let Export::Exported { records, .. } = &self.state.lock().export {
             records.fence(host, id, epoch);
         }
-        let fenced = |session: &Session| {
-            session.is_of(self)
-                && session.host() == host
-                && session.id() == id
-                && session.epoch() <= epoch
+        let fenced = |attachment: &Attachment| {
+            attachment.is_of(self)
+                && attachment.host() == host
+                && attachment.id() == id
+                && attachment.epoch() <= epoch
         };
-        self.registry.end_sessions(EndReason::Fenced, &fenced);
+        self.registry.end_attachments(EndReason::Fenced, &fenced);
         self.registry.wait_for_ends_within(0, &fenced)
     }
 

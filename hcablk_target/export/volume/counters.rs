@@ -5,7 +5,7 @@
 use super::Volume;
 use crate::{
     io::Queue,
-    session::Session,
+    session::attachment::Attachment,
     stats::{
         Counters,
         Times, //
@@ -45,9 +45,9 @@ impl Past {
 impl Volume {
     /// Calls `f` with each queue that the volume has.
     fn for_each_queue(&self, mut f: impl FnMut(&Queue)) -> Result {
-        let mine = |s: &Session| s.is_of(self);
-        for session in self.registry.sessions(mine)? {
-            session.for_each_queue(&mut f);
+        let mine = |a: &Attachment| a.is_of(self);
+        for attachment in self.registry.attachments(mine)? {
+            attachment.session().for_each_queue(&mut f);
         }
         Ok(())
     }

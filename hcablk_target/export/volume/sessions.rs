@@ -9,7 +9,7 @@ use crate::{
         Drive, //
     },
     io::Queue,
-    session::Session, //
+    session::attachment::Attachment, //
 };
 use hcablk_core::proto::message::{
     ReservationInfo,
@@ -28,7 +28,7 @@ impl Volume {
     /// Returns whether something is left of a session on `drive` that a preemption has ended whose
     /// number is `last` or less.
     fn is_draining(&self, drive: &Arc<Drive>, last: u64) -> bool {
-        let preempted = |other: &Session| other.is_preempted_by(last) && other.is_on(drive);
+        let preempted = |other: &Attachment| other.is_preempted_by(last) && other.is_on(drive);
         !self.registry.wait_for_ends_within(0, &preempted)
     }
 }
@@ -69,8 +69,9 @@ impl Volume {
     /// registration: who asked for those may be gone.
     pub(crate) fn reserve(&self, asking: Asking, op: ReservationOp, drive: &Arc<Drive>) -> Status {
         let outcome = drive.change(asking, op, |number, victims| {
-            let is_victim = |other: &Session| victims.contains(&other.host()) && other.is_on(drive);
-            self.registry.preempt_sessions(number, &is_victim);
+            let is_victim =
+                |other: &Attachment| victims.contains(&other.host()) && other.is_on(drive);
+            self.registry.preempt_attachments(number, &is_victim);
         });
         let preempts = matches!(op, ReservationOp::Preempt { .. });
         match preempts && self.is_draining(drive, outcome.number) {
@@ -84,10 +85,10 @@ impl Volume {
     /// but does not wait for the drive.
     pub(crate) fn read_key(
         &self,
-        session: &Session,
+        attachment: &Attachment,
         index: u32,
     ) -> Result<ReservationInfo, Status> {
-        let backing = session.backing().ok_or(Status::Gone)?;
+        let backing = attachment.backing().ok_or(Status::Gone)?;
         let drive = backing.drive().ok_or(Status::Unsupported)?;
         let info = drive.read(Some(index));
         match drive.is_marking() || self.is_draining(drive, u64::MAX) {
@@ -96,8 +97,8 @@ impl Volume {
         }
     }
 
-    /// Forgets `session`, of which nothing is left. Process context.
-    pub(crate) fn session_ended(&self, session: &Session) {
-        self.registry.remove_session(session);
+    /// Forgets `attachment`, of which nothing is left. Process context.
+    pub(crate) fn attachment_ended(&self, attachment: &Attachment) {
+        self.registry.remove_attachment(attachment);
     }
 }

@@ -29,7 +29,7 @@ fn request() -> Request {
         session: SessionId(0x1122_3344_5566_7788),
         epoch: Epoch(7),
         host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
-        volume: VolumeName::parse("vol0").unwrap(),
+        volume: Some(VolumeName::parse("vol0").unwrap()),
     }
 }
 

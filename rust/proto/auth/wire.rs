@@ -7,7 +7,7 @@ use super::{
     super::{
         connect::{Epoch, Reason, Request, SessionId, REQUEST_LEN},
         discovery::Question,
-        name::{HostId, VolumeName},
+        name::{HostId, VolumeName, VOLUME_NAME_LEN},
         wire::{prefix, Reader, Writer},
         ADMIN_QUEUE, MAGIC, VERSION_MAX, VERSION_MIN,
     },
@@ -254,16 +254,17 @@ impl Sealed {
         mac_of(&self.bytes)
     }
 
-    /// Returns the request: one of the session `id`, by its `host` for its `volume`; `Malformed` if
-    /// it is of another session, or of an admin queue pair.
+    /// Returns the request: one of the session `id`, by its `host` for its `volume`, if it is of
+    /// one; `Malformed` if it is of another session, or of an admin queue pair.
     pub fn request(
         &self,
         (id, epoch): (SessionId, Epoch),
         host: HostId,
-        volume: VolumeName,
+        volume: Option<VolumeName>,
     ) -> Result<Request, Reason> {
         let head = self.bytes.get(..HEAD_LEN).unwrap_or(&[]);
-        let plain = concat(&[head, &host.to_wire(), &volume.to_wire()]);
+        let name = volume.map_or([0; VOLUME_NAME_LEN], VolumeName::to_wire);
+        let plain = concat(&[head, &host.to_wire(), &name]);
         let request = Request::decode(&without_proves(plain))?;
         let is_its = request.session == id && request.epoch == epoch && !request.is_admin();
         is_its.then_some(request).ok_or(Reason::Malformed)

@@ -43,6 +43,9 @@ pub enum Reason {
     NotProven = 13,
     /// It is an entry of a [list](super::super::discovery), not a refusal.
     Entry = 14,
+    /// The volume cannot share a session with others: it is to be connected by one of its own, of
+    /// version 2.
+    OwnSession = 15,
 }
 
 impl Reason {
@@ -63,6 +66,7 @@ impl Reason {
             12 => Self::Challenge,
             13 => Self::NotProven,
             14 => Self::Entry,
+            15 => Self::OwnSession,
             _ => return None,
         })
     }

@@ -51,16 +51,37 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Returns what replies tell of a session to which volumes are attached later: nothing but its
+    /// largest data length.
+    pub fn of_session(max_transfer: u32) -> Self {
+        Self {
+            capacity: 0,
+            logical_block_shift: 0,
+            physical_block_shift: 0,
+            read_only: false,
+            write_cache: false,
+            fua: false,
+            max_transfer,
+            max_discard: 0,
+            discard_granularity: 0,
+            max_zeroes: 0,
+        }
+    }
+
+    /// Returns whether `bytes` can be the largest data length where `largest` was asked for.
+    fn can_be_largest(bytes: u32, largest: u32) -> bool {
+        (TRANSFER_UNIT..=largest).contains(&bytes) && bytes % TRANSFER_UNIT == 0
+    }
+
     /// Returns whether the numbers fit each other, and a request whose largest transfer is
     /// `largest` bytes.
-    fn is_sound(&self, largest: u32) -> bool {
+    pub(in super::super) fn is_sound(&self, largest: u32) -> bool {
         if !(9..=12).contains(&self.logical_block_shift) {
             return false;
         }
         let block = 1u32 << self.logical_block_shift;
         (self.logical_block_shift..=24).contains(&self.physical_block_shift)
-            && (TRANSFER_UNIT..=largest).contains(&self.max_transfer)
-            && self.max_transfer % TRANSFER_UNIT == 0
+            && Self::can_be_largest(self.max_transfer, largest)
             && self.max_discard % block == 0
             && self.max_zeroes % block == 0
             && (self.max_discard == 0
@@ -267,7 +288,13 @@ impl Reply {
                 true => self.credits == ADMIN_DEPTH,
                 false => (1..=request.depth).contains(&self.credits),
             }
-            && self.geometry.is_sound(request.largest)
+            && match request.volume {
+                Some(_) => self.geometry.is_sound(request.largest),
+                None => {
+                    self.geometry == Geometry::of_session(self.geometry.max_transfer)
+                        && Geometry::can_be_largest(self.geometry.max_transfer, request.largest)
+                }
+            }
             && self.session == request.session
             && self.epoch == request.epoch
             && self.inline <= INLINE_MAX

@@ -4,10 +4,10 @@
 
 use super::{
     super::{
-        name::{HostId, VolumeName},
+        name::{HostId, VolumeName, VOLUME_NAME_LEN},
         wire::{prefix, Reader, Writer},
         ADMIN_QUEUE, DEPTH_MAX, DEPTH_MIN, MAGIC, QUEUES_MAX, TRANSFER_MAX, TRANSFER_USUAL,
-        VERSION_MAX, VERSION_MIN,
+        VERSION_MAX, VERSION_MIN, VERSION_OF_HOST, VERSION_OF_VOLUME,
     },
     Epoch, Reason, SessionId, REQUEST_LEN, TRANSFER_UNIT,
 };
@@ -49,8 +49,8 @@ pub struct Request {
     pub epoch: Epoch,
     /// Who asks.
     pub host: HostId,
-    /// For what.
-    pub volume: VolumeName,
+    /// For what; `None`: for volumes that are attached later.
+    pub volume: Option<VolumeName>,
 }
 
 impl Request {
@@ -77,7 +77,10 @@ impl Request {
             .u64(self.session.0)
             .u32(self.epoch.0)
             .bytes(self.host.to_wire())
-            .bytes(self.volume.to_wire())
+            .bytes(
+                self.volume
+                    .map_or([0; VOLUME_NAME_LEN], VolumeName::to_wire),
+            )
             .finish()
     }
 
@@ -122,7 +125,10 @@ impl Request {
             session: SessionId(r.u64()),
             epoch: Epoch(r.u32()),
             host: HostId::from_wire(r.bytes()).map_err(|_| Reason::Malformed)?,
-            volume: VolumeName::from_wire(r.bytes()).map_err(|_| Reason::Malformed)?,
+            volume: match r.bytes() {
+                name if name == [0; VOLUME_NAME_LEN] => None,
+                name => Some(VolumeName::from_wire(name).map_err(|_| Reason::Malformed)?),
+            },
         };
         if !(DEPTH_MIN..=DEPTH_MAX).contains(&request.depth)
             || !(1..=QUEUES_MAX).contains(&request.queues)
@@ -130,14 +136,21 @@ impl Request {
             || request.largest > TRANSFER_MAX
             || request.session.0 == 0
             || request.epoch.0 == 0
+            || version_max < request.version()
         {
             return Err(Reason::Malformed);
+        }
+        if version_min > request.version() {
+            return Err(Reason::Version);
         }
         Ok(request)
     }
 
-    /// Returns the version to use: the highest that both sides know.
+    /// Returns the version to use, which follows from whether it names a volume.
     pub fn version(&self) -> u8 {
-        self.version_max.min(VERSION_MAX)
+        match self.volume {
+            Some(_) => VERSION_OF_VOLUME,
+            None => VERSION_OF_HOST,
+        }
     }
 }

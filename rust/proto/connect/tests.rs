@@ -32,7 +32,7 @@ fn request() -> Request {
         session: SessionId(0x1122_3344_5566_7788),
         epoch: Epoch(7),
         host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
-        volume: VolumeName::parse("vol0").unwrap(),
+        volume: Some(VolumeName::parse("vol0").unwrap()),
     }
 }
 
@@ -174,6 +174,50 @@ fn the_layout_is_the_documented_one() {
     assert_eq!(bytes[20..24], [7, 0, 0, 0]);
     assert_eq!(bytes[24], 0x6f);
     assert_eq!(&bytes[40..45], b"vol0\0");
+}
+
+#[test]
+fn a_session_of_a_host_names_no_volume() {
+    let of_host = Request {
+        volume: None,
+        ..request()
+    };
+    let bytes = of_host.encode();
+    assert_eq!(bytes[40..], [0; 16]);
+    assert_eq!(Request::decode(&bytes), Ok(of_host));
+    assert_eq!((request().version(), of_host.version()), (2, 3));
+    for (asked, min, max, reason) in [
+        (of_host, 1, 2, Reason::Malformed),
+        (request(), 3, 3, Reason::Version),
+    ] {
+        let other = Request {
+            version_min: min,
+            version_max: max,
+            ..asked
+        };
+        assert_eq!(Request::decode(&other.encode()), Err(reason));
+    }
+    // Its replies tell of no volume.
+    let of_session = Reply {
+        version: 3,
+        geometry: Geometry::of_session(2 << 20),
+        ..reply()
+    };
+    let bytes = of_session.encode();
+    assert_eq!(Reply::decode(&bytes, &of_host), Some(of_session));
+    assert_eq!(Reply::decode(&bytes, &request()), None);
+    assert_eq!(Reply::decode(&reply().encode(), &of_host), None);
+    for max_transfer in [0, 4095, 4 << 20] {
+        let bad = Reply {
+            geometry: Geometry::of_session(max_transfer),
+            ..of_session
+        };
+        assert_eq!(
+            Reply::decode(&bad.encode(), &of_host),
+            None,
+            "{max_transfer}"
+        );
+    }
 }
 
 #[test]

@@ -5,12 +5,13 @@
 
 use super::{
     super::{
-        connect::{Epoch, PATHS_MAX},
+        connect::{Epoch, Reason, PATHS_MAX},
         wire::{prefix, Reader, Writer},
     },
+    attach::{self, Attach, Attached, ATTACH},
     limits::{VolumeLimits, LIMITS_LEN},
     reservation::{is_reservation, ReservationInfo, ReservationOp, READ_KEY, READ_RESERVATION},
-    Status, Tag, REQUEST_LEN,
+    Handle, Status, Tag, BUFFER_LEN, REQUEST_LEN,
 };
 
 /// Bytes of a response on the admin queue pair.
@@ -25,6 +26,7 @@ pub(super) const FENCE: u8 = 0x22;
 pub(super) const WATCH: u8 = 0x23;
 pub(super) const DURABLE: u8 = 0x24;
 pub(super) const PORTALS: u8 = 0x25;
+pub(super) const DETACH: u8 = 0x27;
 pub(super) const RESPONSE: u8 = 0x82;
 /// A response that tells of reservations.
 pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
@@ -48,7 +50,10 @@ const PATH_SHIFT: u32 = 32;
 /// Returns whether a request of this opcode is for the admin queue pair.
 #[inline]
 pub(super) fn is_admin(opcode: u8) -> bool {
-    matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE | PORTALS) || is_reservation(opcode)
+    matches!(
+        opcode,
+        KEEP_ALIVE | FENCE | WATCH | DURABLE | PORTALS | ATTACH | DETACH
+    ) || is_reservation(opcode)
 }
 
 /// What of a volume may change while a session lasts.
@@ -140,6 +145,11 @@ pub enum AdminOp {
     },
     /// Tell the reservation.
     ReadReservation,
+    /// Attach a volume to the session. Version 3 only.
+    Attach(Attach),
+    /// Detach a volume: its disk sends no more requests, and all that it sent were answered. Its
+    /// handle may be another volume's after the answer. Version 3 only.
+    Detach,
 }
 
 /// An initiator's message on the admin queue pair.
@@ -147,6 +157,8 @@ pub enum AdminOp {
 pub struct AdminRequest {
     /// Names the request in the answer.
     pub tag: Tag,
+    /// The volume that it is about; what is about none has [`Handle::FIRST`].
+    pub volume: Handle,
     /// What to do.
     pub op: AdminOp,
 }
@@ -183,9 +195,13 @@ impl AdminRequest {
             }
             AdminOp::ReadKey { index } => (READ_KEY, index.into(), 0),
             AdminOp::ReadReservation => (READ_RESERVATION, 0, 0),
+            AdminOp::Attach(attach) => return attach.encode(self.tag),
+            AdminOp::Detach => (DETACH, 0, 0),
         };
         Writer::new()
-            .u32(opcode.into())
+            .u8(opcode)
+            .u8(0)
+            .u16(self.volume.0)
             .u16(self.tag.index)
             .u16(self.tag.generation)
             .u64(value)
@@ -203,8 +219,16 @@ impl AdminRequest {
         }
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes)?;
         let mut r = Reader::new(bytes);
-        // Three bytes behind the opcode are reserved.
-        let opcode = u8::try_from(r.u32()).ok()?;
+        let (opcode, reserved, volume) = (r.u8(), r.u8(), Handle(r.u16()));
+        if opcode == ATTACH {
+            let (tag, attach) = Attach::decode(bytes)?;
+            let op = AdminOp::Attach(attach);
+            return Some(Self { tag, volume, op });
+        }
+        let of_session = matches!(opcode, KEEP_ALIVE | PORTALS);
+        if reserved != 0 || (of_session && volume != Handle::FIRST) {
+            return None;
+        }
         let tag = Tag {
             index: r.u16(),
             generation: r.u16(),
@@ -216,7 +240,7 @@ impl AdminRequest {
         }
         if let Some(op) = ReservationOp::decode(opcode, value, flags, second) {
             let op = AdminOp::Reservation { sequence, op };
-            return Some(Self { tag, op });
+            return Some(Self { tag, volume, op });
         }
         let follows = opcode == WATCH && flags & FOLLOWS_LIMITS != 0;
         if second != 0 || (sequence != 0 && !follows) {
@@ -252,9 +276,10 @@ impl AdminRequest {
                 index: u32::try_from(value).ok()?,
             },
             (READ_RESERVATION, 0) if value == 0 => AdminOp::ReadReservation,
+            (DETACH, 0) if value == 0 => AdminOp::Detach,
             _ => return None,
         };
-        Some(Self { tag, op })
+        Some(Self { tag, volume, op })
     }
 }
 
@@ -275,13 +300,20 @@ pub struct AdminResponse {
     pub portals: Option<u32>,
     /// What was asked about the drive's reservations. There is no volume beside it.
     pub reservation: Option<ReservationInfo>,
+    /// What became of [`AdminOp::Attach`]. There is nothing beside it, and the status is
+    /// [`Status::Ok`].
+    pub attached: Option<Result<Attached, Reason>>,
 }
 
 /// An encoded response.
 pub struct EncodedAdminResponse {
-    bytes: [u8; LIMITS_RESPONSE_LEN],
+    bytes: [u8; LONGEST],
     len: usize,
 }
+
+/// Bytes of the longest response.
+const LONGEST: usize = BUFFER_LEN;
+const _: () = assert!(LIMITS_RESPONSE_LEN <= LONGEST && attach::RESPONSE_LEN <= LONGEST);
 
 impl core::ops::Deref for EncodedAdminResponse {
     type Target = [u8];
@@ -292,14 +324,35 @@ impl core::ops::Deref for EncodedAdminResponse {
 }
 
 impl AdminResponse {
+    /// Makes a response that has nothing but a status.
+    pub fn bare(tag: Tag, status: Status) -> Self {
+        Self {
+            tag,
+            status,
+            volume: None,
+            limits: None,
+            portals: None,
+            reservation: None,
+            attached: None,
+        }
+    }
+
     /// Encodes the response.
     pub fn encode(&self) -> EncodedAdminResponse {
-        let mut bytes = [0; LIMITS_RESPONSE_LEN];
+        if let Some(outcome) = &self.attached {
+            let bytes = attach::encode(self.tag, outcome);
+            let len = bytes.len();
+            return EncodedAdminResponse { bytes, len };
+        }
+        let mut bytes = [0; LONGEST];
         let mut len = ADMIN_RESPONSE_LEN;
         let (head, tail) = bytes.split_at_mut(ADMIN_RESPONSE_LEN);
         head.copy_from_slice(&self.head());
         if let (Some((_, limits)), Some(_)) = (&self.limits, &self.volume) {
-            tail.copy_from_slice(&limits.encode());
+            let places = tail.iter_mut();
+            for (to, from) in places.zip(limits.encode()) {
+                *to = from;
+            }
             len = LIMITS_RESPONSE_LEN;
         }
         EncodedAdminResponse { bytes, len }
@@ -340,6 +393,13 @@ impl AdminResponse {
     /// Reads a message of `bytes.len()` bytes; `None`: the peer does not speak this protocol and
     /// the session ends.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.first() == Some(&attach::RESPONSE) {
+            let (tag, outcome) = attach::decode(bytes)?;
+            return Some(Self {
+                attached: Some(outcome),
+                ..Self::bare(tag, Status::Ok)
+            });
+        }
         let (head, tail) = bytes.split_at_checked(ADMIN_RESPONSE_LEN)?;
         let head: &[u8; ADMIN_RESPONSE_LEN] = prefix(head)?;
         let mut r = Reader::new(head);
@@ -354,14 +414,7 @@ impl AdminResponse {
         if reserved != 0 {
             return None;
         }
-        let bare = Self {
-            tag,
-            status,
-            volume: None,
-            limits: None,
-            portals: None,
-            reservation: None,
-        };
+        let bare = Self::bare(tag, status);
         match opcode {
             RESERVATION_RESPONSE if flags == 0 && tail.is_empty() => Some(Self {
                 reservation: Some(ReservationInfo {

@@ -5,7 +5,8 @@
 use super::{
     super::wire::{prefix, Reader, Writer},
     admin::is_admin,
-    Answer, Extent, Op, Remote, Status, Tag, MESSAGE_REQUESTS_MAX, MORE_OFFSET, REQUEST_LEN,
+    Answer, Extent, Handle, Op, Remote, Status, Tag, MESSAGE_REQUESTS_MAX, MORE_OFFSET,
+    REQUEST_LEN,
 };
 
 /// An initiator's message.
@@ -13,6 +14,8 @@ use super::{
 pub struct Request {
     /// Names the request in the answer.
     pub tag: Tag,
+    /// The volume that it is about; one without a volume is about the first.
+    pub volume: Handle,
     /// What to do.
     pub op: Op,
     /// Its answer need not wake up who sent it.
@@ -124,7 +127,7 @@ impl Request {
             .u64(remote.address)
             .u8(data)
             .u8(0)
-            .u16(0)
+            .u16(self.volume.0)
             .u32(0)
             .finish()
     }
@@ -186,7 +189,6 @@ impl Request {
             index: r.u16(),
             generation: r.u16(),
         };
-        let invalid = BadRequest::Answer(tag, Status::Invalid);
         let fields = Fields {
             opcode,
             flags,
@@ -198,26 +200,30 @@ impl Request {
             address: r.u64(),
             data: r.u8(),
         };
-        let invalid = if fields.data == DATA_EAGER {
-            BadRequest::Unanswerable
-        } else {
-            invalid
+        let invalid = || {
+            if fields.data == DATA_EAGER || is_admin(opcode) {
+                BadRequest::Unanswerable
+            } else {
+                BadRequest::Answer(tag, Status::Invalid)
+            }
         };
-        let remote = fields.remote().ok_or(invalid)?;
-        if others != more || reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
-            return Err(invalid);
+        let remote = fields.remote().ok_or_else(invalid)?;
+        let (unused, volume) = (r.u8(), Handle(r.u16()));
+        if others != more || reserved != 0 || unused != 0 || r.u32() != 0 {
+            return Err(invalid());
         }
         if following != 0 && !fields.is_inline(remote, following) {
-            return Err(invalid);
+            return Err(invalid());
         }
         let op = match fields.op(remote, following) {
             Some(op) => op,
-            None if fields.data == DATA_EAGER || fields.is_known() => return Err(invalid),
+            None if fields.data == DATA_EAGER || fields.is_known() => return Err(invalid()),
             None if is_admin(opcode) => return Err(BadRequest::Unanswerable),
             None => return Err(BadRequest::Answer(tag, Status::Unsupported)),
         };
         Ok(Self {
             tag,
+            volume,
             op,
             quiet: flags & FLAG_QUIET != 0,
         })

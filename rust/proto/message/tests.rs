@@ -13,6 +13,7 @@ use super::{
     *,
 };
 
+mod attach;
 mod limits;
 mod portals;
 
@@ -33,6 +34,7 @@ const REMOTE: Remote = Remote {
 fn requests() -> [Request; 11] {
     let of = |op| Request {
         tag: TAG,
+        volume: Handle(0x0506),
         op,
         quiet: false,
     };
@@ -108,7 +110,11 @@ fn admin_requests() -> [AdminRequest; 8] {
         watch(1, true, Some(false), false),
         watch(1, true, Some(false), true),
     ]
-    .map(|op| AdminRequest { tag: TAG, op })
+    .map(|op| AdminRequest {
+        tag: TAG,
+        volume: Handle::FIRST,
+        op,
+    })
 }
 
 #[test]
@@ -122,7 +128,7 @@ fn admin_requests_round_trip_and_are_checked() {
         let mut long = good.to_vec();
         long.push(0);
         assert_eq!(AdminRequest::decode(&long), None);
-        for at in (1..4).chain(20..REQUEST_LEN) {
+        for at in (1..2).chain(20..REQUEST_LEN) {
             let mut bad = good;
             bad[at] = 1;
             assert_eq!(AdminRequest::decode(&bad), None, "reserved byte {at}");
@@ -136,7 +142,7 @@ fn admin_requests_round_trip_and_are_checked() {
                 other.is_none()
                     || matches!(
                         opcode,
-                        KEEP_ALIVE | FENCE | WATCH | DURABLE | PORTALS | 0x30..=0x36
+                        KEEP_ALIVE | FENCE | WATCH | DURABLE | PORTALS | 0x26 | 0x27 | 0x30..=0x36
                     )
             );
         }
@@ -195,12 +201,8 @@ fn admin_responses_round_trip_and_are_checked() {
     for volume in states {
         for status in (0..20).filter_map(Status::from_wire) {
             let response = AdminResponse {
-                tag: TAG,
-                status,
                 volume,
-                limits: None,
-                portals: None,
-                reservation: None,
+                ..AdminResponse::bare(TAG, status)
             };
             let good = response.encode().to_vec();
             assert_eq!(AdminResponse::decode(&good), Some(response));
@@ -214,16 +216,7 @@ fn admin_responses_round_trip_and_are_checked() {
             }
         }
     }
-    let mut bytes = AdminResponse {
-        tag: TAG,
-        status: Status::Ok,
-        volume: None,
-        limits: None,
-        portals: None,
-        reservation: None,
-    }
-    .encode()
-    .to_vec();
+    let mut bytes = AdminResponse::bare(TAG, Status::Ok).encode().to_vec();
     bytes[1] = 1;
     assert_eq!(
         AdminResponse::decode(&bytes),
@@ -241,7 +234,7 @@ fn the_layout_is_the_documented_one() {
     assert_eq!(bytes[16..20], 4096u32.to_le_bytes());
     assert_eq!(bytes[20..24], 0xa5a5_5a5au32.to_le_bytes());
     assert_eq!(bytes[24..32], 0x7000u64.to_le_bytes());
-    assert_eq!(bytes[32..40], [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[32..40], [1, 0, 6, 5, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -301,7 +294,7 @@ fn every_field_of_a_request_is_checked() {
         invalid,
         "nothing is written to the initiator"
     );
-    for at in [2, 3].into_iter().chain(33..40) {
+    for at in [2, 3, 33].into_iter().chain(36..40) {
         assert_eq!(with(at, &[1]), invalid, "reserved byte {at}");
     }
 }
@@ -365,6 +358,7 @@ fn responses_round_trip_and_are_checked() {
 fn inline_data_has_the_length_that_is_said() {
     let request = Request {
         tag: TAG,
+        volume: Handle::FIRST,
         op: Op::WriteInline {
             extent: EXTENT,
             fua: true,

@@ -27,7 +27,7 @@ static unsigned int judge_request(const struct asked *a)
 	/* The transport pads with zeroes, which are in the array. */
 	if (memcmp(b, "HCAB", 4) || b[4] > b[5])
 		return MALFORMED;
-	if (b[4] > 2 || b[5] < 2)
+	if (b[4] > 3 || b[5] < 2)
 		return VERSION;
 	/* The answer to a challenge that there is not, and a request of a session that has no key. */
 	if (get(b + 6, 2) & PROOF)
@@ -39,13 +39,16 @@ static unsigned int judge_request(const struct asked *a)
 	for (unsigned int i = 0; i < end; i++)
 		if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", b[40 + i]))
 			named = false;
-	if (!end || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
+	/* Without a name it is of version 3, with one of version 2. */
+	if ((!end && b[5] < 3) || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
 	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 127 || (b[8] != ADMIN && (b[8] & ~REPLACE) >= b[9]) ||
 	    (largest && (largest <= 256 || largest > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
 		return MALFORMED;
+	if (end && b[4] > 2)
+		return VERSION;
 	if (get(b + 10, 2) & PROVES)
 		return CHALLENGE;
-	if (memcmp(b + 40, volume, 16))
+	if (end && memcmp(b + 40, volume, 16))
 		return UNKNOWN_VOLUME;
 	if (memcmp(b + 24, host, 16))
 		return FORBIDDEN;

@@ -64,17 +64,22 @@ void judge(struct message *m)
 		m->verdict = END;
 		return;
 	}
-	behind = m->length > REQUEST && data == FOLLOWS && m->length == REQUEST + (uint64_t)length &&
-		 offset + length >= offset && !key && !at;
-	if ((m->length != REQUEST && !behind) || b[3] || !zero(b + 33, 7))
-		return;
-	if (op < READ || op > NOP) {
-		/* What is for the admin queue pair must come there. */
-		m->verdict = m->status = UNSUPPORTED;
-		if ((op >= KEEP_ALIVE && op <= PORTALS) || (op >= REGISTER && op <= READ_RESERVATION))
-			m->verdict = END;
+	/* What is for the admin queue pair must come there. */
+	if (m->length >= REQUEST && ((op >= KEEP_ALIVE && op <= DETACH) || (op >= REGISTER && op <= READ_RESERVATION))) {
+		m->verdict = END;
 		return;
 	}
+	behind = m->length > REQUEST && data == FOLLOWS && m->length == REQUEST + (uint64_t)length &&
+		 offset + length >= offset && !key && !at;
+	if ((m->length != REQUEST && !behind) || b[3] || b[33] || !zero(b + 36, 4))
+		return;
+	if (op < READ || op > NOP) {
+		m->verdict = m->status = UNSUPPORTED;
+		return;
+	}
+	/* A handle that is no volume's. */
+	if (b[34] || b[35])
+		return;
 	if (op == FLUSH || op == NOP) {
 		if (!flags && !data && zero(b + 8, 24))
 			m->verdict = m->status = OK;

@@ -28,7 +28,7 @@ enum {
 
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, NOP };
 /* On the admin queue pair, whose number in a connection request this is; messages that may be in flight there, and the length of answers. */
-enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE, PORTALS };
+enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE, PORTALS, ATTACH, DETACH };
 /* What is asked there about reservations. */
 enum { REGISTER = 0x30, RESERVE, RELEASE, PREEMPT, CLEAR, READ_KEY, READ_RESERVATION };
 enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, LIMITS_ANSWER = 64, TMO_MAX = 600, GONE = 8 };

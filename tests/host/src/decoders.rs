@@ -10,7 +10,7 @@ use crate::proto::{
     credits::Credits,
     eager_ring::{Answers, Grant},
     message::{
-        AdminOp, AdminRequest, AdminResponse, Answer, AtomicWrites, BadRequest, Extent, Op, Remote, Request, ReservationOp, ReservationType, Response, Status, Tag, VolumeLimits, VolumeState, MORE_OFFSET,
+        AdminOp, AdminRequest, AdminResponse, Answer, AtomicWrites, Attach, Attached, BadRequest, Extent, Handle, Op, Remote, Request, ReservationOp, ReservationType, Response, Status, Tag, VolumeLimits, VolumeState, MORE_OFFSET,
         REQUEST_LEN as MESSAGE_LEN, MESSAGE_REQUESTS_MAX,
     },
     name::{HostId, VolumeId, VolumeName},
@@ -140,7 +140,7 @@ fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
             true
         }
         Err(BadRequest::Unanswerable) => {
-            assert!(bytes.len() < 8 || bytes[32] == 4 || matches!(bytes[0], 0x21..=0x25 | 0x30..=0x36));
+            assert!(bytes.len() < 8 || bytes[32] == 4 || matches!(bytes[0], 0x21..=0x27 | 0x30..=0x36));
             false
         }
         Err(BadRequest::Answer(tag, status)) => {
@@ -224,7 +224,7 @@ fn requests() -> Vec<Vec<u8>> {
     ]
     .map(|op| {
         let quiet = op == Op::Flush;
-        let mut message = Request { tag, op, quiet }.encode().to_vec();
+        let mut message = Request { tag, volume: Handle(2), op, quiet }.encode().to_vec();
         if op == inline {
             message.resize(MESSAGE_LEN + 512, 0x5a);
         }
@@ -234,7 +234,7 @@ fn requests() -> Vec<Vec<u8>> {
     .chain([2, MESSAGE_REQUESTS_MAX].map(|count| {
         let op = Op::Read(extent, small);
         let quiet = true;
-        let mut message = Request { tag, op, quiet }.encode().repeat(count);
+        let mut message = Request { tag, volume: Handle(2), op, quiet }.encode().repeat(count);
         message[MORE_OFFSET] = count as u8 - 1;
         message
     }))
@@ -281,7 +281,9 @@ fn admin_request(bytes: &[u8]) -> bool {
         | AdminOp::Portals { .. }
         | AdminOp::Reservation { .. }
         | AdminOp::ReadKey { .. }
-        | AdminOp::ReadReservation => {}
+        | AdminOp::ReadReservation
+        | AdminOp::Detach => {}
+        AdminOp::Attach(Attach { disk, epoch, .. }) => assert!(disk.0 > 0 && epoch.0 > 0),
     }
     true
 }
@@ -333,8 +335,22 @@ fn admin_requests() -> Vec<Vec<u8>> {
         },
         AdminOp::ReadKey { index: 5 },
         AdminOp::ReadReservation,
+        AdminOp::Attach(Attach {
+            volume: VolumeName::parse("vol0").unwrap(),
+            disk: SessionId(7),
+            epoch: Epoch(8),
+            resume: true,
+        }),
+        AdminOp::Detach,
     ]
-    .map(|op| AdminRequest { tag, op }.encode().to_vec())
+    .map(|op| {
+        let request = AdminRequest {
+            tag,
+            volume: Handle::FIRST,
+            op,
+        };
+        request.encode().to_vec()
+    })
     .to_vec()
 }
 
@@ -382,22 +398,34 @@ fn admin_responses() -> Vec<Vec<u8>> {
         (Status::Ok, (None, None, Some(77))),
     ]
         .map(|(status, (volume, limits, portals))| AdminResponse {
-            tag,
-            status,
             volume,
             limits,
             portals,
-            reservation: None,
+            ..AdminResponse::bare(tag, status)
         })
+        .into_iter()
+        .chain([Ok(attached()), Err(Reason::Evicted)].map(|outcome| AdminResponse {
+            attached: Some(outcome),
+            ..AdminResponse::bare(tag, Status::Ok)
+        }))
         .map(|response| response.encode().to_vec())
-        .to_vec()
+        .collect()
+}
+
+fn attached() -> Attached {
+    Attached {
+        handle: Handle(3),
+        geometry: geometry(),
+        id: None,
+        instance: ExportInstance::of(5),
+    }
 }
 
 fn connect(bytes: &[u8]) -> bool {
     match Connect::decode(bytes) {
         Ok(request) => {
             assert_eq!(request.encode()[..], bytes[..REQUEST_LEN]);
-            assert_eq!(request.version(), 2);
+            assert_eq!(request.version() == 2, request.volume.is_some());
             assert!(request.depth > 0 && request.queues > 0);
             assert!(request.queue < request.queues || (request.is_admin() && !request.replace));
             true
@@ -423,7 +451,7 @@ pub(crate) fn connection() -> Connect {
         session: SessionId(7),
         epoch: Epoch(1),
         host: HostId::from_wire(*b"0123456789abcdef").expect("a host id"),
-        volume: VolumeName::parse("vol1").expect("a volume name"),
+        volume: VolumeName::parse("vol1").ok(),
     }
 }
 
@@ -441,24 +469,28 @@ fn reply(bytes: &[u8]) -> bool {
     true
 }
 
+fn geometry() -> Geometry {
+    Geometry {
+        capacity: 1 << 30,
+        logical_block_shift: 9,
+        physical_block_shift: 12,
+        read_only: false,
+        write_cache: true,
+        fua: true,
+        max_transfer: 2 << 20,
+        max_discard: 1 << 30,
+        discard_granularity: 512,
+        max_zeroes: 1 << 24,
+    }
+}
+
 fn replies() -> Vec<Vec<u8>> {
     let reply = Reply {
         version: 2,
         credits: 16,
         session: SessionId(7),
         epoch: Epoch(1),
-        geometry: Geometry {
-            capacity: 1 << 30,
-            logical_block_shift: 9,
-            physical_block_shift: 12,
-            read_only: false,
-            write_cache: true,
-            fua: true,
-            max_transfer: 2 << 20,
-            max_discard: 1 << 30,
-            discard_granularity: 512,
-            max_zeroes: 1 << 24,
-        },
+        geometry: geometry(),
         inline: 4096,
         quiet: true,
         message_batches: true,

@@ -9,7 +9,7 @@ use crate::{
         auth::{Asked, Challenged, Channel, Initiator, Secret, Wanted},
         connect::{Epoch, Request as Connect, SessionId, REQUEST_LEN},
         discovery::{Entry, List, PortalEntry, Question, Told, VolumeEntry, VolumeMode},
-        name::VolumeId,
+        name::{VolumeId, VolumeName},
         ADMIN_QUEUE,
     },
 };
@@ -107,7 +107,7 @@ pub(crate) fn told(bytes: &[u8]) -> bool {
 
 pub(crate) fn all_told() -> Vec<Vec<u8>> {
     let volume = VolumeEntry {
-        name: connection().volume,
+        name: VolumeName::parse("vol1").expect("a volume name"),
         id: VolumeId::parse("0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11").ok(),
         capacity: 1 << 30,
         block_shift: 9,

@@ -22,7 +22,7 @@ new_session() {
 
 # reject REASON: a target's refusal by this implementation
 reject() {
-	echo "$magic$(le 2 "$1")0202"
+	echo "$magic$(le 2 "$1")0203"
 }
 peer() {
 	on c1 "hcablk-peer connect $target_address 7744 $*" 2>&1
@@ -59,7 +59,7 @@ malformed "a volume name with a byte after its end" "${good:0:80}766f6c310000000
 question() {
 	echo "${magic}02020100ff010000$(le 8 0)$(le 4 0)${id//-/}$(printf %s "$1" | od -An -tx1 | tr -d ' \n')$(le 4 "$2")$(le 4 0)"
 }
-told="$magic$(le 2 14)0202$(le 4 1)"
+told="$magic$(le 2 14)0203$(le 4 1)"
 like "a question is answered" "^rejected $told.{8}$vol1" "$(peer "$(question .volumes 0)")"
 like "one for more than there is, too" "^rejected $told.{8}0{96}" "$(peer "$(question .volumes 4294967295)")"
 like "as is one for where the target listens" "^rejected $told.{8}0{20}ffff0a4d0001" "$(peer "$(question .portals 0)")"

@@ -44,7 +44,7 @@ refused "the host is not allowed" "denied" "not allow" address=$target_address v
 told "the host is not allowed" "allow" $target_address vol1
 
 must on target "hcablk target allow vol1 $id"
-refused "the target speaks no version of ours" "Protocol not supported" "versions 2 to 2" \
+refused "the target speaks no version of ours" "Protocol not supported" "versions 2 to 3" \
 	address=$target_address volume=vol1 protocol=3-9
 silent "a range that holds the target's version is granted" \
 	try_connect c1 vol1 host_id="$id" address=$target_address volume=vol1 protocol=1-9

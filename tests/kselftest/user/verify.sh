@@ -73,8 +73,9 @@ check "nothing of a killed program is left at the target" wait_until target 60 "
 check "the next one has the volume at once" user info
 
 # The export ends under a program: that is told why.
+must on c1 'rm /tmp/held'
 spawn held c1 "hcablk-user --ctrl-loss-tmo=0 $target_address vol1 hold > /tmp/held 2>&1"
-must wait_until c1 30 'grep -q open /tmp/held'
+must wait_until c1 30 'grep -qs open /tmp/held'
 must on target 'hcablk target unexport --force vol1'
 check "a program whose volume goes ends in order" join held
 like "and knows why" "the target ends the export|the target closed the connection|does not answer any more" "$(on c1 'cat /tmp/held')"

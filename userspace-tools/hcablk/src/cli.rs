@@ -25,6 +25,7 @@ mod trace;
 mod usage;
 mod watch;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -306,6 +307,18 @@ Examples:
     #[command(subcommand)]
     Target(TargetCommand),
 
+    /// Measure hcablk on your own machines, and prove an HCA with it
+    ///
+    /// This starts the program hcablk-bench, which is a package of its own, with the words that follow.
+    #[command(
+        disable_help_flag = true,
+        after_help = "\
+Examples:
+  hcablk bench --help
+  hcablk bench selftest --ssh target --address 10.0.0.1 --drive /dev/nvme1n1"
+    )]
+    Bench(BenchArgs),
+
     /// Print the completion script for a shell
     #[command(after_help = "\
 Example:
@@ -345,6 +358,7 @@ impl Command {
             | Self::Times(_)
             | Self::HostId(_)
             | Self::Config(_)
+            | Self::Bench(_)
             | Self::Completions(_)
             | Self::Man(_) => false,
         }
@@ -381,6 +395,18 @@ pub struct HostIdArgs {
     /// With --generate: replace the id that is there
     #[arg(long, requires = "generate")]
     pub force: bool,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// An experiment and its options: see `hcablk bench --help`
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "EXPERIMENT"
+    )]
+    pub words: Vec<OsString>,
 }
 
 /// Arguments of `completions`.

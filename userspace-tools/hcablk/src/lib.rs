@@ -18,11 +18,13 @@
 //! | [`system`] | everything asked of the machine, behind one trait |
 //! | [`output`], [`error`] | what the commands say |
 //! | [`generate`] | completions and man pages |
+//! | [`mod@bench`] | the program that `hcablk bench` starts |
 //!
 //! It is a library so that tests can run the commands against an imitation of the kernel.
 
 pub mod address;
 pub mod apply;
+pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod config;
@@ -144,6 +146,7 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
             args.name.as_ref(),
             args.measure.map(cli::Switch::is_on),
         ),
+        Command::Bench(args) => Err(bench::start(&args.words)),
         Command::Completions(args) => Ok(Outcome::new(Report::Script {
             script: generate::completions(args.shell),
         })),

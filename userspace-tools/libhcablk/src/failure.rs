@@ -153,6 +153,7 @@ impl Failure {
                 | Reason::Forbidden
                 | Reason::Malformed
                 | Reason::Evicted
+                | Reason::OwnSession
                 | Reason::Superseded => false,
             },
             // With the device goes all memory that was registered with it.
@@ -186,7 +187,7 @@ impl Failure {
                 Reason::NoResources | Reason::NoMemory => Errno::ENOBUFS,
                 Reason::StaleEpoch | Reason::NoSession | Reason::Superseded => Errno::ESTALE,
                 Reason::Withdrawn | Reason::Malformed => Errno::ECONNREFUSED,
-                Reason::Entry => Errno::EPROTO,
+                Reason::Entry | Reason::OwnSession => Errno::EPROTO,
             },
             Self::HalfProof => Errno::EINVAL,
             Self::NotATarget | Self::Protocol(_) => Errno::EPROTO,
@@ -222,6 +223,7 @@ fn because(reason: Reason) -> &'static str {
             "it does not accept the proof: it has other keys for this host or for itself, or no such volume for it"
         }
         Reason::Entry => "it tells what was not asked",
+        Reason::OwnSession => "it lets the volume share no session with others",
     }
 }
 

@@ -17,7 +17,7 @@ use hcablk_core::proto::{
     connect::{ExportInstance, Geometry, Reply, Request},
     message::VolumeState,
     name::VolumeId,
-    ADMIN_QUEUE, TRANSFER_USUAL, VERSION_MAX, VERSION_MIN,
+    ADMIN_QUEUE, TRANSFER_USUAL, VERSION_OF_VOLUME,
 };
 use std::{
     net::SocketAddr,
@@ -215,8 +215,8 @@ impl Opening {
 
     fn request(&mut self) -> Result<Request, Failure> {
         Ok(Request {
-            version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
+            version_min: VERSION_OF_VOLUME,
+            version_max: VERSION_OF_VOLUME,
             depth: self.shape.depth,
             queue: ADMIN_QUEUE,
             replace: false,
@@ -226,7 +226,7 @@ impl Opening {
             session: self.identity.id(),
             epoch: self.identity.next_epoch()?,
             host: self.options.host,
-            volume: self.options.volume,
+            volume: Some(self.options.volume),
         })
     }
 

@@ -130,6 +130,10 @@ impl Memory {
     ) -> Result<(Self, QueuePair), Failure> {
         let depth = usize::from(shape.depth);
         let make = || {
+            // Before its windows: of a program that is killed the kernel destroys first what was made last, and a queue pair on
+            // which a window is bound is not destroyed.
+            let cq = CompletionQueue::new(pd, shape.completions())?;
+            let mut pair = QueuePair::new(id, cq, shape.capacity())?;
             let memory = Self {
                 shape,
                 windows: (0..depth)
@@ -139,8 +143,6 @@ impl Memory {
                 outgoing: Messages::new(pd, depth)?,
                 incoming: Messages::new(pd, depth)?,
             };
-            let cq = CompletionQueue::new(pd, shape.completions())?;
-            let mut pair = QueuePair::new(id, cq, shape.capacity())?;
             for buffer in 0..depth {
                 memory.receive(&mut pair, buffer)?;
             }
@@ -1121,6 +1123,7 @@ impl Issue<'_> {
     fn message(&self, op: message::Op) -> Option<Sge> {
         let request = message::Request {
             tag: self.tag,
+            volume: message::Handle::FIRST,
             op,
             quiet: self.quiet,
         };

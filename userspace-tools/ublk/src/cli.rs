@@ -2,8 +2,8 @@
 
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
-use std::net::IpAddr;
+use clap::{Parser, Subcommand};
+use hcablk_volume_args::VolumeArgs;
 
 /// Disks of hcablk volumes, served in user space by the kernel's ublk driver
 ///
@@ -21,7 +21,7 @@ pub(crate) enum Command {
     /// Make a disk of a volume, and serve it until this program is told to end (SIGTERM, SIGINT)
     ///
     /// Prints the disk's name when it is there.
-    Add(Add),
+    Add(VolumeArgs),
     /// Go on with a disk whose program was killed, and serve it
     ///
     /// Its requests have waited, and are issued again after the target has ended what is left of the other program's session.
@@ -55,25 +55,4 @@ pub(crate) enum Command {
         /// The disk, as ublkb0
         device: String,
     },
-}
-
-/// What to make a disk of.
-#[derive(Args, Debug)]
-pub(crate) struct Add {
-    /// The target's address
-    pub(crate) address: IpAddr,
-    /// The name of the volume
-    pub(crate) volume: String,
-    /// This host's id, a UUID; left out: what `hcablk host-id` prints
-    #[arg(long)]
-    pub(crate) host_id: Option<String>,
-    /// Prove who this host is, by the keys in /etc/hcablk/keys that `hcablk key` has made
-    #[arg(long)]
-    pub(crate) keys: bool,
-    /// An option of the library, as `-o queues=4 -o ctrl-loss-tmo=60`
-    ///
-    /// port, queues, queue-depth, connect-timeout, ctrl-loss-tmo, fast-io-fail-tmo, reconnect-delay, keep-alive-tmo,
-    /// io-timeout, small-read, eager-write, remote-invalidate, session, state
-    #[arg(short, long = "option", value_name = "NAME=VALUE")]
-    pub(crate) options: Vec<String>,
 }

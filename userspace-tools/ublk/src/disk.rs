@@ -13,11 +13,10 @@
 //! ```
 
 use crate::{
-    cli::Add,
     control::Control,
     driver::{self, Disk},
     queue,
-    saved::{self, Lock, Saved},
+    saved::{Lock, Saved},
     service,
     Error, //
 };
@@ -25,6 +24,7 @@ use hcablk::{
     system::{Machine, System as _},
     user::files::{self, Phase, State},
 };
+use hcablk_volume_args::VolumeArgs;
 use libhcablk::{Queue, Volume};
 use libublk::{ctrl::UblkCtrl, io::UblkDev, sys, UblkError};
 use nix::{
@@ -85,8 +85,8 @@ fn failed(what: &str) -> impl Fn(UblkError) -> Error + '_ {
 }
 
 /// Makes a disk, and serves it.
-pub(crate) fn add(add: &Add) -> Result<(), Error> {
-    make(Saved::begin(None, saved::wanted(add)?)?)
+pub(crate) fn add(volume: &VolumeArgs) -> Result<(), Error> {
+    make(Saved::begin(None, volume.wanted()?)?)
 }
 
 /// Makes a disk, and serves it.

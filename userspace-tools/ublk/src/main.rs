@@ -23,10 +23,8 @@ mod service;
 
 use clap::Parser as _;
 use cli::{Cli, Command};
+use hcablk_volume_args::Error;
 use std::process::ExitCode;
-
-/// Why something failed, in a sentence.
-type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -37,7 +35,7 @@ fn main() -> ExitCode {
         std::process::abort();
     }));
     let result = match cli.command {
-        Command::Add(add) => disk::add(&add),
+        Command::Add(volume) => disk::add(&volume),
         Command::Recover { disk } => disk::recover(disk),
         Command::Remove { disk, force, mark } => disk::remove(disk, force, mark),
         Command::Serve { name } => return service::serve(&name),

@@ -2,23 +2,20 @@
 
 //! What a disk is made of, in `/run/hcablk/ublk/N.json`, for a program that goes on with it.
 
-use crate::{cli::Add, Error};
+use crate::Error;
 use hcablk::{
-    hostid,
     system::{Machine, System as _},
     user::files::{self, Wanted, FOLDER},
 };
-use libhcablk::{Key, Options, Past};
-use nix::fcntl::{Flock, FlockArg};
+use hcablk_volume_args::numbers;
+use libhcablk::{Options, Past};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
     io::Read as _,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
-const KEYS: &str = "/etc/hcablk/keys";
 /// The processors that the machine can have.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// The upper half of every mark: "hcab".
@@ -39,34 +36,6 @@ pub(crate) struct Saved {
     pub(crate) past: Option<String>,
 }
 
-/// Returns what is asked for by hand. Nothing of it was tried.
-pub(crate) fn wanted(add: &Add) -> Result<Wanted, Error> {
-    let host = match &add.host_id {
-        Some(host) => host.clone(),
-        None => hostid::current(&Machine::new("/"))?.0.to_string(),
-    };
-    let split = |option: &String| {
-        let (name, value) = option
-            .split_once('=')
-            .ok_or_else(|| format!("{option:?} is not NAME=VALUE"))?;
-        if name.ends_with("-key") {
-            // It would be seen by all, and kept.
-            return Err(
-                format!("keys are not given by -o {name}: --keys takes those in {KEYS}").into(),
-            );
-        }
-        Ok::<_, Error>((name.to_owned(), value.to_owned()))
-    };
-    Ok(Wanted {
-        address: add.address,
-        volume: add.volume.clone(),
-        host: host.trim().to_owned(),
-        keys: add.keys,
-        wwid: None,
-        options: add.options.iter().map(split).collect::<Result<_, _>>()?,
-    })
-}
-
 impl Saved {
     /// Begins a disk, with a mark that no other one has.
     pub(crate) fn begin(name: Option<&str>, wanted: Wanted) -> Result<Self, Error> {
@@ -83,21 +52,9 @@ impl Saved {
 
     /// Returns how to open the volume.
     pub(crate) fn options(&self) -> Result<Options, Error> {
-        let wanted = &self.wanted;
-        let mut options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
-        for (name, value) in &wanted.options {
-            options = options.set(name, value)?;
-            if let ("queues", Ok(asked)) = (name.as_str(), value.parse::<u8>()) {
-                options = options.queues(fewer_queues(asked)?);
-            }
-        }
-        if wanted.keys {
-            let own = format!("targets/{}", wanted.address);
-            let of_target = match fs::exists(format!("{KEYS}/{own}"))? {
-                true => key(&own)?,
-                false => key("targets/default")?,
-            };
-            options = options.keys(key("host")?, of_target);
+        let mut options = hcablk_volume_args::options(&self.wanted)?;
+        if let Some(Ok(asked)) = self.wanted.option("queues").map(str::parse) {
+            options = options.queues(fewer_queues(asked)?);
         }
         if self.session != 0 {
             options = options.session(self.session);
@@ -143,25 +100,13 @@ impl Saved {
         let _ = fs::remove_file(files::state(disk));
         let _ = fs::remove_file(Self::path(disk));
         // The worst that happens is that nobody gets this number.
-        let _ = self
-            .numbers()
-            .map(|options| options.release_session(self.session));
+        let _ = numbers(&self.wanted).map(|options| options.release_session(self.session));
     }
 
     /// Reserves its session's number, which nobody but the program that goes on with the disk gets.
     pub(crate) fn reserve(&self) -> Result<(), Error> {
-        let reserved = self.numbers()?.reserve_session(self.session);
+        let reserved = numbers(&self.wanted)?.reserve_session(self.session);
         Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)
-    }
-
-    /// Returns options that say where the numbers of sessions are.
-    fn numbers(&self) -> Result<Options, Error> {
-        let wanted = &self.wanted;
-        let options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
-        Ok(match wanted.option("state") {
-            Some(directory) => options.state(directory),
-            None => options,
-        })
     }
 
     /// Returns the disks of which there is one, in order.
@@ -171,22 +116,14 @@ impl Saved {
 }
 
 /// A lock that the program has that serves a disk, makes it, or removes what is left of it.
-pub(crate) struct Lock(#[expect(dead_code, reason = "it is held")] Flock<File>);
+pub(crate) struct Lock(#[expect(dead_code, reason = "it is held")] hcablk_volume_args::Lock);
 
 impl Lock {
-    /// Takes the lock of a disk; fails if another program has it. The file stays: were it removed, two could have a lock each.
+    /// Takes the lock of a disk; fails if another program has it.
     pub(crate) fn take(disk: u32) -> Result<Self, Error> {
-        fs::create_dir_all(FOLDER)?;
-        let path = Path::new(FOLDER).join(format!("{disk}.lock"));
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Self(lock)),
-            Err(_) => Err(format!("another program serves ublkb{disk}, or goes on with it").into()),
+        match hcablk_volume_args::Lock::take(&Path::new(FOLDER).join(format!("{disk}.lock")))? {
+            Some(lock) => Ok(Self(lock)),
+            None => Err(format!("another program serves ublkb{disk}, or goes on with it").into()),
         }
     }
 }
@@ -207,13 +144,6 @@ fn fewer_queues(asked: u8) -> Result<u8, Error> {
 fn processors(list: &str) -> Option<u32> {
     let highest = list.trim().rsplit([',', '-']).next()?;
     highest.parse::<u32>().ok()?.checked_add(1)
-}
-
-fn key(file: &str) -> Result<Key, Error> {
-    let path = format!("{KEYS}/{file}");
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let first = text.lines().next().unwrap_or("");
-    Ok(first.parse().map_err(|error| format!("{path}: {error}"))?)
 }
 
 #[cfg(test)]

@@ -18,14 +18,7 @@ use hcablk::{
     user::files::{self, Failed, Wanted},
 };
 use libhcablk::Failure;
-use std::{
-    env, fs,
-    os::{
-        linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr, UnixDatagram},
-    },
-    process::ExitCode,
-};
+use std::{fs, process::ExitCode};
 
 /// The exit code by which the unit is not started again.
 const FOR_GOOD: u8 = 2;
@@ -119,19 +112,7 @@ fn begun(saved: &Saved, mut known: Disk) -> Result<(), Error> {
 
 /// Tells systemd that the disk is there.
 pub(crate) fn is_ready(device: &str) {
-    let Some(place) = env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    let text = format!("READY=1\nSTATUS=Serving {device}");
-    let send = || {
-        let place = place.to_string_lossy();
-        let address = match place.strip_prefix('@') {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(place.as_ref())?,
-        };
-        UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address)
-    };
-    if let Err(error) = send() {
+    if let Err(error) = hcablk_volume_args::notify_ready(&format!("Serving {device}")) {
         eprintln!("hcablk-ublk: systemd cannot be told that the disk is there: {error}");
     }
 }

@@ -4,7 +4,7 @@
 
 use super::TAG;
 use crate::proto::message::{
-    AdminOp, AdminRequest, AdminResponse, AtomicWrites, Status, VolumeLimits, VolumeState,
+    AdminOp, AdminRequest, AdminResponse, AtomicWrites, Handle, Status, VolumeLimits, VolumeState,
     ADMIN_RESPONSE_LEN, LIMITS_RESPONSE_LEN, REQUEST_LEN,
 };
 
@@ -32,12 +32,9 @@ fn limits() -> VolumeLimits {
 
 fn told(limits: VolumeLimits) -> AdminResponse {
     AdminResponse {
-        tag: TAG,
-        status: Status::Ok,
         volume: Some(STATE),
         limits: Some((0x0403_0201, limits)),
-        portals: None,
-        reservation: None,
+        ..AdminResponse::bare(TAG, Status::Ok)
     }
 }
 
@@ -46,6 +43,7 @@ fn a_watch_says_which_generation_it_knows() {
     for generation in [0, 1, u32::MAX] {
         let request = AdminRequest {
             tag: TAG,
+            volume: Handle::FIRST,
             op: AdminOp::Watch {
                 known: STATE,
                 flushes: false,
@@ -58,7 +56,7 @@ fn a_watch_says_which_generation_it_knows() {
             [&[0b1_0111, 0, 0, 0], &generation.to_le_bytes()[..]].concat()
         );
         assert_eq!(AdminRequest::decode(&good), Some(request));
-        for at in (1..4).chain(24..REQUEST_LEN) {
+        for at in (1..2).chain(24..REQUEST_LEN) {
             let mut bad = good;
             bad[at] = 1;
             assert_eq!(AdminRequest::decode(&bad), None, "reserved byte {at}");

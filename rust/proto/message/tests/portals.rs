@@ -3,13 +3,14 @@
 //! The request by which an initiator is told that the target's portals are others, and its answer.
 
 use super::TAG;
-use crate::proto::message::{AdminOp, AdminRequest, AdminResponse, Status, VolumeState};
+use crate::proto::message::{AdminOp, AdminRequest, AdminResponse, Handle, Status, VolumeState};
 
 #[test]
 fn a_request_says_which_generation_is_known() {
     for known in [0, 1, u32::MAX] {
         let request = AdminRequest {
             tag: TAG,
+            volume: Handle::FIRST,
             op: AdminOp::Portals { known },
         };
         let good = request.encode();
@@ -27,12 +28,8 @@ fn a_request_says_which_generation_is_known() {
 #[test]
 fn an_answer_tells_a_generation_and_nothing_else() {
     let told = |portals| AdminResponse {
-        tag: TAG,
-        status: Status::Ok,
-        volume: None,
-        limits: None,
         portals,
-        reservation: None,
+        ..AdminResponse::bare(TAG, Status::Ok)
     };
     let good = told(Some(0x0403_0201)).encode().to_vec();
     assert_eq!(good[12..16], [1, 2, 3, 4]);

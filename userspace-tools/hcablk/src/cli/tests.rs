@@ -133,3 +133,15 @@ fn wrong_usage_beyond_the_parser() {
         assert_eq!(error.kind.exit_code(), 2, "{line}");
     }
 }
+
+#[test]
+fn what_follows_bench_is_for_its_program() {
+    let line = ["hcablk", "bench", "selftest", "--help", "--drive", "/dev/x"];
+    let Command::Bench(args) = Cli::parse_from(line).command else {
+        panic!("{line:?}");
+    };
+    assert_eq!(args.words, line[2..]);
+    assert!(
+        matches!(Cli::parse_from(["hcablk", "bench", "--help"]).command, Command::Bench(args) if args.words == ["--help"])
+    );
+}

@@ -14,6 +14,7 @@ pub(super) const OPTIONS: &[(&str, &str, &str)] = &[
     ("queue_depth", "queue-depth", "128"),
     ("connect_timeout", "connect-timeout", "10"),
     ("ctrl_loss_tmo", "ctrl-loss-tmo", "600"),
+    ("fast_io_fail_tmo", "fast-io-fail-tmo", "-1"),
     ("keep_alive_tmo", "keep-alive-tmo", "5"),
     ("reconnect_delay", "reconnect-delay", "1"),
     ("small_read", "small-read", "8192"),
@@ -40,6 +41,7 @@ pub(crate) fn refusal(attribute: &str, value: &str) -> Option<String> {
     let number: i64 = value.parse().ok()?;
     let bounds = match attribute {
         "queues" => 1..=127,
+        "fast_io_fail_tmo" => -1..=604_800,
         "small_read" => 0..=8192,
         "eager_write" => 0..=65536,
         _ => return None,
@@ -117,6 +119,8 @@ mod tests {
         );
         assert_eq!(refusal("queues", "127"), None);
         assert_eq!(refusal("ctrl_loss_tmo", "-1"), None);
+        assert_eq!(refusal("fast_io_fail_tmo", "-1"), None);
+        assert!(refusal("fast_io_fail_tmo", "604801").is_some());
     }
 
     #[test]
@@ -126,5 +130,15 @@ mod tests {
             option,
             Some(("ctrl-loss-tmo".to_owned(), "4294967295".to_owned()))
         );
+    }
+
+    #[test]
+    fn requests_of_a_lost_disk_fail_when_the_user_says() {
+        for value in ["-1", "0", "5"] {
+            assert_eq!(
+                option("fast_io_fail_tmo", value),
+                Some(("fast-io-fail-tmo".to_owned(), value.to_owned()))
+            );
+        }
     }
 }

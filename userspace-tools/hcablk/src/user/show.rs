@@ -239,7 +239,10 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
             u32::MAX => -1,
             seconds => seconds.into(),
         },
-        fast_io_fail_tmo: -1,
+        fast_io_fail_tmo: wanted
+            .and_then(|wanted| settings::attribute(wanted, "fast_io_fail_tmo"))
+            .and_then(|seconds| seconds.parse().ok())
+            .unwrap_or(-1),
         keep_alive_tmo: number("keep-alive-tmo"),
         remote_invalidate: number("remote-invalidate") == 1,
         small_read: number("small-read"),

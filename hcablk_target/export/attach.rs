@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a volume is attached to a session: whether it may be, and what is waited for before.
+//!
+//! An admin queue pair that is asked for a volume answers when that is decided, which may wait for
+//! what is left of an older attachment of the same disk, and so for a drive. So it is done on the
+//! workqueue on which connections come up. A request waits as long as its session lives, at most.
+
+use super::{
+    admission::{
+        decide,
+        Decision, //
+    },
+    connect::refusal::Refusal,
+    keys::Proven,
+    registry::{
+        DriveWaiter,
+        Pending,
+        Registry, //
+    },
+    volume::Volume, //
+};
+use crate::{
+    drive::write_errors::WriteErrorsUse,
+    session::{
+        attachment::{
+            Attachment,
+            Exported, //
+        },
+        end_reason::EndReason,
+        Session, //
+    },
+};
+use hcablk_core::{
+    proto::{
+        connect::{
+            Geometry,
+            Reason,
+            Request, //
+        },
+        message::{
+            Attach,
+            Attached,
+            Tag, //
+        },
+        ADMIN_QUEUE,
+        DEPTH_MAX,
+        VERSION_OF_HOST, //
+    },
+    report::broken::keep,
+    sync::defer::without_io,
+    system::{
+        errno,
+        may_print,
+        Lines, //
+    },
+};
+use kernel::{
+    impl_has_work,
+    prelude::*,
+    sync::Arc,
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+/// Attachments that a host may have on one volume. One for each path of each of its disks is usual.
+const ATTACHED_PER_HOST: usize = 16;
+
+/// How long a request waits for the end of an older attachment: as long as an initiator may wait
+/// for an answer, in milliseconds.
+const WAIT_MS: u32 = 600_000;
+/// How often it is looked whether the initiator still does, in milliseconds.
+const LOOK_MS: u32 = 500;
+
+pub(super) const WITHDRAWN: Refusal = Refusal::new(
+    Reason::Withdrawn,
+    "the volume was just withdrawn, or its drive has no size",
+);
+
+const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
+
+impl Registry {
+    /// Refuses a request if its host has too many attachments of `volume`, before anything is made;
+    /// what counts is looked at when one is listed.
+    pub(super) fn check_count(
+        &self,
+        request: &Request,
+        volume: &Arc<Volume>,
+    ) -> Result<(), Refusal> {
+        match self.attachments_of(request.host, volume) >= ATTACHED_PER_HOST {
+            true => Err(Refusal::TOO_MANY),
+            false => Ok(()),
+        }
+    }
+
+    /// Attaches `volume` to `session` as `request` asks, and lists it; `None` if there are sessions
+    /// of another instance of its host by then: that is to be decided about again. May sleep.
+    pub(super) fn attach(
+        &self,
+        session: &Arc<Session>,
+        volume: &Arc<Volume>,
+        (exported, write_errors): (Exported, WriteErrorsUse),
+        request: &Request,
+        proven: Proven,
+    ) -> Result<Option<Arc<Attachment>>, Refusal> {
+        // Until it has ended if it is not listed: what it ends on goes with the volume.
+        let _open = exported.backing.clone();
+        let attachment = Attachment::new(session, volume.clone(), exported, write_errors, request)
+            .map_err(|e| match e {
+                EIO => ENDED,
+                _ => Refusal::NO_MEMORY,
+            })?;
+        let listed = self.add_attachment(&attachment, volume, request, ATTACHED_PER_HOST);
+        // Whoever withdraws the volume or forbids the host ends the attachments that are listed:
+        // look again now that this one is.
+        let (now, _) = self.admission(volume, request, proven);
+        let allowed = now.is_open();
+        let same_backing = match (volume.backing(), attachment.backing()) {
+            (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
+            _ => false,
+        };
+        if listed.is_ok() && allowed && same_backing {
+            return Ok(Some(attachment));
+        }
+        attachment.end(match listed {
+            Ok(()) => EndReason::Withdrawn,
+            Err(_) => EndReason::Second,
+        });
+        match listed {
+            // The volume was withdrawn, or the host forbidden or evicted: that is found then.
+            Ok(()) if !allowed => Ok(None),
+            Ok(()) => Err(WITHDRAWN),
+            Err(EBUSY | ENODEV) => Ok(None),
+            Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
+            Err(EMFILE) => Err(Refusal::TOO_MANY),
+            Err(e) if e == errno::estale() => Err(Refusal::new(
+                Reason::StaleEpoch,
+                "it was fenced, or comes after a newer epoch of its disk",
+            )),
+            Err(_) => Err(Refusal::NO_MEMORY),
+        }
+    }
+
+    /// Counts a request among those that wait for the drive of `volume`, of which each host and
+    /// each drive may have some.
+    pub(super) fn wait_for_drive_of(
+        &self,
+        request: &Request,
+        volume: Option<&Arc<Volume>>,
+    ) -> Result<DriveWaiter<'_>, Refusal> {
+        let file = |volume: &Arc<Volume>| volume.with_backing(|backing| backing.file().id());
+        let drive = volume.and_then(file);
+        self.wait_for_drive(request.host, drive)
+            .map_err(|_| Refusal::CROWD)
+    }
+
+    /// Waits until nothing is left of the attachments of the host's other instances on the volume
+    /// that end, as [`wait_for`].
+    pub(super) fn wait_for_other_instances(
+        &self,
+        request: &Request,
+        is_lost: impl Fn() -> bool,
+    ) -> Result<(), Refusal> {
+        let other = |attachment: &Attachment| attachment.is_of_other_instance(request);
+        while let Some(attachment) = self.ending_attachment(other) {
+            wait_for(|ms| attachment.has_ended_within(ms), &is_lost)?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until something older `has_ended`, of which that tells whether it has within so many
+/// milliseconds, unless the initiator `is_lost` that waits for us.
+pub(super) fn wait_for(
+    has_ended: impl Fn(u32) -> bool,
+    is_lost: impl Fn() -> bool,
+) -> Result<(), Refusal> {
+    for _ in 0..WAIT_MS / LOOK_MS {
+        let ended = has_ended(LOOK_MS);
+        if is_lost() {
+            return Err(Refusal::new(
+                Reason::StaleEpoch,
+                "it has not waited for the end of its older session",
+            ));
+        }
+        if ended {
+            return Ok(());
+        }
+    }
+    Err(Refusal::new(
+        Reason::StaleEpoch,
+        "the drive has not finished what it had begun for its older session",
+    ))
+}
+
+/// A request to attach a volume that waits for its turn.
+#[pin_data]
+pub(crate) struct Attaching {
+    registry: Arc<Registry>,
+    session: Counted,
+    tag: Tag,
+    attach: Attach,
+    _pending: Pending,
+    #[pin]
+    work: Work<Attaching>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Attaching { self.work }
+}
+
+/// A session for which a volume is to be attached, which does not end meanwhile for having none.
+struct Counted(Arc<Session>);
+
+impl core::ops::Deref for Counted {
+    type Target = Arc<Session>;
+
+    fn deref(&self) -> &Arc<Session> {
+        &self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.count_attaching(true);
+    }
+}
+
+/// Begins to attach a volume to `session`, as request `tag` of its admin queue pair asks. Fails
+/// with `ENOMEM`, and with `EBUSY` if too many requests wait. May sleep, but waits for nothing.
+pub(crate) fn begin(
+    registry: &Arc<Registry>,
+    session: &Arc<Session>,
+    tag: Tag,
+    attach: Attach,
+) -> Result {
+    let pending = registry.wait_in_line()?;
+    session.count_attaching(false);
+    let counted = Counted(session.clone());
+    let attaching = Arc::pin_init(
+        pin_init!(Attaching {
+            registry: registry.clone(),
+            session: counted,
+            tag,
+            attach,
+            _pending: pending,
+            work <- new_work!("hcablk_target::Attaching"),
+        }),
+        GFP_KERNEL,
+    )?;
+    registry.while_open(|| {
+        // It was never queued, so it is not queued twice.
+        if let Err(attaching) = registry.connect_work().enqueue(attaching) {
+            keep(attaching, "a request for a volume was queued already");
+        }
+    })
+}
+
+impl Attaching {
+    /// Returns the connection request by which a session of this volume alone would begin.
+    fn request(&self) -> Request {
+        let Attach {
+            volume,
+            disk,
+            epoch,
+            resume,
+        } = self.attach;
+        Request {
+            version_min: VERSION_OF_HOST,
+            version_max: VERSION_OF_HOST,
+            depth: DEPTH_MAX,
+            queue: ADMIN_QUEUE,
+            replace: false,
+            queues: self.session.queue_count(),
+            resume,
+            largest: self.session.largest(),
+            session: disk,
+            epoch,
+            host: self.session.host(),
+            volume: Some(volume),
+        }
+    }
+
+    fn carry_out(&self) {
+        let request = self.request();
+        let outcome = self.attach(&request).map_err(|refusal| {
+            if may_print(Lines::Refusals) {
+                pr_warn!(
+                    "refused {} for volume {}: {refusal}\n",
+                    request.host,
+                    self.attach.volume
+                );
+            }
+            refusal.reason()
+        });
+        self.session.answer_attach(self.tag, outcome);
+    }
+
+    fn attach(&self, request: &Request) -> Result<Attached, Refusal> {
+        let (attachment, volume) = self.find(request)?;
+        // As above.
+        let _open = attachment.backing();
+        let proven = self.session.proven();
+        // Not before: who is refused leaves its host's instances as they are.
+        if !self.registry.enter(&attachment, &volume, (request, proven)) {
+            attachment.end(EndReason::Second);
+            return Err(ENDED);
+        }
+        if attachment.publish().is_err() {
+            attachment.end(EndReason::Second);
+            return Err(Refusal::NO_MEMORY);
+        }
+        let geometry = attachment.geometry();
+        let (id, epoch, host) = (request.session.0, request.epoch.0, request.host);
+        if may_print(Lines::Begins) {
+            pr_info!("{volume}: disk {id:016x} of {host} attached, epoch {epoch}\n");
+        }
+        Ok(Attached {
+            handle: attachment.handle(),
+            geometry: Geometry {
+                read_only: attachment.began_read_only(),
+                max_transfer: self.session.largest(),
+                ..*geometry
+            },
+            id: volume.wwid(),
+            instance: attachment.write_errors().instance(),
+        })
+    }
+
+    /// Attaches the volume once nothing is in the way.
+    fn find(&self, request: &Request) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
+        let (registry, proven) = (&self.registry, self.session.proven());
+        let is_lost = || self.session.is_ending();
+        loop {
+            if is_lost() {
+                return Err(ENDED);
+            }
+            let (view, found) = registry.view(request, proven);
+            match (decide(request, &view), found.volume, found.attachment) {
+                (Decision::Begin, Some(volume), _) => {
+                    registry.check_count(request, &volume)?;
+                    let exported = volume.export().ok_or(WITHDRAWN)?;
+                    if exported.backing.wants_peers() || !exported.backing.bears_change() {
+                        return Err(Refusal::new(
+                            Reason::OwnSession,
+                            "its memory or its data cannot share a session with other volumes",
+                        ));
+                    }
+                    let write_errors = exported
+                        .records
+                        .begin(request, &exported.backing)
+                        .map_err(Refusal::of_session)?;
+                    let what = (exported, write_errors);
+                    let attached =
+                        registry.attach(&self.session, &volume, what, request, proven)?;
+                    if let Some(attachment) = attached {
+                        return Ok((attachment, volume));
+                    }
+                }
+                (Decision::Supersede, Some(volume), _) => {
+                    let _waits = registry.wait_for_drive_of(request, Some(&volume))?;
+                    registry.supersede(&volume, request, proven);
+                    registry.wait_for_other_instances(request, is_lost)?;
+                }
+                (Decision::Replace, volume, Some(old)) => {
+                    let _waits = registry.wait_for_drive_of(request, volume.as_ref())?;
+                    old.end(EndReason::Replaced);
+                    wait_for(|ms| old.has_ended_within(ms), is_lost)?;
+                }
+                (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
+                    let why =
+                        "its session does not prove who it is, which the volume demands of it";
+                    return Err(Refusal::new(reason, why));
+                }
+                (Decision::Refuse(reason), ..) => return Err(Refusal::not_admitted(reason)),
+                _ => return Err(Refusal::NO_MEMORY),
+            }
+        }
+    }
+}
+
+impl WorkItem for Attaching {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        without_io(|| this.carry_out());
+    }
+}

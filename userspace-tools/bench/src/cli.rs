@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{value_parser, Args, Parser, Subcommand, ValueEnum};
+
+/// Measure hcablk on your own machines, and prove an HCA with it
+///
+/// An experiment runs on the client, and starts its other part on the target by ssh. Without --ssh and --through this machine has
+/// both parts. It exports the drive that --drive names on the target as a volume of its own, connects, measures or verifies, and
+/// leaves both machines as they were, also after ^C or an error.
+///
+/// Each experiment leaves a folder with one page (index.html, which needs nothing else), its numbers (result.json), and what both
+/// machines are. The first line of the page says whether the times on it are real, or an emulator's.
+#[derive(Debug, Parser)]
+#[command(name = "hcablk-bench", version, max_term_width = 100, after_long_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Which experiment
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hcablk bench selftest --ssh target --address 10.0.0.1 --drive /dev/nvme1n1
+  hcablk bench selftest --ssh target --address 10.0.0.1 --drive /dev/nvme1n1 --minutes 60 --disruptive
+  hcablk bench local-remote --ssh target --address 10.0.0.1 --drive /dev/nvme0n1 --read-only
+  hcablk bench interference --ssh target --address 10.0.0.1 --drive /dev/nvme1n1
+
+Exit codes: 0 done, and for selftest no check failed; 1 failed; 2 wrong usage, or the drive cannot be used; 5 another run is
+under way, or the output is there already; 6 the target's part was not reached; 130 interrupted.";
+
+/// An experiment.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure bandwidth and latency by request size and depth: hcablk in its modes, nvme-rdma, NBD and the local drive
+    LocalRemote(LocalRemoteArgs),
+    /// Measure what a computation on the target loses while the target serves, and what serving loses
+    Interference(InterferenceArgs),
+    /// Check on two machines all that an HCA has to do for hcablk, and propose settings for it
+    ///
+    /// One line for each check: pass, fail, or not possible here and why. Checks write to the drive and read again, in every shape
+    /// and over every way that data can take; counters prove which way was taken.
+    Selftest(SelftestArgs),
+    /// Write the man pages
+    #[command(hide = true)]
+    Man {
+        /// The folder to write to; made if it is missing
+        folder: PathBuf,
+    },
+}
+
+/// The part of a machine in an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Connects, coordinates and reports.
+    Client,
+    /// Serves the client's part over standard input and output.
+    Target,
+}
+
+/// What all experiments take.
+#[derive(Args, Debug)]
+pub(crate) struct Common {
+    /// The part of this machine: client, or target, which serves the client's requests over standard input and output and is what
+    /// --ssh and --through start
+    #[arg(long, value_enum, default_value_t = Role::Client)]
+    pub(crate) role: Role,
+
+    /// Start the target's part on this host by ssh, which must need no password
+    #[arg(long, value_name = "HOST", conflicts_with = "through")]
+    pub(crate) ssh: Option<String>,
+
+    /// Start the target's part by this command, whose words blanks separate: its standard input and output must be those of
+    /// `hcablk-bench selftest --role target` there
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) through: Option<String>,
+
+    /// The target's address in the RDMA network
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) address: Option<IpAddr>,
+
+    /// The scratch drive on the target: what is on it is lost. One that is in use, or on which blkid finds a signature, is refused
+    #[arg(long, value_name = "PATH")]
+    pub(crate) drive: Option<String>,
+
+    /// The folder to make for the page and the numbers [default: hcablk-EXPERIMENT]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Print the numbers as JSON in place of text
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Use this many bytes of the drive, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = value_parser!(u64).range(32..))]
+    pub(crate) span: u64,
+
+    /// The PCI device whose memory mode p2p uses, as `lspci -D` names it
+    #[arg(long, value_name = "ADDRESS", default_value = "auto")]
+    pub(crate) provider: String,
+}
+
+/// Arguments of `local-remote`.
+#[derive(Args, Debug)]
+pub(crate) struct LocalRemoteArgs {
+    /// What all experiments take
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// Measure reads only; the drive may have a signature then
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Sizes of requests in bytes
+    #[arg(long, value_delimiter = ',', default_value = "4096,16384,65536,262144,1048576,4194304",
+        value_parser = value_parser!(u64).range(512..=16_777_216))]
+    pub(crate) sizes: Vec<u64>,
+
+    /// Requests at a time
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = value_parser!(u32).range(1..=1024))]
+    pub(crate) depths: Vec<u32>,
+
+    /// Measure each point for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+
+    /// Only these: local, direct, whole, cached, p2p, nvme-rdma, nbd
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
+/// Arguments of `interference`.
+#[derive(Args, Debug)]
+pub(crate) struct InterferenceArgs {
+    /// What all experiments take
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// The size of requests in bytes
+    #[arg(long, default_value_t = 1_048_576, value_parser = value_parser!(u64).range(512..=16_777_216))]
+    pub(crate) size: u64,
+
+    /// Requests at a time
+    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: u32,
+
+    /// Measure each for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+
+    /// Threads of the target's computation; 0: one for each processor
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// Arguments of `selftest`.
+#[derive(Args, Debug)]
+pub(crate) struct SelftestArgs {
+    /// What all experiments take
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// Only these checks; --list shows their names
+    #[arg(long, value_delimiter = ',', value_name = "CHECK")]
+    pub(crate) only: Vec<String>,
+
+    /// List the checks and end
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Write and verify for so long at the end; 0: not
+    #[arg(long, default_value_t = 0)]
+    pub(crate) minutes: u64,
+
+    /// Do also what disturbs others: take the client's network port down for some seconds
+    #[arg(long)]
+    pub(crate) disruptive: bool,
+
+    /// Requests by which a check sees which way data takes
+    #[arg(long, default_value_t = 32, value_parser = value_parser!(u64).range(4..=4096))]
+    pub(crate) requests: u64,
+
+    /// Megabytes that each load writes and verifies
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) load: u64,
+
+    /// What the shapes that are tried by chance begin with
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `local-remote`: bandwidth and latency by request size and depth, of hcablk in its modes beside nvme-rdma, NBD over TCP and
+//! the drive itself.
+
+use std::process::ExitCode;
+
+use hcablk::error::{Error, Kind, Result};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::LocalRemoteArgs;
+use crate::fio::{Job, Measured, Until};
+use crate::lab::{Counters, Export, Lab};
+use crate::page::{bytes, Curve, Page};
+use crate::report::{self, Report};
+use crate::rivals;
+use crate::stop::Stop;
+
+/// The ways to the drive that are measured, and what each is.
+const WAYS: [(&str, &str); 7] = [
+    ("local", "the drive itself, on the target"),
+    ("direct", "hcablk, mode direct, large requests in chunks"),
+    ("whole", "hcablk, mode direct, each request as a whole"),
+    ("cached", "hcablk through the target's page cache"),
+    ("p2p", "hcablk, mode p2p: peer-to-peer DMA"),
+    ("nvme-rdma", "Linux's NVMe over RDMA"),
+    ("nbd", "NBD over TCP, a copy in user space"),
+];
+
+/// One measured point.
+#[derive(Serialize)]
+struct Point {
+    way: &'static str,
+    direction: &'static str,
+    size: u64,
+    depth: u32,
+    #[serde(flatten)]
+    measured: Measured,
+    /// What hcablk counted for it, the client and the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted: Option<(Counters, Counters)>,
+}
+
+/// What was not measured, and why.
+#[derive(Serialize)]
+struct LeftOut {
+    way: &'static str,
+    why: String,
+}
+
+/// Runs the experiment.
+pub(crate) fn run(args: &LocalRemoteArgs, stop: &Stop) -> Result<ExitCode> {
+    if let Some(unknown) = args
+        .only
+        .iter()
+        .find(|name| !WAYS.iter().any(|(way, _)| way == name))
+    {
+        let names = WAYS.map(|(way, _)| way).join(", ");
+        return Err(Error::new(
+            Kind::Usage,
+            format!("there is no way {unknown} to the drive; there are {names}"),
+        ));
+    }
+    report::with_lab(
+        &args.common,
+        "local-remote",
+        !args.read_only,
+        stop,
+        |lab, report| {
+            measure(args, lab, report)?;
+            Ok(ExitCode::SUCCESS)
+        },
+    )
+}
+
+fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()> {
+    let mut points = Vec::new();
+    let mut left_out = Vec::new();
+    for (way, what) in WAYS {
+        if !args.only.is_empty() && !args.only.iter().any(|name| name == way) {
+            continue;
+        }
+        if !args.common.json {
+            println!("{way}: {what}");
+        }
+        let notes = (lab.client.noted()?, lab.target.noted()?);
+        match set_up(lab, way) {
+            Ok(disk) => measure_way(args, lab, way, &disk, &mut points)?,
+            // What cannot be set up here is said; a measurement that fails is a failure.
+            Err(error) if error.kind != Kind::Interrupted => {
+                if !args.common.json {
+                    println!("  left out: {}", error.message);
+                }
+                left_out.push(LeftOut {
+                    way,
+                    why: error.message,
+                });
+            }
+            Err(error) => return Err(error),
+        }
+        lab.unexport()?;
+        lab.client.undo(notes.0)?;
+        lab.target.undo(notes.1)?;
+    }
+    if points.is_empty() {
+        let why: Vec<String> = left_out
+            .iter()
+            .map(|one| format!("{}: {}", one.way, one.why))
+            .collect();
+        return Err(Error::new(
+            Kind::Failed,
+            format!("nothing could be measured ({})", why.join("; ")),
+        ));
+    }
+    let mut result = report::head(lab, "local-remote");
+    result["points"] = json!(points);
+    result["left_out"] = json!(left_out);
+    report.write_json("result.json", &result)?;
+    report.write("index.html", &page(lab, args, &points, &left_out)?)?;
+    if args.common.json {
+        println!("{result}");
+    }
+    Ok(())
+}
+
+/// Sets a way up, and returns the disk; that of `local` is on the target.
+fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
+    let export = match way {
+        "local" => return Ok(lab.path.clone()),
+        "nvme-rdma" => return rivals::nvme_rdma(lab),
+        "nbd" => return rivals::nbd(lab),
+        "whole" => Export {
+            chunk_kib: 0,
+            ..Export::of("direct")
+        },
+        mode => Export::of(mode),
+    };
+    if way == "p2p" {
+        return p2p(lab);
+    }
+    lab.export(&export)?;
+    lab.connect(&[])
+}
+
+/// Sets up mode p2p; fails if the data would go by RAM all the same.
+pub(crate) fn p2p(lab: &mut Lab) -> Result<String> {
+    lab.export(&Export::of("p2p"))?;
+    let disk = lab.connect(&[])?;
+    let how = peers(lab)?;
+    if how.is_empty() {
+        let why = "no PCI device lends memory that the drive and the RDMA device reach (`hcablk check` on the target says more)";
+        return Err(Error::new(Kind::Setup, why));
+    }
+    Ok(disk)
+}
+
+/// Returns how the queue pairs of the volume reach peer memory: `direct` or `bounce` for each.
+pub(crate) fn peers(lab: &mut Lab) -> Result<Vec<String>> {
+    let path = format!(
+        "/sys/kernel/config/hcablk_target/volumes/{}/peers",
+        crate::lab::NAME
+    );
+    let text: String = lab.target.ask(crate::worker::Ask::Read { path })?;
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split(' ').nth(5).map(str::to_owned))
+        .collect())
+}
+
+fn measure_way(
+    args: &LocalRemoteArgs,
+    lab: &mut Lab,
+    way: &'static str,
+    disk: &str,
+    points: &mut Vec<Point>,
+) -> Result<()> {
+    let is_ours = !matches!(way, "local" | "nvme-rdma" | "nbd");
+    for (direction, pattern) in [("read", "randread"), ("write", "randwrite")] {
+        if args.read_only && direction == "write" {
+            continue;
+        }
+        for &size in &args.sizes {
+            for &depth in &args.depths {
+                let before = if is_ours { Some(lab.counters()?) } else { None };
+                let job = Job::new(
+                    disk,
+                    pattern,
+                    size,
+                    depth,
+                    Until::Seconds(args.seconds),
+                    lab.span,
+                );
+                let node = if way == "local" {
+                    &mut lab.target
+                } else {
+                    &mut lab.client
+                };
+                let load = job.run(node)?;
+                let measured = if direction == "read" {
+                    load.read
+                } else {
+                    load.write
+                };
+                let counted = match before {
+                    Some((client, target)) => {
+                        let after = lab.counters()?;
+                        Some((grown(&client, &after.0), grown(&target, &after.1)))
+                    }
+                    None => None,
+                };
+                if !args.common.json {
+                    println!(
+                        "  {direction:5} {:>8} depth {depth:<3} {:>9.1} MB/s {:>10.1} µs",
+                        bytes(size),
+                        measured.bytes_per_second / 1e6,
+                        measured.mean_ns / 1e3
+                    );
+                }
+                points.push(Point {
+                    way,
+                    direction,
+                    size,
+                    depth,
+                    measured,
+                    counted,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns by how much counters grew, without those that did not.
+pub(crate) fn grown(before: &Counters, after: &Counters) -> Counters {
+    let grown = after
+        .iter()
+        .map(|(name, value)| (name.clone(), value - before.get(name).unwrap_or(&0)));
+    grown.filter(|(_, value)| *value != 0).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes and counts of a plot")]
+fn page(
+    lab: &Lab,
+    args: &LocalRemoteArgs,
+    points: &[Point],
+    left_out: &[LeftOut],
+) -> Result<String> {
+    let mut page = Page::new("hcablk: local and remote", &report::times(lab));
+    page.table(&report::MACHINES, &report::machines(lab));
+    page.paragraph(&format!(
+        "Each point: fio, random requests of one size, without the page cache of the machine that issues them, for {} s; \
+         {} MiB of the drive {}.",
+        args.seconds,
+        lab.span >> 20,
+        lab.path
+    ));
+    page.table(
+        &["way", "what it is"],
+        &WAYS.map(|(way, what)| vec![way.to_owned(), what.to_owned()]),
+    );
+    if !left_out.is_empty() {
+        page.heading("Left out");
+        let rows: Vec<Vec<String>> = left_out
+            .iter()
+            .map(|one| vec![one.way.to_owned(), one.why.clone()])
+            .collect();
+        page.table(&["way", "why"], &rows);
+    }
+    for direction in ["read", "write"] {
+        for &depth in &args.depths {
+            let curves = |y: &dyn Fn(&Measured) -> f64| -> Vec<Curve> {
+                let of = |way: &str| -> Vec<(f64, f64)> {
+                    points
+                        .iter()
+                        .filter(|point| {
+                            point.way == way && point.direction == direction && point.depth == depth
+                        })
+                        .map(|point| (point.size as f64, y(&point.measured)))
+                        .collect()
+                };
+                let curves = WAYS.iter().map(|(way, _)| Curve {
+                    name: (*way).to_owned(),
+                    points: of(way),
+                });
+                curves.filter(|curve| !curve.points.is_empty()).collect()
+            };
+            let bandwidth = curves(&|measured| measured.bytes_per_second / 1e6);
+            if bandwidth.is_empty() {
+                continue;
+            }
+            page.heading(&format!("{direction}s, {depth} at a time"));
+            page.plot(&format!("bandwidth of {direction}s"), "MB/s", &bandwidth)?;
+            page.plot(
+                &format!("latency of {direction}s, mean"),
+                "µs",
+                &curves(&|measured| measured.mean_ns / 1e3),
+            )?;
+        }
+    }
+    page.heading("What hcablk counted, for each request");
+    page.paragraph("Counts are real on an emulator, too. RAM: bytes that crossed the target's memory for each byte served.");
+    let rows: Vec<Vec<String>> = points.iter().filter_map(counted_row).collect();
+    page.table(
+        &[
+            "way",
+            "direction",
+            "size",
+            "depth",
+            "work requests",
+            "doorbells",
+            "interrupts",
+            "registrations",
+            "chunks",
+            "RAM",
+        ],
+        &rows,
+    );
+    Ok(page.finish())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ratios of counts")]
+fn counted_row(point: &Point) -> Option<Vec<String>> {
+    let (client, target) = point.counted.as_ref()?;
+    let of = |counters: &Counters, name: &str| counters.get(name).copied().unwrap_or(0) as f64;
+    let requests = (of(target, "reads") + of(target, "writes")).max(1.0);
+    let both = |name: &str| format!("{:.2}", (of(client, name) + of(target, name)) / requests);
+    Some(vec![
+        point.way.to_owned(),
+        point.direction.to_owned(),
+        bytes(point.size),
+        point.depth.to_string(),
+        both("work_requests"),
+        both("doorbells"),
+        both("events"),
+        both("registrations"),
+        format!("{:.2}", of(target, "chunks") / requests),
+        format!("{:.2}", ram_ratio(target)),
+    ])
+}
+
+/// Returns how often each byte that was served crossed the target's memory.
+#[expect(clippy::cast_precision_loss, reason = "a ratio of counts")]
+pub(crate) fn ram_ratio(target: &Counters) -> f64 {
+    let of = |name: &str| target.get(name).copied().unwrap_or(0) as f64;
+    of("ram_bytes") / (of("read_bytes") + of("written_bytes")).max(1.0)
+}

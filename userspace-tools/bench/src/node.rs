@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A machine that takes part in an experiment: this one, or one behind a pipe.
+//!
+//! The pipe carries a JSON object in each line: `{"ask": …}` one way, `{"ok": …}` or `{"error": …}` the other, one answer for
+//! each line. When the pipe ends, the part behind it stops what it does and undoes what it has changed.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hcablk::error::{Error, Kind, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::stop::Stop;
+use crate::worker::{failure, Ask, Output, Step, Worker, COMMAND_SECONDS};
+
+/// How much longer than the work itself the way to the other part and back may take.
+const WAY: Duration = Duration::from_secs(60);
+/// How long the other part may take to undo what it has changed.
+const END: Duration = Duration::from_secs(300);
+
+/// The answer to a request.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Answer {
+    Ok(Value),
+    Error {
+        message: String,
+        advice: Option<String>,
+        usage: bool,
+        not_undone: Vec<String>,
+    },
+}
+
+impl Answer {
+    fn of(done: Result<Value>) -> Self {
+        match done {
+            Ok(value) => Self::Ok(value),
+            Err(error) => Self::Error {
+                usage: error.kind == Kind::Usage,
+                message: error.message,
+                advice: error.advice,
+                not_undone: error.not_undone,
+            },
+        }
+    }
+
+    fn result(self) -> Result<Value> {
+        match self {
+            Self::Ok(value) => Ok(value),
+            Self::Error {
+                message,
+                advice,
+                usage,
+                not_undone,
+            } => {
+                let mut error = Error::new(if usage { Kind::Usage } else { Kind::Failed }, message);
+                error.advice = advice;
+                error.not_undone = not_undone;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Serves requests from standard input until it ends, and then undoes what was changed for them.
+pub(crate) fn serve(stop: &Stop) -> Result<()> {
+    let (sender, lines) = channel();
+    let ended = stop.clone();
+    thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        ended.set();
+    });
+    let mut worker = Worker::new(stop);
+    while !stop.is_set() {
+        let line = match lines.recv_timeout(Duration::from_millis(200)) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        let done = serde_json::from_str(&line)
+            .map_err(|error| Error::new(Kind::Usage, format!("this is no request: {error}")))
+            .and_then(|ask| worker.ask(ask));
+        let text = serde_json::to_string(&Answer::of(done)).unwrap_or_default();
+        let mut out = std::io::stdout();
+        if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+            break;
+        }
+    }
+    worker.undo(0)
+}
+
+/// A machine that takes part.
+pub(crate) struct Node {
+    how: How,
+    stop: Stop,
+}
+
+enum How {
+    Here(Box<Worker>),
+    There(Pipe),
+}
+
+struct Pipe {
+    child: Child,
+    to: Option<ChildStdin>,
+    answers: Receiver<String>,
+}
+
+impl Node {
+    /// Makes this machine take part.
+    pub(crate) fn here(stop: &Stop) -> Self {
+        Self {
+            how: How::Here(Box::new(Worker::new(stop))),
+            stop: stop.clone(),
+        }
+    }
+
+    /// Starts the other part by a command that carries its standard input and output.
+    pub(crate) fn there(argv: &[String], stop: &Stop) -> Result<Self> {
+        let cannot = |why: String| {
+            Error::new(
+                Kind::Connection,
+                format!("cannot start the target's part ({}): {why}", argv.join(" ")),
+            )
+            .advise("This must work without a password, and hcablk-bench be installed there.")
+        };
+        let (name, arguments) = argv
+            .split_first()
+            .ok_or_else(|| cannot("no command".to_owned()))?;
+        // ^C in the terminal must not end what carries the requests that undo things.
+        let child = Command::new(name)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut child = child.map_err(|error| cannot(error.to_string()))?;
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        let (sender, answers) = channel();
+        if let Some(from) = from {
+            thread::spawn(move || {
+                for line in BufReader::new(from)
+                    .lines()
+                    .map_while(std::result::Result::ok)
+                {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(Self {
+            how: How::There(Pipe { child, to, answers }),
+            stop: stop.clone(),
+        })
+    }
+
+    /// Asks for something.
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, ask: Ask) -> Result<T> {
+        let value = match &mut self.how {
+            How::Here(worker) => worker.ask(ask)?,
+            How::There(pipe) => pipe.ask(&ask, &self.stop)?,
+        };
+        serde_json::from_value(value).map_err(|error| {
+            Error::new(
+                Kind::Failed,
+                format!("cannot understand an answer: {error}"),
+            )
+        })
+    }
+
+    /// Makes a change that these steps undo.
+    pub(crate) fn change(&mut self, step: Step, undo: Vec<Step>) -> Result<()> {
+        let text = match &step {
+            Step::Run { argv, .. } => argv.join(" "),
+            _ => String::new(),
+        };
+        let done: Value = self.ask(Ask::Do { step, undo })?;
+        match serde_json::from_value::<Output>(done) {
+            Ok(output) if output.status != 0 => Err(failure(&text, &output)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs a program to its end, however it ends.
+    pub(crate) fn run(&mut self, argv: &[String], seconds: u64) -> Result<Output> {
+        let step = Step::Run {
+            argv: argv.to_vec(),
+            seconds,
+        };
+        self.ask(Ask::Do {
+            step,
+            undo: Vec::new(),
+        })
+    }
+
+    /// Runs `hcablk` with these words and returns its JSON; it is undone by these steps.
+    pub(crate) fn hcablk(&mut self, words: &[&str], undo: Vec<Step>) -> Result<Value> {
+        let argv: Vec<String> = ["hcablk"]
+            .iter()
+            .chain(words)
+            .chain(&["--json"])
+            .map(|&word| word.to_owned())
+            .collect();
+        let step = Step::Run {
+            argv: argv.clone(),
+            seconds: COMMAND_SECONDS,
+        };
+        let output: Output = self.ask(Ask::Do { step, undo })?;
+        if output.status != 0 {
+            return Err(failure(&argv.join(" "), &output));
+        }
+        serde_json::from_str(&output.stdout).map_err(|error| {
+            Error::new(
+                Kind::Failed,
+                format!("{} prints no JSON: {error}", argv.join(" ")),
+            )
+        })
+    }
+
+    /// Undoes the last changes, down to this many notes.
+    pub(crate) fn undo(&mut self, down_to: usize) -> Result<()> {
+        self.ask(Ask::Undo { down_to })
+    }
+
+    /// Returns how many notes there are.
+    pub(crate) fn noted(&mut self) -> Result<usize> {
+        self.ask(Ask::Noted)
+    }
+
+    /// Undoes everything, whatever happened, and ends the other part.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        match &mut self.how {
+            How::Here(worker) => worker.undo(0),
+            How::There(pipe) => pipe.finish(),
+        }
+    }
+}
+
+impl Pipe {
+    fn ask(&mut self, ask: &Ask, stop: &Stop) -> Result<Value> {
+        let gone = || {
+            Error::new(Kind::Connection, "the target's part has ended")
+                .advise("What it had changed it undoes itself. Its messages are above.")
+        };
+        stop.check()?;
+        let limit = WAY
+            + match ask {
+                Ask::Do {
+                    step: Step::Run { seconds, .. },
+                    ..
+                } => Duration::from_secs(*seconds),
+                Ask::Undo { .. } => END,
+                _ => Duration::from_secs(COMMAND_SECONDS),
+            };
+        let text = serde_json::to_string(ask).map_err(|error| {
+            Error::new(Kind::Failed, format!("cannot encode a request: {error}"))
+        })?;
+        let to = self.to.as_mut().ok_or_else(gone)?;
+        writeln!(to, "{text}")
+            .and_then(|()| to.flush())
+            .map_err(|_| gone())?;
+        let begun = Instant::now();
+        loop {
+            match self.answers.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) => {
+                    let answer: Answer = serde_json::from_str(&line).map_err(|_| {
+                        Error::new(
+                            Kind::Connection,
+                            format!("what answers is not the target's part: {line}"),
+                        )
+                    })?;
+                    return answer.result();
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) => stop.check()?,
+            }
+            if begun.elapsed() > limit {
+                // Its answer would be taken for that to another request.
+                self.to = None;
+                return Err(Error::new(
+                    Kind::Connection,
+                    "the target's part does not answer",
+                ));
+            }
+        }
+    }
+
+    /// Ends the other part, which undoes what it has changed; it says itself what it cannot.
+    fn finish(&mut self) -> Result<()> {
+        self.to = None;
+        let begun = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => {
+                    let message = format!(
+                        "the target's part could not undo all that it had changed ({status})"
+                    );
+                    return Err(Error::new(Kind::Failed, message).advise("Its messages are above."));
+                }
+                Ok(None) if begun.elapsed() < END => thread::sleep(Duration::from_millis(20)),
+                _ => {
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    let message =
+                        "the target's part has not ended; what it had changed may be left";
+                    return Err(
+                        Error::new(Kind::Failed, message).advise("There: hcablk target list")
+                    );
+                }
+            }
+        }
+    }
+}

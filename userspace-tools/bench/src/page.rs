@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One self-contained HTML page: text, tables and plots, which need nothing from anywhere else.
+
+use std::fmt::Write as _;
+
+use hcablk::error::{Error, Kind, Result};
+use plotters::prelude::*;
+
+/// The points of one curve, and its name.
+pub(crate) struct Curve {
+    /// What the legend says.
+    pub(crate) name: String,
+    /// Its points, by x.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// A page that is being made.
+pub(crate) struct Page {
+    title: String,
+    body: String,
+}
+
+/// Makes text fit for HTML.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+const STYLE: &str = "body{font:16px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
+    .real,.unreal{padding:.6rem 1rem;border-left:.4rem solid #2a7;background:#efe;font-weight:600}\
+    .unreal{border-color:#c60;background:#fff4e5}table{border-collapse:collapse;margin:1rem 0}\
+    td,th{border:1px solid #ccc;padding:.25rem .6rem;text-align:left;vertical-align:top}\
+    td.number{text-align:right;font-variant-numeric:tabular-nums}.pass{color:#175}.fail{color:#b00;font-weight:700}\
+    .not-possible{color:#777}pre{background:#f5f5f5;padding:.6rem;overflow:auto}svg{max-width:100%;height:auto}";
+
+impl Page {
+    /// Begins a page; its first line says whether the times on it are real.
+    pub(crate) fn new(title: &str, (are_real, sentence): &(bool, String)) -> Self {
+        let class = if *are_real { "real" } else { "unreal" };
+        let body = format!(
+            "<p class=\"{class}\">{}</p>\n<h1>{}</h1>\n",
+            escape(sentence),
+            escape(title)
+        );
+        Self {
+            title: title.to_owned(),
+            body,
+        }
+    }
+
+    /// Adds a heading.
+    pub(crate) fn heading(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<h2>{}</h2>", escape(text));
+    }
+
+    /// Adds a paragraph.
+    pub(crate) fn paragraph(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<p>{}</p>", escape(text));
+    }
+
+    /// Adds text that keeps its lines.
+    pub(crate) fn verbatim(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<pre>{}</pre>", escape(text));
+    }
+
+    /// Adds a table. A cell `pass`, `fail` or `not possible` gets its colour.
+    pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
+        self.body.push_str("<table><tr>");
+        for cell in head {
+            let _ = write!(self.body, "<th>{}</th>", escape(cell));
+        }
+        self.body.push_str("</tr>\n");
+        for row in rows {
+            self.body.push_str("<tr>");
+            for cell in row {
+                let (class, text) = (class(cell), escape(cell));
+                let _ = write!(self.body, "<td class=\"{class}\">{text}</td>");
+            }
+            self.body.push_str("</tr>\n");
+        }
+        self.body.push_str("</table>\n");
+    }
+
+    /// Adds a plot whose x axis is the size of requests, by powers of two.
+    pub(crate) fn plot(&mut self, title: &str, unit: &str, curves: &[Curve]) -> Result<()> {
+        self.body.push_str("<figure>");
+        self.body.push_str(&plot(title, unit, curves)?);
+        self.body.push_str("</figure>\n");
+        Ok(())
+    }
+
+    /// Returns the page.
+    pub(crate) fn finish(self) -> String {
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width\">\
+             <title>{}</title><style>{STYLE}</style></head>\n<body>\n{}</body></html>\n",
+            escape(&self.title),
+            self.body
+        )
+    }
+}
+
+fn class(cell: &str) -> &'static str {
+    match cell {
+        "pass" => "pass",
+        "fail" => "fail",
+        "not possible" => "not-possible",
+        _ if cell.starts_with(|first: char| first.is_ascii_digit()) => "number",
+        _ => "text",
+    }
+}
+
+/// Returns the size of which this is the binary logarithm.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "exponents of sizes"
+)]
+fn size_text(log2: f64) -> String {
+    bytes(1 << (log2.round().clamp(0.0, 62.0) as u32))
+}
+
+/// Returns a size in its largest unit.
+pub(crate) fn bytes(bytes: u64) -> String {
+    match bytes {
+        1_048_576.. if bytes % 1_048_576 == 0 => format!("{} MiB", bytes >> 20),
+        1024.. if bytes % 1024 == 0 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+fn plot(title: &str, unit: &str, curves: &[Curve]) -> Result<String> {
+    let failed = |error: String| {
+        Error::new(
+            Kind::Failed,
+            format!("cannot draw the plot \"{title}\": {error}"),
+        )
+    };
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let fold = |least: f64, most: f64, value: f64| (least.min(value), most.max(value));
+    let (least, most) = points().fold((f64::MAX, 0.0), |(least, most), (x, _)| {
+        fold(least, most, x.log2())
+    });
+    let highest = points().fold(0.0_f64, |most, (_, y)| most.max(*y));
+    if highest <= 0.0 {
+        return Err(failed("there are no points".to_owned()));
+    }
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, (900, 420)).into_drawing_area();
+        let draw = || -> std::result::Result<(), String> {
+            let error = |error: &dyn std::error::Error| error.to_string();
+            area.fill(&WHITE).map_err(|why| error(&why))?;
+            let mut chart = ChartBuilder::on(&area)
+                .caption(title, ("sans-serif", 20))
+                .margin(12)
+                .x_label_area_size(42)
+                .y_label_area_size(80)
+                .build_cartesian_2d((least - 0.2)..(most + 0.2), 0.0..highest * 1.1)
+                .map_err(|why| error(&why))?;
+            chart
+                .configure_mesh()
+                .light_line_style(TRANSPARENT)
+                .x_labels(12)
+                .x_label_formatter(&|x| {
+                    if (x - x.round()).abs() < 0.01 {
+                        size_text(*x)
+                    } else {
+                        String::new()
+                    }
+                })
+                .y_desc(unit)
+                .x_desc("size of a request")
+                .draw()
+                .map_err(|why| error(&why))?;
+            for (number, curve) in curves.iter().enumerate() {
+                let color = Palette99::pick(number).to_rgba();
+                let points: Vec<(f64, f64)> =
+                    curve.points.iter().map(|(x, y)| (x.log2(), *y)).collect();
+                let line = LineSeries::new(points.clone(), color.stroke_width(2));
+                chart
+                    .draw_series(line)
+                    .map_err(|why| error(&why))?
+                    .label(&curve.name)
+                    .legend(move |(x, y)| {
+                        PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2))
+                    });
+                let dots = points
+                    .into_iter()
+                    .map(|point| Circle::new(point, 3, color.filled()));
+                chart.draw_series(dots).map_err(|why| error(&why))?;
+            }
+            chart
+                .configure_series_labels()
+                .position(SeriesLabelPosition::UpperLeft)
+                .background_style(WHITE.mix(0.8))
+                .border_style(BLACK.mix(0.3))
+                .draw()
+                .map_err(|why| error(&why))?;
+            area.present().map_err(|why| error(&why))
+        };
+        draw().map_err(failed)?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_needs_nothing_from_elsewhere_and_escapes_what_it_shows() -> Result<()> {
+        let mut page = Page::new("A <title>", &(false, "An emulator's & no more.".to_owned()));
+        page.table(
+            &["check", "outcome"],
+            &[vec!["a<b".to_owned(), "pass".to_owned()]],
+        );
+        let curve = Curve {
+            name: "one".to_owned(),
+            points: vec![(4096.0, 1.0), (1_048_576.0, 3.0)],
+        };
+        page.plot("bandwidth", "MB/s", &[curve])?;
+        let text = page.finish();
+        // The namespace of SVG is a name, not an address that is fetched.
+        let text_without_names = text.replace("http://www.w3.org/2000/svg", "");
+        for foreign in ["http:", "https:", "src=", "@import", "<link", "<script"] {
+            assert!(!text_without_names.contains(foreign), "{foreign}");
+        }
+        assert!(text.contains("a&lt;b") && text.contains("An emulator's &amp; no more."));
+        assert!(text.find("emulator").unwrap_or(usize::MAX) < text.find("<h1>").unwrap_or(0));
+        for label in ["4 KiB", "1 MiB", "<polyline"] {
+            assert!(text.contains(label), "{label}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_plot_without_points_is_an_error() {
+        assert!(plot("empty", "MB/s", &[]).is_err());
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! nvme-rdma and NBD over TCP on the same drive, each set up for a measurement and taken down again.
+
+use std::time::Duration;
+
+use hcablk::error::{Error, Kind, Result};
+
+use crate::lab::{Lab, NAME};
+use crate::worker::{unload, Step};
+
+const NVMET: &str = "/sys/kernel/config/nvmet";
+/// The ports that are listened on: not the usual ones, which may be in use.
+const NVME_PORT: &str = "14420";
+const NBD_PORT: &str = "10810";
+
+fn strings(argv: &[&str]) -> Vec<String> {
+    argv.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// Sets up nvme-rdma and returns the disk; fails with the reason if that is not possible here.
+pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
+    let subsystem = format!("{NVMET}/subsystems/{NAME}");
+    let namespace = format!("{subsystem}/namespaces/1");
+    let port = format!("{NVMET}/ports/{NVME_PORT}");
+    let target = &mut lab.target;
+    load(
+        target,
+        lab.target_facts
+            .modules
+            .iter()
+            .any(|name| name == "nvmet_rdma"),
+        "nvmet_rdma",
+    )?;
+    load(
+        &mut lab.client,
+        lab.client_facts
+            .modules
+            .iter()
+            .any(|name| name == "nvme_rdma"),
+        "nvme_rdma",
+    )?;
+    let mkdir = |path: &str| {
+        (
+            Step::Mkdir {
+                path: path.to_owned(),
+            },
+            vec![Step::Rmdir {
+                path: path.to_owned(),
+            }],
+        )
+    };
+    let write = |path: String, text: &str| {
+        (
+            Step::Write {
+                path,
+                text: text.to_owned(),
+            },
+            Vec::new(),
+        )
+    };
+    let link = format!("{port}/subsystems/{NAME}");
+    let family = if lab.address.is_ipv4() {
+        "ipv4"
+    } else {
+        "ipv6"
+    };
+    let enable = format!("{namespace}/enable");
+    let mut changes = vec![
+        mkdir(&subsystem),
+        write(format!("{subsystem}/attr_allow_any_host"), "1"),
+        mkdir(&namespace),
+    ];
+    changes.push(write(format!("{namespace}/device_path"), &lab.path));
+    changes.push((
+        Step::Write {
+            path: enable.clone(),
+            text: "1".to_owned(),
+        },
+        vec![Step::Write {
+            path: enable,
+            text: "0".to_owned(),
+        }],
+    ));
+    changes.push(mkdir(&port));
+    changes.push(write(format!("{port}/addr_trtype"), "rdma"));
+    changes.push(write(format!("{port}/addr_adrfam"), family));
+    changes.push(write(
+        format!("{port}/addr_traddr"),
+        &lab.address.to_string(),
+    ));
+    changes.push(write(format!("{port}/addr_trsvcid"), NVME_PORT));
+    changes.push((
+        Step::Link {
+            to: subsystem,
+            path: link.clone(),
+        },
+        vec![Step::Unlink { path: link }],
+    ));
+    for (step, undo) in changes {
+        target.change(step, undo)?;
+    }
+    let options = format!(
+        "transport=rdma,traddr={},trsvcid={NVME_PORT},nqn={NAME}",
+        lab.address
+    );
+    // By the subsystem, since controllers are numbered as they come.
+    let delete = format!(
+        "for c in /sys/class/nvme/*; do [ \"$(cat $c/subsysnqn)\" != {NAME} ] || echo 1 > $c/delete_controller; done"
+    );
+    let fabrics = "/dev/nvme-fabrics".to_owned();
+    let undo = vec![Step::run(&["sh", "-c", &delete])];
+    lab.client.change(
+        Step::Write {
+            path: fabrics,
+            text: options,
+        },
+        undo,
+    )?;
+    let mut disk = String::new();
+    lab.wait(Duration::from_secs(30), "the disk of nvme-rdma", |_| {
+        disk = nvme_disk().unwrap_or_default();
+        Ok(!disk.is_empty())
+    })?;
+    Ok(disk)
+}
+
+/// Returns the disk of the subsystem of that name.
+fn nvme_disk() -> Option<String> {
+    for entry in std::fs::read_dir("/sys/class/nvme-subsystem").ok()? {
+        let path = entry.ok()?.path();
+        if std::fs::read_to_string(path.join("subsysnqn")).ok()?.trim() != NAME {
+            continue;
+        }
+        for entry in std::fs::read_dir(&path).ok()? {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            let disk = format!("/dev/{name}");
+            if name.starts_with("nvme")
+                && name.ends_with("n1")
+                && std::fs::exists(&disk).unwrap_or(false)
+            {
+                return Some(disk);
+            }
+        }
+    }
+    None
+}
+
+fn load(node: &mut crate::node::Node, is_loaded: bool, module: &str) -> Result<()> {
+    if is_loaded {
+        return Ok(());
+    }
+    let done = node.change(Step::run(&["modprobe", module]), vec![unload(module)]);
+    done.map_err(|_| Error::new(Kind::Setup, format!("there is no module {module}")))
+}
+
+/// Sets up NBD over TCP and returns the disk; fails with the reason if that is not possible here.
+pub(crate) fn nbd(lab: &mut Lab) -> Result<String> {
+    for (program, node, part) in [
+        ("nbd-server", &mut lab.target, "target"),
+        ("nbd-client", &mut lab.client, "client"),
+    ] {
+        let found = node.run(
+            &strings(&["sh", "-c", &format!("command -v {program}")]),
+            30,
+        )?;
+        if found.status != 0 {
+            return Err(Error::new(
+                Kind::Setup,
+                format!("the {part} has no {program}"),
+            ));
+        }
+    }
+    load(
+        &mut lab.client,
+        lab.client_facts.modules.iter().any(|name| name == "nbd"),
+        "nbd",
+    )?;
+    // Without a configuration file; -d: it goes on in the foreground.
+    let listen = format!("{}:{NBD_PORT}", lab.address);
+    let argv = strings(&["nbd-server", &listen, &lab.path, "-d", "-C", "/dev/null"]);
+    lab.target
+        .change(Step::Start { argv }, vec![Step::EndStarted])?;
+    let free = (0..16).map(|number| format!("nbd{number}")).find(|name| {
+        std::fs::exists(format!("/sys/block/{name}")).unwrap_or(false)
+            && !std::fs::exists(format!("/sys/block/{name}/pid")).unwrap_or(true)
+    });
+    let disk = format!(
+        "/dev/{}",
+        free.ok_or_else(|| Error::new(Kind::Setup, "all devices of nbd are in use"))?
+    );
+    let address = lab.address.to_string();
+    lab.client.change(
+        Step::run(&["true"]),
+        vec![Step::run(&["nbd-client", "-d", &disk])],
+    )?;
+    lab.wait(Duration::from_secs(30), "the server of NBD", |lab| {
+        let argv = strings(&["nbd-client", &address, NBD_PORT, &disk]);
+        Ok(lab.client.run(&argv, 30)?.status == 0)
+    })?;
+    Ok(disk)
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use hcablk_volume_args::VolumeArgs;
+use std::path::PathBuf;
+
+/// Volumes of hcablk as disks of virtual machines, served in user space by vhost-user
+///
+/// The host needs no module of hcablk, but `rdma_ucm`, and has no block device of the volume. The virtual machine's memory must be
+/// shared (QEMU: `-object memory-backend-memfd,share=on`).
+#[derive(Parser, Debug)]
+#[command(version, name = "hcablk-vhost-user")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Serve a volume at a socket until this program is told to end (SIGTERM, SIGINT)
+    ///
+    /// Prints the socket's path when it listens. One frontend at a time is served. Exit code 2: to try again changes nothing.
+    Serve(Serve),
+    /// Forget what a killed program has left of a socket, and writes that are lost
+    ///
+    /// Only when the virtual machine has ended: it may take writes for durable that are lost.
+    Forget {
+        /// The socket's path
+        socket: PathBuf,
+    },
+}
+
+/// What to serve, and where.
+#[derive(Args, Debug)]
+pub(crate) struct Serve {
+    /// The socket's path; what a killed program has left there is replaced
+    pub(crate) socket: PathBuf,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+    /// Who may connect: the permissions of the socket, in octal
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
+    pub(crate) mode: u32,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("not permissions in octal, as 660".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+        assert_eq!(mode("660"), Ok(0o660));
+        assert!(mode("888").is_err() && mode("1777").is_err());
+    }
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The thread of a queue of the volume. It serves the ring of the same index, or none: it waits for the ring's kick, the queue's
+//! completions, and commands of the program.
+
+use crate::{
+    block,
+    ring::{Broken, Ring, Setup, Taken},
+    Error,
+};
+use libhcablk::{Notice, Queue, Request, RequestError, Volume};
+use nix::{
+    errno::Errno,
+    poll::{poll, PollFd, PollFlags, PollTimeout},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    os::fd::AsFd as _,
+    sync::{
+        mpsc::{
+            channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError,
+        },
+        Arc,
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// For how long requests are waited for before that is said.
+const LONG: Duration = Duration::from_secs(5);
+/// The number of a flush that no guest has asked for.
+const OWN: u64 = u64::MAX;
+
+/// How a ring has stopped: none of its requests is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stopped {
+    /// The index of the next request.
+    pub(crate) next: u16,
+    pub(crate) is_broken: bool,
+}
+
+enum Command {
+    Start(Box<Ring>),
+    Stop(SyncSender<Option<Stopped>>),
+    Call(Option<Arc<File>>),
+    Flush(SyncSender<Result<(), RequestError>>),
+}
+
+/// What the program has of a thread.
+pub(crate) struct Worker {
+    index: usize,
+    /// `None`: it is to end.
+    commands: Option<Sender<Command>>,
+    wake: Arc<EventFd>,
+    id: [u8; block::ID],
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.commands = None;
+        // It cannot be full.
+        let _ = self.wake.write(1);
+        if let Some(thread) = self.thread.take() {
+            // One that panics ends the program.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Worker {
+    /// Begins the thread of a queue.
+    pub(crate) fn begin(
+        index: usize,
+        queue: Queue,
+        volume: Arc<Volume>,
+        id: [u8; block::ID],
+    ) -> Result<Self, Error> {
+        let (commands, receiver) = channel();
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let wake = Arc::new(EventFd::from_flags(flags)?);
+        let thread = Thread {
+            index,
+            queue,
+            volume,
+            commands: receiver,
+            wake: wake.clone(),
+            ring: None,
+            stop: None,
+            flush: None,
+        };
+        let name = format!("ring {index}");
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || thread.run())?;
+        Ok(Self {
+            index,
+            commands: Some(commands),
+            wake,
+            id,
+            thread: Some(thread),
+        })
+    }
+
+    fn tell(&self, command: Command) {
+        // The thread does not end before, and the counter cannot be full.
+        let _ = self
+            .commands
+            .as_ref()
+            .map(|commands| commands.send(command));
+        let _ = self.wake.write(1);
+    }
+
+    /// Begins to serve a ring. None may be served.
+    pub(crate) fn start(&self, setup: Setup) -> Result<(), Broken> {
+        let ring = Ring::start(setup, self.id)?;
+        self.tell(Command::Start(Box::new(ring)));
+        Ok(())
+    }
+
+    /// Stops the ring, and waits until none of its requests is under way: the library ends each in time.
+    pub(crate) fn stop(&self) -> Option<Stopped> {
+        let (sender, receiver) = sync_channel(1);
+        self.tell(Command::Stop(sender));
+        match receiver.recv_timeout(LONG) {
+            Err(RecvTimeoutError::Timeout) => {
+                eprintln!("hcablk-vhost-user: ring {} is to stop, and waits until the target has answered its requests", self.index);
+                receiver.recv().ok().flatten()
+            }
+            stopped => stopped.ok().flatten(),
+        }
+    }
+
+    /// Has `call` signaled from now on.
+    pub(crate) fn set_call(&self, call: Option<Arc<File>>) {
+        self.tell(Command::Call(call));
+    }
+
+    /// Makes durable what was acknowledged.
+    pub(crate) fn flush(&self) -> Result<(), RequestError> {
+        let (sender, receiver) = sync_channel(1);
+        self.tell(Command::Flush(sender));
+        // The thread does not end.
+        receiver.recv().unwrap_or(Err(RequestError::Unsupported))
+    }
+}
+
+/// The thread's own.
+struct Thread {
+    index: usize,
+    queue: Queue,
+    volume: Arc<Volume>,
+    commands: Receiver<Command>,
+    wake: Arc<EventFd>,
+    ring: Option<Ring>,
+    /// Who waits until the ring has stopped: no request is taken any more.
+    stop: Option<SyncSender<Option<Stopped>>>,
+    flush: Option<SyncSender<Result<(), RequestError>>>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        loop {
+            // Whether there was one or not.
+            let _ = self.wake.read();
+            loop {
+                match self.commands.try_recv() {
+                    Ok(command) => self.command(command),
+                    Err(TryRecvError::Empty) => break,
+                    // It is dropped.
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            let has_more = self.take();
+            self.queue.ring();
+            // Until nothing has ended any more, from when on the descriptor tells.
+            while self.queue.arm() != 0 {
+                self.complete();
+            }
+            self.publish();
+            self.finish_stop();
+            self.wait(has_more);
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Start(ring) => self.ring = Some(*ring),
+            Command::Stop(sender) => self.stop = Some(sender),
+            Command::Call(call) => {
+                if let Some(ring) = &mut self.ring {
+                    ring.set_call(call);
+                }
+            }
+            Command::Flush(sender) => {
+                self.flush = Some(sender);
+                let request = Request::flush().user_data(OWN).notice(Notice::Event);
+                if let Err(refused) = self.queue.prepare(request) {
+                    self.flushed(Err(refused.0));
+                }
+            }
+        }
+    }
+
+    fn flushed(&mut self, result: Result<(), RequestError>) {
+        if let Some(sender) = self.flush.take() {
+            // Who has asked may be gone.
+            let _ = sender.send(result);
+        }
+    }
+
+    /// Takes requests from the ring, at most as many as it has entries. Returns whether there are more.
+    fn take(&mut self) -> bool {
+        let taken = self.try_take();
+        taken.unwrap_or_else(|broken| {
+            self.break_down(&broken);
+            false
+        })
+    }
+
+    fn break_down(&mut self, why: &Broken) {
+        if let Some(ring) = &mut self.ring {
+            ring.break_down(self.index, why);
+        }
+    }
+
+    fn try_take(&mut self) -> Result<bool, Broken> {
+        let ring = self.ring.as_mut().filter(|ring| !ring.is_broken());
+        let Some(ring) = ring.filter(|_| self.stop.is_none()) else {
+            return Ok(false);
+        };
+        ring.disable_notification()?;
+        for _ in 0..ring.entries() {
+            match ring.take(&self.volume)? {
+                Taken::Nothing if ring.enable_notification()? => {}
+                Taken::Nothing => return Ok(false),
+                Taken::Ended => {}
+                Taken::Submit(head, request) => submit(&mut self.queue, ring, head, request),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Handles what the library has carried out.
+    fn complete(&mut self) {
+        while let Some(done) = self.queue.completed() {
+            if done.user_data == OWN {
+                self.flushed(done.result);
+                continue;
+            }
+            // A ring is there as long as it has requests.
+            let Some(ring) = &mut self.ring else { continue };
+            let head = u16::try_from(done.user_data).unwrap_or(u16::MAX);
+            if let Some(request) = ring.ended(head, done.result) {
+                submit(&mut self.queue, ring, head, request);
+            }
+        }
+        self.queue.ring();
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let published = self.ring.as_mut().map(Ring::publish);
+        if let Some(Err(broken)) = published {
+            self.break_down(&broken);
+        }
+    }
+
+    /// Stops the ring, if somebody waits for that and none of its requests is under way.
+    fn finish_stop(&mut self) {
+        let Some(sender) = &self.stop else { return };
+        if self.ring.as_ref().is_some_and(|ring| ring.in_flight() != 0) {
+            return;
+        }
+        let stopped = self.ring.take().map(|ring| Stopped {
+            next: ring.next(),
+            is_broken: ring.is_broken(),
+        });
+        // Who has asked may be gone.
+        let _ = sender.send(stopped);
+        self.stop = None;
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self, has_more: bool) {
+        let runs = |ring: &&Ring| !ring.is_broken() && self.stop.is_none();
+        let kick = self
+            .ring
+            .as_ref()
+            .filter(runs)
+            .map(|ring| ring.kick.clone());
+        let mut fds = vec![
+            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.queue.fd(), PollFlags::POLLIN),
+        ];
+        if let Some(kick) = &kick {
+            fds.push(PollFd::new(kick.as_fd(), PollFlags::POLLIN));
+        }
+        let timeout = match has_more {
+            true => PollTimeout::ZERO,
+            false => PollTimeout::NONE,
+        };
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => {
+                // Nothing of this can fail. The next program of the socket goes on.
+                eprintln!("hcablk-vhost-user: ring {}: waiting: {error}", self.index);
+                std::process::abort();
+            }
+        }
+        let came = fds.get(2).and_then(PollFd::revents);
+        drop(fds);
+        if let (Some(kick), Some(came)) = (kick, came.filter(|came| !came.is_empty())) {
+            if let Err(why) = take_kick(&kick, came) {
+                self.break_down(&Broken::Kick(why));
+            }
+        }
+    }
+}
+
+/// Has the library carry out a request of a ring, which begins with the descriptor `head`.
+fn submit(queue: &mut Queue, ring: &mut Ring, head: u16, request: Request) {
+    if let Err(refused) = queue.prepare(request) {
+        // It has changed nothing: after an error there is nothing to flush.
+        ring.ended(head, Err(refused.0));
+    }
+}
+
+/// Takes a kick, of a descriptor about which `poll` has said something.
+fn take_kick(mut kick: &File, came: PollFlags) -> Result<(), String> {
+    if !came.contains(PollFlags::POLLIN) {
+        return Err("cannot be waited for".to_owned());
+    }
+    match kick.read(&mut [0; 8]) {
+        Ok(8) => Ok(()),
+        Ok(_) => Err("is no eventfd".to_owned()),
+        Err(error) => match error.kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(format!("cannot be read: {error}")),
+        },
+    }
+}
+
+/// Adds 1 to an eventfd of a frontend, unless that would wait: then it is signaled already.
+pub(crate) fn write_if_possible(mut file: &File) -> std::io::Result<()> {
+    let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
+    if poll(&mut fds, PollTimeout::ZERO)? == 1 {
+        file.write_all(&1_u64.to_ne_bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What programs that serve a volume in user space have in common: the arguments that say which volume, how the library opens it, and
+//! how systemd learns that it is served.
+
+use clap::Args;
+use hcablk::{hostid, system::Machine, user::files::Wanted};
+use libhcablk::{Key, Options};
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    env,
+    fs::{self, File},
+    io,
+    net::IpAddr,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            fs::OpenOptionsExt as _,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    path::Path,
+};
+
+const KEYS: &str = "/etc/hcablk/keys";
+
+/// Why something failed, in a sentence.
+pub type Error = Box<dyn std::error::Error>;
+
+/// Which volume to serve.
+#[derive(Args, Clone, Debug)]
+pub struct VolumeArgs {
+    /// The target's address
+    pub address: IpAddr,
+    /// The name of the volume
+    pub volume: String,
+    /// This host's id, a UUID; left out: what `hcablk host-id` prints
+    #[arg(long)]
+    pub host_id: Option<String>,
+    /// Prove who this host is, by the keys in /etc/hcablk/keys that `hcablk key` has made
+    #[arg(long)]
+    pub keys: bool,
+    /// An option of the library, as `-o queues=4 -o ctrl-loss-tmo=60`
+    ///
+    /// port, queues, queue-depth, connect-timeout, ctrl-loss-tmo, fast-io-fail-tmo, reconnect-delay, keep-alive-tmo,
+    /// io-timeout, small-read, eager-write, remote-invalidate, session, state
+    #[arg(short, long = "option", value_name = "NAME=VALUE")]
+    pub options: Vec<String>,
+}
+
+impl VolumeArgs {
+    /// Returns what is asked for, in the form that is saved. Nothing of it was tried.
+    pub fn wanted(&self) -> Result<Wanted, Error> {
+        let host = match &self.host_id {
+            Some(host) => host.clone(),
+            None => hostid::current(&Machine::new("/"))?.0.to_string(),
+        };
+        Ok(Wanted {
+            address: self.address,
+            volume: self.volume.clone(),
+            host: host.trim().to_owned(),
+            keys: self.keys,
+            wwid: None,
+            options: self
+                .options
+                .iter()
+                .map(|option| split(option))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Splits an option into its name and its value.
+fn split(option: &str) -> Result<(String, String), Error> {
+    let (name, value) = option
+        .split_once('=')
+        .ok_or_else(|| format!("{option:?} is not NAME=VALUE"))?;
+    if name.ends_with("-key") {
+        // It would be seen by all, and kept.
+        return Err(
+            format!("keys are not given by -o {name}: --keys takes those in {KEYS}").into(),
+        );
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Returns how to open the volume that is asked for.
+pub fn options(wanted: &Wanted) -> Result<Options, Error> {
+    let mut options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
+    for (name, value) in &wanted.options {
+        options = options.set(name, value)?;
+    }
+    if wanted.keys {
+        let own = format!("targets/{}", wanted.address);
+        let of_target = match fs::exists(format!("{KEYS}/{own}"))? {
+            true => key(&own)?,
+            false => key("targets/default")?,
+        };
+        options = options.keys(key("host")?, of_target);
+    }
+    Ok(options)
+}
+
+/// Returns options that say where the numbers of sessions are.
+pub fn numbers(wanted: &Wanted) -> Result<Options, Error> {
+    let options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
+    Ok(match wanted.option("state") {
+        Some(directory) => options.state(directory),
+        None => options,
+    })
+}
+
+fn key(file: &str) -> Result<Key, Error> {
+    let path = format!("{KEYS}/{file}");
+    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let first = text.lines().next().unwrap_or("");
+    Ok(first.parse().map_err(|error| format!("{path}: {error}"))?)
+}
+
+/// A lock of a file, which lasts until it is dropped. The file stays: were it removed, two programs could have a lock each.
+pub struct Lock(#[expect(dead_code, reason = "it is held")] Flock<File>);
+
+impl Lock {
+    /// Takes the lock of the file `path`, which is made if it is not there; `None`: another program has it.
+    pub fn take(path: &Path) -> io::Result<Option<Self>> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .ok()
+            .map(Self))
+    }
+}
+
+/// Tells systemd that the service is ready, and what it does; nothing happens if no unit waits for that.
+pub fn notify_ready(status: &str) -> io::Result<()> {
+    let Some(place) = env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
+    let text = format!("READY=1\nSTATUS={status}");
+    let place = place.to_string_lossy();
+    let address = match place.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(place.as_ref())?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_a_name_and_a_value_and_no_key() {
+        assert_eq!(
+            split("queues=4").unwrap(),
+            ("queues".to_owned(), "4".to_owned())
+        );
+        assert_eq!(
+            split("state=/a=b").unwrap(),
+            ("state".to_owned(), "/a=b".to_owned())
+        );
+        assert!(split("queues")
+            .unwrap_err()
+            .to_string()
+            .contains("NAME=VALUE"));
+        let secret = split("host-key=hcablk-key-1:77").unwrap_err().to_string();
+        assert!(
+            secret.contains("--keys") && !secret.contains("77"),
+            "{secret}"
+        );
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one_at_a_time() {
+        let path = env::temp_dir().join(format!("hcablk-lock-{}", std::process::id()));
+        let first = Lock::take(&path).unwrap();
+        assert!(first.is_some() && Lock::take(&path).unwrap().is_none());
+        drop(first);
+        assert!(Lock::take(&path).unwrap().is_some());
+        fs::remove_file(path).unwrap();
+    }
+}
