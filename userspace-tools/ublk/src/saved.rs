@@ -129,7 +129,8 @@ impl Lock {
 }
 
 /// Returns how many queues a disk gets if `asked` queues are asked for. A disk has at most one queue for each processor that the
-/// machine can have, because the driver makes no more. A queue of the volume without a queue of the disk would never be used.
+/// machine can have, because the driver makes no more. A flush reaches the queues of the volume through the queues of the disk, so
+/// a queue of the volume that no queue of the disk uses would not be flushed.
 fn fewer_queues(asked: u8) -> Result<u8, Error> {
     let possible = fs::read_to_string(POSSIBLE)?;
     let most = processors(&possible).ok_or_else(|| format!("{POSSIBLE} says {possible:?}"))?;
