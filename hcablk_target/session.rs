@@ -813,7 +813,12 @@ impl Session {
         shape: Shape,
         charged: (&Arc<Client>, Charge),
     ) -> Result<Arc<Queue>> {
-        let completions = backing.completions(self.pd.is_software()).clone();
+        let software = self.pd.is_software();
+        let completions = match self.is_of_host() {
+            true => self.registry.shared_completions(software),
+            false => backing.completions(software),
+        };
+        let completions = completions.clone();
         let config = QueueConfig {
             session: self.id,
             epoch: self.epoch,

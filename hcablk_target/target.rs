@@ -99,6 +99,8 @@ struct Target {
     _sessions: Sessions,
     _changes: Drained,
     _ends: Drained,
+    _completions: Drained,
+    _software: Drained,
     _work: Drained,
     _admin: Drained,
 }
@@ -128,6 +130,8 @@ impl kernel::Module for Target {
             control: Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?,
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             admin: Arc::new(WorkQueue::new(c"hcablk_admin")?, GFP_KERNEL)?,
+            completions: Arc::new(WorkQueue::for_completions(c"hcablk_comp")?, GFP_KERNEL)?,
+            software: Arc::new(WorkQueue::new(c"hcablk_soft")?, GFP_KERNEL)?,
             changes: Arc::new(WorkQueue::new(c"hcablk_changes")?, GFP_KERNEL)?,
             ends: Arc::new(WorkQueue::new(c"hcablk_ends")?, GFP_KERNEL)?,
         };
@@ -142,6 +146,8 @@ impl kernel::Module for Target {
             _sessions: Sessions(sessions),
             _changes: Drained(queues.changes),
             _ends: Drained(queues.ends),
+            _completions: Drained(queues.completions),
+            _software: Drained(queues.software),
             _work: Drained(queues.control),
             _admin: Drained(queues.admin),
         })

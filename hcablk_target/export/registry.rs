@@ -102,6 +102,12 @@ pub(crate) struct WorkQueues {
     /// Where completions of admin queue pairs are handled: nothing that is there waits for a drive,
     /// so that keep-alives, fences and watches are answered whatever hangs.
     pub(crate) admin: Arc<WorkQueue>,
+    /// Where completions of the queue pairs of sessions of several volumes are handled. They never
+    /// wait until a drive has room.
+    pub(crate) completions: Arc<WorkQueue>,
+    /// The same, for RDMA devices that are programs: see
+    /// [`Backing::completions`](crate::drive::backing::Backing::completions).
+    pub(crate) software: Arc<WorkQueue>,
     /// Where changes of reservations are made, which wait for the file system that keeps them.
     pub(crate) changes: Arc<WorkQueue>,
     /// Where sessions of several volumes end, which wait for the drives of all of these.
@@ -512,6 +518,15 @@ impl Registry {
 }
 
 impl Registry {
+    /// Returns where completions are handled of the queue pairs of sessions of several volumes, on
+    /// an RDMA device that is a program if `software`.
+    pub(crate) fn shared_completions(&self, software: bool) -> &Arc<WorkQueue> {
+        match software {
+            true => &self.queues.software,
+            false => &self.queues.completions,
+        }
+    }
+
     /// Returns where completions of admin queue pairs are handled.
     pub(crate) fn admin_completions(&self) -> &Arc<WorkQueue> {
         &self.queues.admin

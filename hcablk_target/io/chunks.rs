@@ -571,8 +571,18 @@ pub(super) struct Chunk {
     /// Bytes of the first transfer buffer that are another chunk's.
     skip: usize,
     peer: Option<Arc<PeerMemory>>,
+    step: ChunkStep,
     slot: BioSlot,
     work: WorkSlot<Chunk>,
+}
+
+/// What is next for a chunk, while it is on the workqueue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ChunkStep {
+    /// What was read is in peer memory, and must be copied.
+    Bounce,
+    /// Its bio must be submitted again: the drive had no room for it.
+    Submit,
 }
 
 impl Chunk {
@@ -629,6 +639,7 @@ impl Chunk {
             size_class: MEDIUM,
             skip: 0,
             peer: None,
+            step: ChunkStep::Bounce,
             slot: BioSlot::new(chunk_buffers(bytes) as u16)?,
             work: WorkSlot::new()?,
         };
@@ -657,6 +668,7 @@ impl Chunk {
         let shift = shift_of(request.size_class);
         self.skip = from & (length_of(request.size_class) - 1);
         self.peer.clone_from(&request.peer);
+        self.step = ChunkStep::Bounce;
         let first = from >> shift;
         let used = count(request.size_class, self.skip + length);
         let places = self.shared.iter_mut().zip(self.own.iter_mut());
@@ -719,10 +731,31 @@ impl Chunk {
 
     /// Submits the chunk's bio to the drive. Process context.
     pub(super) fn to_drive(self: KBox<Self>) {
-        let (op, sector) = (self.op, self.offset >> 9);
         trace::target::chunk_drive_start(|| self.about());
-        if let Err((_, chunk)) = submit(self, op, sector) {
-            chunk.settle(false, Err(Failure::Drive(DriveStatus::IoErr)));
+        self.submit_bio();
+    }
+
+    fn submit_bio(self: KBox<Self>) {
+        let (op, sector) = (self.op, self.offset >> 9);
+        match submit(self, op, sector) {
+            Ok(()) => {}
+            Err((EAGAIN, chunk)) => chunk.submit_later(),
+            Err((_, chunk)) => chunk.settle(false, Err(Failure::Drive(DriveStatus::IoErr))),
+        }
+    }
+
+    /// Submits the bio on the workqueue, where that may wait until the drive has room. Any context.
+    #[cold]
+    fn submit_later(self: KBox<Self>) {
+        self.defer(ChunkStep::Submit);
+    }
+
+    /// Continues with `step` on the volume's workqueue. Any context.
+    fn defer(mut self: KBox<Self>, step: ChunkStep) {
+        self.step = step;
+        match self.volume.clone() {
+            Some(volume) => defer(self, volume.io_work()),
+            None => self.settle(false, Err(Failure::Wire)),
         }
     }
 
@@ -829,7 +862,14 @@ impl BioOwner for Chunk {
         self.op == BioOp::Read
     }
 
+    fn may_wait(&self) -> bool {
+        !self.queue.never_waits || self.step == ChunkStep::Submit
+    }
+
     fn done(self: KBox<Self>, result: Result<(), DriveStatus>) {
+        if result == Err(DriveStatus::Again) && !self.may_wait() {
+            return self.submit_later();
+        }
         trace::target::chunk_drive_end(|| {
             let status = result.err().map_or(0, DriveStatus::to_errno);
             self.about().ended(status)
@@ -837,10 +877,7 @@ impl BioOwner for Chunk {
         match (self.op, result) {
             (BioOp::Read, Ok(())) if self.bounce().is_some() => {
                 // Too long for an interrupt handler.
-                match self.volume.clone() {
-                    Some(volume) => defer(self, volume.io_work()),
-                    None => self.settle(false, Err(Failure::Wire)),
-                }
+                self.defer(ChunkStep::Bounce);
             }
             (BioOp::Read, Ok(())) => self.post_write(),
             (BioOp::Read, Err(status)) => {
@@ -857,6 +894,9 @@ impl BioOwner for Chunk {
 
 impl Deferred for Chunk {
     fn run(self: KBox<Self>) {
+        if self.step == ChunkStep::Submit {
+            return self.submit_bio();
+        }
         if let Some(memory) = self.bounce() {
             self.for_each_ram(|number, ram, from, length| {
                 memory.copy_out(number, ram, from, length)

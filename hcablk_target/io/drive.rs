@@ -310,6 +310,7 @@ pub(crate) fn bio_done(mut request: KBox<Request>, result: Result<(), DriveStatu
                 return wait_for_drive(request);
             }
         }
+        Err(DriveStatus::Again) if !request.may_wait() => return submit_later(request),
         Err(status) if may_be_of_flush(status) && request.needs_flush() => {
             request.volume.backing().flush_failures().add();
         }
@@ -405,9 +406,19 @@ fn submit_bio(queue: &Queue, request: KBox<Request>, op: BioOp, offset: u64) {
 /// Does what [`submit_bio`] does, in the frame of the caller.
 #[inline(always)]
 fn submit_here(queue: &Queue, request: KBox<Request>, op: BioOp, offset: u64) {
-    if let Err((_, request)) = submit(request, op, offset >> 9) {
-        finish(queue, request, Err(DriveStatus::IoErr));
+    match submit(request, op, offset >> 9) {
+        Ok(()) => {}
+        Err((EAGAIN, request)) => submit_later(request),
+        Err((_, request)) => finish(queue, request, Err(DriveStatus::IoErr)),
     }
+}
+
+/// Submits the bio of a request on the workqueue, where that may wait until the drive has room. Any
+/// context.
+#[cold]
+fn submit_later(mut request: KBox<Request>) {
+    request.step = Step::Submit;
+    wait_for_drive(request);
 }
 
 /// Continues what [`begin`] deferred to the workqueue. May sleep.
@@ -684,6 +695,10 @@ pub(crate) fn run_deferred(mut request: KBox<Request>) {
             finish(&queue, request, Ok(()));
         }
         (Step::Unstable, _) => finish_file(&queue, request, Ok(())),
+        (Step::Submit, Some(task)) => {
+            submit_bio(&queue, request, task.bio_op(), task.extent.offset);
+        }
+        (Step::Submit, None) => submit_bio(&queue, request, BioOp::Flush, 0),
         (Step::Finished(result), Some(task)) => {
             note_dsync(&request, result);
             transferred(&queue, request, task, result);
@@ -734,6 +749,11 @@ impl BioOwner for Request {
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
         let buffers = self.buffer_pages(self.peer.as_deref(), self.is_in_lines());
         Iterator::chain(buffers, self.line_pages())
+    }
+
+    #[inline(always)]
+    fn may_wait(&self) -> bool {
+        !self.queue.never_waits || matches!(self.step, Step::Submit)
     }
 
     fn done(self: KBox<Self>, result: Result<(), DriveStatus>) {

@@ -216,6 +216,9 @@ pub(crate) struct Queue {
     pub(super) pd: Arc<ProtectionDomain>,
     pub(super) pair: QueuePair<Queue>,
     pub(super) shape: Shape,
+    /// Its completion handler does not wait until a drive has room: it serves several volumes, and
+    /// must not keep the others waiting.
+    pub(super) never_waits: bool,
     /// Something has completed since the last keep-alive.
     pub(super) moved: Atomic<bool>,
     /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the

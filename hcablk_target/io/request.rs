@@ -72,6 +72,8 @@ use kernel::{
 pub(crate) enum Step {
     /// What could not be done at once.
     Start,
+    /// Its bio must be submitted again: the drive had no room for it.
+    Submit,
     /// The file system has finished by itself.
     Finished(Result),
     /// There are pages in the cache beside what was written to a device.

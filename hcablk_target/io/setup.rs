@@ -288,6 +288,7 @@ impl Queue {
             pd: config.pd,
             pair: parts.pair,
             shape,
+            never_waits: config.volumes > 1,
             moved: Atomic::new(true),
             immediate_bytes,
             all_reported: iwarp,

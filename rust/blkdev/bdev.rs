@@ -192,6 +192,13 @@ impl BlockDevice {
         of_requests && self.fua()
     }
 
+    /// Returns whether the device can say that it has no room for an I/O instead of letting the
+    /// submitter wait. Any context. C: `bdev_nowait()`.
+    #[inline]
+    pub(super) fn takes_nowait(&self) -> bool {
+        limit!(self, features) & bindings::BLK_FEAT_NOWAIT != 0
+    }
+
     /// Returns whether the device cannot be written. It changes at any time. C: `bdev_read_only()`.
     #[inline]
     pub fn read_only(&self) -> bool {

@@ -66,6 +66,15 @@ impl BioOp {
         !matches!(self, BioOp::Read | BioOp::Flush)
     }
 
+    /// Returns whether data moves between the device and memory.
+    #[inline]
+    fn has_memory(self) -> bool {
+        matches!(
+            self,
+            BioOp::Read | BioOp::Write { .. } | BioOp::AtomicWrite { .. }
+        )
+    }
+
     #[inline]
     fn flags(self) -> bindings::blk_opf_t {
         // The same hints that nvmet gives.
@@ -143,6 +152,14 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
         false
     }
 
+    /// Returns whether [`submit`] may wait until the device has room for the next I/O. If not, an
+    /// I/O that would have to wait fails: `submit` returns `EAGAIN`, or [`Self::done`] gets
+    /// [`Status::Again`].
+    #[inline]
+    fn may_wait(&self) -> bool {
+        true
+    }
+
     /// Handles the end of the I/O. Any context, hard interrupts included; the slot may be used
     /// again.
     fn done(self: KBox<Self>, result: Result<(), Status>);
@@ -150,13 +167,16 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 
 /// Starts I/O at `sector` (of 512 bytes, from the device's beginning).
 ///
-/// Sleeps when the device has no room for more. `done` may run before this
-/// returns. The block layer checks range and alignment, and reports an
+/// Sleeps when the device has no room for more, if the owner [may wait](BioOwner::may_wait).
+/// `done` may run before this returns. The block layer checks range and alignment, and reports an
 /// error through `done`.
 ///
 /// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for,
 /// or an empty one), `EROFS` (the device was not opened for writing: the block layer would only
-/// warn); then the owner is given back and `done` is not called.
+/// warn), `EAGAIN` (the owner must not wait, and the block layer cannot promise that: the device
+/// does not support it, or writeback throttling, which waits whatever a bio's flags say
+/// (`wbt_wait()`), applies to such operations); then the owner is given back and `done` is not
+/// called.
 ///
 /// C: `submit_bio()`.
 #[inline(always)]
@@ -165,16 +185,23 @@ pub fn submit<T: BioOwner>(
     op: BioOp,
     sector: u64,
 ) -> Result<(), (Error, KBox<T>)> {
+    let mut flags = op.flags();
     let device = match owner.device() {
         None => return Err((ENODEV, owner)),
         Some(device) if op.changes() && !device.writable() => return Err((EROFS, owner)),
-        Some(device) => device.as_raw(),
+        Some(device) => {
+            if !owner.may_wait() {
+                if !(op.has_memory() && device.takes_nowait()) {
+                    return Err((EAGAIN, owner));
+                }
+                flags |= bindings::REQ_NOWAIT;
+            }
+            device.as_raw()
+        }
     };
-    let apart = if owner.apart() {
-        bindings::REQ_NOMERGE
-    } else {
-        0
-    };
+    if owner.apart() {
+        flags |= bindings::REQ_NOMERGE;
+    }
     let slot: &mut BioSlot = owner.slot_mut();
     let bio = slot.bio.get();
     let (table, max_segments) = (slot.table.as_mut_ptr(), slot.max_segments);
@@ -182,7 +209,7 @@ pub fn submit<T: BioOwner>(
     // SAFETY: By the slot's invariants both are unused and large enough, and by the promise of
     // `HasSlot` they stay; the device was borrowed from the owner, of which there are only
     // shared references until the bio is done.
-    unsafe { bindings::bio_init(bio, device, table, max_segments, op.flags() | apart) };
+    unsafe { bindings::bio_init(bio, device, table, max_segments, flags) };
     // SAFETY: Set up just now.
     unsafe { (*bio).bi_iter.bi_sector = sector };
     match op {

@@ -42,6 +42,8 @@ pub enum Status {
     Invalid,
     /// Another host's reservation is in the way (`EBADE`).
     Conflict,
+    /// The request would have to wait, and must not (`EAGAIN`).
+    Again,
 }
 
 impl Status {
@@ -63,6 +65,7 @@ impl Status {
             Status::Offline => bindings::BLK_STS_OFFLINE,
             Status::Invalid => bindings::BLK_STS_INVAL,
             Status::Conflict => bindings::BLK_STS_RESV_CONFLICT,
+            Status::Again => bindings::BLK_STS_AGAIN,
         }
     }
 
@@ -96,6 +99,7 @@ impl Status {
             bindings::BLK_STS_OFFLINE => Status::Offline,
             bindings::BLK_STS_INVAL => Status::Invalid,
             bindings::BLK_STS_RESV_CONFLICT => Status::Conflict,
+            bindings::BLK_STS_AGAIN => Status::Again,
             _ => Status::IoErr,
         }
     }

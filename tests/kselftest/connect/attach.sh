@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: one session carries several volumes, each attached, evicted, detached and unexported by itself while the others go on.
 # turn: 20
-# takes: 60
+# takes: 75
 # skips: siw
 # timeout: 480
 
@@ -32,7 +32,12 @@ hosts_of() {
 # What is suspended counts no requests: the gate is.
 must on target "modprobe dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
 	echo '0 2000000 linear /dev/mapper/gate 0' | dmsetup create door && dmsetup mknodes"
+# It does one request at a time, each in four seconds: the submitter of another one would wait for it, asleep.
+must on target "modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/slow && cd /sys/kernel/config/nullb/slow &&
+	echo 64 > size && echo 2 > irqmode && echo 4000000000 > completion_nsec && echo 1 > hw_queue_depth &&
+	echo 1 > submit_queues && echo 1 > memory_backed && echo 1 > power"
 export_volume vol1 /dev/mapper/door c1
+export_volume slow /dev/slow c1
 export_volume vol2 "$drive2" c1
 export_volume vol3 "$drive2" c2
 size1=$((2000000 * 512)) size2=$(on target "blockdev --getsize64 $drive2")
@@ -82,6 +87,17 @@ same "the host is admitted: the other one is attached again, by a new handle" "a
 same "it has what was written" "status 0 third" "$(ask read 2 16)"
 same "by the old one it is not reached" "status 8 " "$(ask read 1 16)"
 same "which is given back" "status 0" "$(ask detach 1)"
+same "a drive that does one request at a time is attached" "attached 1 capacity $((64 * 1048576))" "$(ask attach slow 4711000a6 1)"
+same "a request for it" begun "$(ask begin 1 8)"
+same "another one, for which it has no room" begun "$(ask begin 1 800)"
+same "a third one" begun "$(ask begin 1 1600)"
+same "the volume beside it answers meanwhile" "status 0 first" "$(ask read 0 8)"
+pending=$(ask pending)
+less "the drive has not done the second one by then" 1 "${pending#pending }"
+same "it does them all" "settled 0 0 0" "$(ask settle)"
+same "its flush waits for no other volume" "status 0" "$(ask flush 1)"
+same "it is detached" "status 0" "$(ask detach 1)"
+
 check "the one is unexported, and its device closed" on target 'hcablk target unexport vol1 --force'
 check "nobody has the device open" on target 'dmsetup remove door gate'
 same "the other one goes on" "status 0 second" "$(ask read 2 8)"
