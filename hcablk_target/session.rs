@@ -825,7 +825,7 @@ impl Session {
             index,
             completions,
             pd: self.pd.clone(),
-            volume: attachment.config(backing).ok_or(EIO)?,
+            volume: attachment.config(index, backing)?,
             handle: attachment.handle(),
             volumes: self.attached.lock().count(),
         };

@@ -13,7 +13,8 @@ use hcablk_core::{
 };
 
 metrics! {
-    /// Written by the queue's completion handler.
+    /// Written by a queue's completion handler: what concerns requests, for the volume that they
+    /// are about; what concerns messages and work requests, for the queue.
     pub(crate) struct Counters of Counter {
         /// Read requests answered.
         reads,

@@ -338,7 +338,7 @@ impl Queue {
             .split()
             .count(extent.offset, request.length());
         if count > work.chunks.len() {
-            self.counters.unchunked.bump();
+            request.volume.counters().unchunked.bump();
             pr_info_once!("some large requests are moved whole: too many chunks are under way\n");
             return;
         }

@@ -308,6 +308,13 @@ impl Queue {
         self.pair.cq().is_settled()
     }
 
+    /// Returns whether it serves several volumes.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.never_waits
+    }
+
+    /// Returns what it has counted of messages and work requests, and of connections. What it has
+    /// counted of requests is that of [each volume](VolumeConfig::counters).
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }

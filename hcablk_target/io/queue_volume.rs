@@ -25,10 +25,13 @@ use super::{
         check_write, //
     },
 };
-use crate::drive::{
-    backing::Backing,
-    flush_errors::Teller,
-    write_errors::WriteErrors, //
+use crate::{
+    drive::{
+        backing::Backing,
+        flush_errors::Teller,
+        write_errors::WriteErrors, //
+    },
+    stats::Counters, //
 };
 use hcablk_core::{
     p2p::{
@@ -96,6 +99,8 @@ pub(crate) struct VolumeConfig {
     pub(crate) write_errors: Arc<WriteErrors>,
     /// Which session tells them, among those of the disk.
     pub(crate) teller: Teller,
+    /// Where the queue pair counts its requests for the volume.
+    pub(crate) counters: Arc<Counters>,
     /// The last to go.
     pub(crate) _gone: Arc<Gone>,
 }
@@ -326,6 +331,12 @@ impl QueueVolume {
     #[inline]
     pub(super) fn teller(&self) -> Teller {
         self.config.teller
+    }
+
+    /// Returns what the queue pair has counted of requests for it.
+    #[inline]
+    pub(super) fn counters(&self) -> &Counters {
+        &self.config.counters
     }
 
     /// Returns how large requests are split.

@@ -378,7 +378,7 @@ impl Queue {
     /// Lets a request wait for transfer buffers, or behind those that do.
     #[inline(never)]
     fn wait(&self, work: &mut Work, request: KBox<Request>) -> Admitted {
-        self.counters.buffer_waits.bump();
+        request.volume.counters().buffer_waits.bump();
         if let Err(request) = work.waiting.push(request) {
             self.cannot_wait(work, request);
         }
@@ -389,7 +389,8 @@ impl Queue {
     #[inline]
     fn count_buffers(&self, request: &Request) {
         if !request.shared().is_empty() || !request.own().is_empty() {
-            self.counters.of_class(request.size_class).bump();
+            let c = request.volume.counters();
+            c.of_class(request.size_class).bump();
         }
     }
 

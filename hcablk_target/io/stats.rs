@@ -20,21 +20,21 @@ impl Queue {
     /// Counts a request whose answer's send has completed, and its message if `counts`.
     pub(super) fn answered(&self, request: &Request, counts: bool) {
         trace::target::completed(|| request.about());
-        let c = &self.counters;
+        let c = request.volume.counters();
         let ok = request.status == Status::Ok;
         match request.op {
             Ok(Op::Read(_, remote)) if ok && self.uses_write_with_immediate(request, remote) => {
                 c.immediates.bump()
             }
-            _ => c.sends.add(counts.into()),
+            _ => self.counters.sends.add(counts.into()),
         }
-        self.count_operation(request);
+        Self::count_operation(request);
         if request.marks.is_measured() {
             self.count_times(request);
         }
         c.rdma_bytes.add(request.moved);
         if ok {
-            self.count_way(request);
+            Self::count_way(request);
         } else {
             self.count_failure(request);
         }
@@ -57,7 +57,7 @@ impl Queue {
     #[cold]
     #[inline(never)]
     fn count_failure(&self, request: &Request) {
-        self.counters.errors.bump();
+        request.volume.counters().errors.bump();
         if request.flush_error != 0 {
             // TCP may still lose what iWARP has sent.
             let arrived = !self.all_reported;
@@ -70,8 +70,8 @@ impl Queue {
 
     /// Counts what was asked for, and how many bytes were moved.
     #[inline]
-    fn count_operation(&self, request: &Request) {
-        let c = &self.counters;
+    fn count_operation(request: &Request) {
+        let c = request.volume.counters();
         let (length, ok) = (request.length() as u64, request.status == Status::Ok);
         match request.op {
             Ok(Op::Read(..)) => {
@@ -109,12 +109,13 @@ impl Queue {
 
     /// Counts by what way the data of a request went that was done well.
     #[inline]
-    fn count_way(&self, request: &Request) {
+    fn count_way(request: &Request) {
         if Self::went_straight(request) {
             // The HCA has moved all of it.
-            return self.counters.ram_bytes.add(request.length() as u64);
+            let c = request.volume.counters();
+            return c.ram_bytes.add(request.length() as u64);
         }
-        self.count_detours(request);
+        Self::count_detours(request);
     }
 
     /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and
@@ -126,8 +127,8 @@ impl Queue {
 
     /// Counts as [`Self::count_way`] does, whatever way the data went.
     #[inline(never)]
-    fn count_detours(&self, request: &Request) {
-        let c = &self.counters;
+    fn count_detours(request: &Request) {
+        let c = request.volume.counters();
         let length = request.length() as u64;
         let bounced = if request.bounces() || (request.peer_hit && !request.is_in_lines()) {
             length

@@ -39,6 +39,7 @@ use crate::{
         Queue,
         VolumeConfig, //
     },
+    stats::Counters,
 };
 use hcablk_core::{
     broken,
@@ -152,6 +153,10 @@ pub(crate) struct Attachment {
     ended: Event,
     #[pin]
     work: Work<Attachment>,
+    /// What the queue pairs have counted of its requests, by their indexes: of one after the other
+    /// if a queue pair is replaced.
+    #[pin]
+    counters: Mutex<KVec<Option<Arc<Counters>>>>,
     geometry: Geometry,
     /// The volume or its drive refused writes when it was attached. All replies carry this; the
     /// watch reports changes.
@@ -211,6 +216,7 @@ impl Attachment {
                 all_gone,
                 ended <- Event::new(),
                 work <- new_work!("hcablk_target::Attachment"),
+                counters <- new_mutex!(KVec::new()),
                 geometry,
                 began_read_only,
                 flushes,
@@ -263,7 +269,7 @@ impl Attachment {
     /// Fails with `ENOMEM`, and with `EIO` if it ends.
     pub(super) fn give(&self, queue: &Queue) -> Result {
         let backing = self.backing().ok_or(EIO)?;
-        let config = self.config(backing).ok_or(EIO)?;
+        let config = self.config(queue.index(), backing)?;
         match queue.attach(self.handle(), config) {
             Err(EEXIST) => Ok(()),
             given => given,
@@ -563,13 +569,13 @@ impl Attachment {
         &self.volume
     }
 
-    /// Returns what a queue pair needs to know of it, over what the volume is made of; `None`: it
-    /// ends.
-    pub(super) fn config(&self, backing: Arc<Backing>) -> Option<VolumeConfig> {
+    /// Returns what queue pair `queue` needs to know of it, over what the volume is made of. May
+    /// sleep. Fails with `ENOMEM`, and with `EIO` if it ends.
+    pub(super) fn config(&self, queue: u8, backing: Arc<Backing>) -> Result<VolumeConfig> {
         if !self.is_live() {
-            return None;
+            return Err(EIO);
         }
-        Some(VolumeConfig {
+        Ok(VolumeConfig {
             name: self.volume.name(),
             host: self.host,
             geometry: self.geometry,
@@ -577,8 +583,35 @@ impl Attachment {
             backing,
             write_errors: self.write_errors.clone(),
             teller: self.write_errors.teller(),
-            _gone: self.gone.lock().clone()?,
+            counters: self.counters_of(queue)?,
+            _gone: self.gone.lock().clone().ok_or(EIO)?,
         })
+    }
+
+    /// Returns where queue pair `queue` counts its requests. May sleep.
+    fn counters_of(&self, queue: u8) -> Result<Arc<Counters>> {
+        let mut all = self.counters.lock();
+        while all.len() <= usize::from(queue) {
+            all.push(None, GFP_KERNEL)?;
+        }
+        let place = all.get_mut(usize::from(queue)).ok_or(EINVAL)?;
+        if let Some(counters) = place {
+            return Ok(counters.clone());
+        }
+        let counters = Arc::new(Counters::default(), GFP_KERNEL)?;
+        Ok(place.insert(counters).clone())
+    }
+
+    /// Adds what its requests have counted to `sum`, which then has it for good if it is `taken`.
+    /// Sleeps.
+    pub(crate) fn add_counters(&self, sum: &Counters, taken: bool) {
+        let mut all = self.counters.lock();
+        for counters in all.iter().flatten() {
+            sum.absorb(counters);
+        }
+        if taken {
+            all.clear();
+        }
     }
 }
 

@@ -36,9 +36,18 @@ pub(super) struct Past {
 }
 
 impl Past {
+    /// Adds those of a queue that is closed.
     pub(super) fn absorb(&self, queue: &Queue) {
-        self.counters.absorb(queue.counters());
+        // The messages of several volumes are none of one's.
+        if !queue.is_shared() {
+            self.counters.absorb(queue.counters());
+        }
         self.times.absorb(queue.times());
+    }
+
+    /// Adds those of requests of a session of which nothing is left.
+    pub(super) fn absorb_requests(&self, attachment: &Attachment) {
+        attachment.add_counters(&self.counters, true);
     }
 }
 
@@ -67,14 +76,23 @@ impl Volume {
         }
     }
 
-    /// Returns the sum of the counters of all queues that the volume ever had. What a queue handles
-    /// at this moment may be missing. Sleeps for [`SETTLE_MS`] at most.
+    /// Returns the sum of what all queues that the volume ever had have counted of its requests, and
+    /// of messages and work requests, if they had no other volume. What a queue handles at this
+    /// moment may be missing. Sleeps for [`SETTLE_MS`] at most.
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.settle()?;
         let sum = Counters::default();
         // Held until the end: queues become past under it.
         let past = self.past.lock();
-        self.for_each_queue(|queue| sum.absorb(queue.counters()))?;
+        let mine = |a: &Attachment| a.is_of(self);
+        for attachment in self.registry.attachments(mine)? {
+            attachment.add_counters(&sum, false);
+            attachment.session().for_each_queue(|queue| {
+                if !queue.is_shared() {
+                    sum.absorb(queue.counters());
+                }
+            });
+        }
         sum.absorb(&past.counters);
         Ok(sum)
     }

@@ -99,6 +99,7 @@ impl Volume {
 
     /// Forgets `attachment`, of which nothing is left. Process context.
     pub(crate) fn attachment_ended(&self, attachment: &Attachment) {
+        self.past.lock().absorb_requests(attachment);
         self.registry.remove_attachment(attachment);
     }
 }

@@ -62,6 +62,8 @@ same "the one reads what is its own" "status 0 first" "$(ask read 0 8)"
 same "so does the other" "status 0 second" "$(ask read 1 8)"
 same "the first drive has the one" first "$(on_drive /dev/mapper/door 8)"
 same "the second drive has the other" second "$(on_drive "$drive2" 8)"
+same "the reads of the one are counted for it" 1 "$(stat_of target $target/volumes/vol1 reads)"
+same "and those of the other for that" "1 1 1" "$(for what in reads writes flushes; do stat_of target $target/volumes/vol2 $what; done | xargs)"
 same "a handle that is no volume's is refused" "status 8 " "$(ask read 7 8)"
 same "so is one that can be none" "status 1 " "$(ask read 300 8)"
 
