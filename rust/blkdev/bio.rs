@@ -252,7 +252,9 @@ unsafe fn add(bio: *mut bindings::bio, range: &PageRange<'_>) -> bool {
     if range.length() == 0 {
         return false;
     }
-    let (page, offset) = (range.as_page_ptr(), range.offset());
+    // A piece that crosses no page border, told by its own page, is not looked at for a split
+    // (`bio_may_need_split()`).
+    let (page, offset) = range.begin();
     // SAFETY: As the caller's.
     unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
 }

@@ -414,10 +414,11 @@ fn fill_table<T: FileOwner>(owner: &mut KBox<T>) -> Option<usize> {
     let mut fits = true;
     for range in owner.pages() {
         length += range.length() as usize;
+        let (page, offset) = range.begin();
         let segment = bindings::bio_vec {
-            bv_page: range.as_page_ptr(),
+            bv_page: page,
             bv_len: range.length(),
-            bv_offset: range.offset(),
+            bv_offset: offset,
         };
         fits &= table.push_within_capacity(segment).is_ok();
     }

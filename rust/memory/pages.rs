@@ -162,16 +162,15 @@ impl<'a> PageRange<'a> {
         }
     }
 
-    /// Returns the first page of the memory that the piece is in.
+    /// Returns the page that the piece begins in, and the offset of its first byte there.
     #[inline]
-    pub(crate) fn as_page_ptr(&self) -> *mut bindings::page {
-        self.page.as_ptr()
-    }
-
-    /// Returns the bytes from the start of that page.
-    #[inline]
-    pub(crate) fn offset(&self) -> u32 {
-        self.offset
+    pub(crate) fn begin(&self) -> (*mut bindings::page, u32) {
+        let offset = self.offset as usize;
+        // SAFETY: The memory is contiguous, and so are its pages in the memory map: a buddy
+        // allocation's always are, and device memory has a virtual memory map (`ZONE_DEVICE`
+        // depends on it). The page is one of them, or the one behind the last for an empty piece.
+        let page = unsafe { self.page.as_ptr().add(offset / PAGE_SIZE) };
+        (page, (offset % PAGE_SIZE) as u32)
     }
 
     /// Returns the length in bytes.
