@@ -117,10 +117,8 @@ static void post_send(struct connection *c, const unsigned char *bytes, size_t n
 		failed("ibv_post_send");
 }
 
-/* Takes what has come, for at most so many milliseconds. */
-static void look(struct connection *c, int ms)
+static void take_messages(struct connection *c)
 {
-	struct rdma_cm_event *event;
 	struct ibv_wc wc;
 
 	while (ibv_poll_cq(c->cq, 1, &wc) > 0) {
@@ -131,10 +129,20 @@ static void look(struct connection *c, int ms)
 		c->came |= 1u << wc.wr_id;
 		c->lengths[wc.wr_id] = wc.byte_len;
 	}
+}
+
+/* Takes what has come, for at most so many milliseconds. */
+static void look(struct connection *c, int ms)
+{
+	struct rdma_cm_event *event;
+
+	take_messages(c);
 	event = next_event(c->channel, ms);
 	if (event) {
 		c->over |= event->event == RDMA_CM_EVENT_DISCONNECTED || event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
 		rdma_ack_cm_event(event);
+		/* The last message may have come just before the disconnection. */
+		take_messages(c);
 	}
 }
 
@@ -142,6 +150,8 @@ static void look(struct connection *c, int ms)
 static unsigned int answer(struct connection *c, unsigned int index, unsigned int tag, unsigned char *out, int ms)
 {
 	for (;; ms -= 5) {
+		bool over = c->over;
+
 		for (unsigned int n = 0; n < BUFFERS; n++) {
 			unsigned int length = c->lengths[n];
 
@@ -152,7 +162,7 @@ static unsigned int answer(struct connection *c, unsigned int index, unsigned in
 			post_receive(c, n);
 			return length;
 		}
-		if (c->over || ms <= 0)
+		if (over || ms <= 0)
 			return 0;
 		look(c, 5);
 	}
