@@ -43,6 +43,7 @@ pub use self::{
     bdev::BlockDevice,
     bio::{
         plugged,
+        plugged_for,
         submit,
         BioOp,
         BioOwner,

@@ -40,7 +40,10 @@ use super::{
         CompletedSends,
         Kept, //
     },
-    request::Request,
+    request::{
+        Group,
+        Request, //
+    },
     respond::ResponseBatcher, //
 };
 use crate::{
@@ -427,26 +430,34 @@ impl Queue {
     }
 }
 
+/// Requests of several messages that are begun together: about as many as a round has.
+pub(super) const TOGETHER_MAX: usize = 16;
+
 impl Handler for Queue {
-    type Round = ();
+    /// Eager writes that came with nothing but an immediate value, one message each.
+    type Round = Group<TOGETHER_MAX>;
 
     #[inline]
-    fn complete(&self, (): &mut (), completion: &Completion) {
+    fn complete(&self, together: &mut Self::Round, completion: &Completion) {
         let work = completion.work();
         self.moved.store(true, Relaxed);
         match work.kind {
-            kind::RECEIVE if completion.is_ok() => self.receive(Received {
-                buffer: work.index,
-                length: completion.byte_len(),
-                immediate: completion.immediate(),
-                admitted: 0,
-            }),
+            kind::RECEIVE if completion.is_ok() => {
+                let message = Received {
+                    buffer: work.index,
+                    length: completion.byte_len(),
+                    immediate: completion.immediate(),
+                    admitted: 0,
+                };
+                self.receive(message, together);
+            }
             kind::ANSWER if completion.is_ok() => self.answer_completed(work.index, true),
             _ => self.complete_other(completion),
         }
     }
 
-    fn round_done(&self, (): &mut ()) {
+    fn round_done(&self, together: &mut Self::Round) {
+        self.start_together(together);
         self.round_over();
     }
 

@@ -20,7 +20,8 @@ use super::{
         Queue,
         Received,
         Work,
-        RECEIVE_ENTRIES, //
+        RECEIVE_ENTRIES,
+        TOGETHER_MAX, //
     },
     request::{
         Group,
@@ -29,6 +30,7 @@ use super::{
 };
 use crate::memory::layout::MEDIUM;
 use hcablk_core::{
+    blkdev::plugged_for,
     proto::message::{
         self,
         BadRequest,
@@ -77,9 +79,10 @@ impl Queue {
 }
 
 impl Queue {
-    /// Handles a received message or write-with-immediate. Completion handler.
+    /// Handles a received message or write-with-immediate. What is begun with others of the round
+    /// is added to `together`. Completion handler.
     #[inline(never)]
-    pub(super) fn receive(&self, message: Received) {
+    pub(super) fn receive(&self, message: Received, together: &mut Group<TOGETHER_MAX>) {
         self.counters.receives.bump();
         let completed = self.take_completed();
         let mut work = self.work.lock();
@@ -114,10 +117,40 @@ impl Queue {
         match admitted {
             Admitted::Start(request) => {
                 drop(work);
-                self.start(request);
+                if message.immediate.is_none() {
+                    return self.start(request);
+                }
+                if together.is_full() {
+                    self.start_together(together);
+                }
+                if let Err(request) = together.push(request) {
+                    self.start(request);
+                }
             }
             Admitted::Later => self.begin_waiting(work),
         }
+    }
+
+    /// Starts requests that came together: the block layer allocates its requests for them at once,
+    /// and the drive gets them with one doorbell.
+    #[inline]
+    pub(super) fn start_together<const N: usize>(&self, group: &mut Group<N>) {
+        match group.len() {
+            0 => {}
+            1 => self.start_each(group),
+            _ => self.start_plugged(group),
+        }
+    }
+
+    // Out of line: the plug would be in the frame of every request.
+    #[inline(never)]
+    fn start_plugged<const N: usize>(&self, group: &mut Group<N>) {
+        plugged_for(group.len() as u16, || self.start_each(group));
+    }
+
+    #[inline(always)]
+    fn start_each<const N: usize>(&self, group: &mut Group<N>) {
+        group.take_each(|request| self.start(request));
     }
 
     /// Admits the other requests of a message, whose first was admitted.
@@ -148,7 +181,7 @@ impl Queue {
         }
         self.batcher.gather_from(work.made - work.idle.len());
         drop(work);
-        group.take_each(|request| self.start(request));
+        self.start_together(&mut group);
         if later {
             self.begin_waiting(self.work.lock());
         }

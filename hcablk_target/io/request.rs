@@ -318,7 +318,7 @@ impl Request {
 ///
 /// An array of optional boxes would have each of its places dropped by a call, also those that are
 /// empty, which are most.
-pub(super) struct Group<const N: usize> {
+pub(crate) struct Group<const N: usize> {
     /// The first `count` are there.
     places: [ManuallyDrop<Option<KBox<Request>>>; N],
     count: usize,
@@ -331,6 +331,12 @@ impl<const N: usize> Group<N> {
             places: [const { ManuallyDrop::new(None) }; N],
             count: 0,
         }
+    }
+
+    /// Returns how many there are.
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.count
     }
 
     #[inline(always)]
@@ -368,6 +374,13 @@ impl<const N: usize> Group<N> {
     #[cold]
     fn drop_all(&mut self) {
         self.take_each(drop);
+    }
+}
+
+impl<const N: usize> Default for Group<N> {
+    #[inline(always)]
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -318,11 +318,26 @@ fn done_badly<T: BioOwner>(owner: KBox<T>, status: bindings::blk_status_t) {
 ///
 /// `f` may sleep; then what was collected is started. C: `blk_start_plug()`.
 pub fn plugged<R>(f: impl FnOnce() -> R) -> R {
+    plugged_for(1, f)
+}
+
+/// Does what [`plugged`] does, and lets the block layer allocate its requests for the next `count`
+/// I/Os, up to 32, at a time; those that are not used are freed at the end.
+///
+/// C: `blk_start_plug_nr_ios()`, which modules cannot call.
+pub fn plugged_for<R>(count: u16, f: impl FnOnce() -> R) -> R {
     let plug = Opaque::<bindings::blk_plug>::uninit();
-    // SAFETY: Room for a plug, that stays where it is until it is finished.
-    unsafe { bindings::blk_start_plug(plug.get()) };
+    // SAFETY: Room for a plug, that stays where it is until it is finished. The field is read by
+    // this thread alone, when it submits I/O; if the thread has a plug already it is ignored.
+    unsafe {
+        bindings::blk_start_plug(plug.get());
+        (*plug.get()).nr_ios = count.min(PLUG_MAX);
+    }
     let result = f();
     // SAFETY: Started above by this thread.
     unsafe { bindings::blk_finish_plug(plug.get()) };
     result
 }
+
+/// `BLK_MAX_REQUEST_COUNT` of the block layer.
+const PLUG_MAX: u16 = 32;
