@@ -68,16 +68,13 @@ use super::{
         CHUNK_MAX, //
     },
 };
-use crate::{
-    drive::backing::Route,
-    memory::layout::{
-        count,
-        length_of,
-        shift_of,
-        BUFFERS_USUAL,
-        BUFFER_BYTES,
-        MEDIUM, //
-    },
+use crate::memory::layout::{
+    count,
+    length_of,
+    shift_of,
+    BUFFERS_USUAL,
+    BUFFER_BYTES,
+    MEDIUM, //
 };
 use core::{
     array,
@@ -99,7 +96,6 @@ use hcablk_core::{
     proto::{
         message::{
             self,
-            Answer,
             Op,
             Remote,
             Tag, //
@@ -312,31 +308,11 @@ impl Queue {
 
     #[inline(never)]
     fn assign_chunks(&self, work: &mut Work, request: &mut Request) {
-        let backing = request.volume.backing();
-        let (extent, route) = match request.op {
-            Ok(Op::Read(extent, remote)) if remote.answer != Answer::Immediate => {
-                (extent, backing.read_route())
-            }
-            // An atomic one goes to the drive whole.
-            Ok(Op::Write {
-                extent,
-                fua,
-                atomic: false,
-                ..
-            }) if !(self.shape.sinks
-                || (fua || request.force_fua) && backing.flushes_for_fua()) =>
-            {
-                (extent, backing.write_route())
-            }
-            _ => return,
-        };
-        if route != Route::Device {
+        let Some(extent) = request.extent().filter(|_| request.may_be_chunked(self)) else {
             return;
-        }
-        let count = request
-            .volume
-            .split()
-            .count(extent.offset, request.length());
+        };
+        let split = request.volume.split();
+        let count = split.count(extent.offset, request.length());
         if count > work.chunks.len() {
             request.volume.counters().unchunked.bump();
             pr_info_once!("some large requests are moved whole: too many chunks are under way\n");

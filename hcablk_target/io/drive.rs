@@ -3,17 +3,22 @@
 //! The drive's part of a request, by its volume's mode.
 //!
 //! ```text
-//!              Device, nothing cached
-//!          ┌────────────────────────────► bio ─────────────────────────┐
-//!  begin ──┤ Cache, a hit                                               ├─► answer
-//!          ├───────────────────────────────────────────────────────────┤
-//!          └──► workqueue: Start ──► page cache, direct file I/O, sync ─┤
-//!                                        │ the file system goes on      │
-//!                                        └──► Finished ─────────────────┘
+//!           CacheHit
+//!          ┌──────────────────────────────────────────────────────────────┐
+//!          │ Direct, Chunked                                              │
+//!  begin ──┼────────────────► one bio, or one for each chunk ─────────────┼─► answer
+//!          │                          ▲ │ the drive has no room, and      │
+//!          │                          │ ▼ other volumes must not wait     │
+//!          │                workqueue: Submit                             │
+//!          │ PageCache                                                    │
+//!          └──► workqueue: Start ──► page cache, direct file I/O, sync ───┤
+//!                                        │ the file system goes on        │
+//!                                        └──► Finished ───────────────────┘
 //! ```
 //!
-//! The volume's cache, if it has one, is asked before all of this, and told of
-//! the answer: see [`cache`](super::cache).
+//! [`DataPath`] names the ways; [`Request::data_path`] and the functions beside it decide. The
+//! volume's cache, if it has one, is asked before all others, and told of the answer: see
+//! [`cache`](super::cache).
 //!
 //! # Contexts
 //!
@@ -83,6 +88,7 @@ use hcablk_core::{
     },
     memory::pages::PageRange,
     proto::message::{
+        Answer,
         Extent,
         Op,
         Status, //
@@ -153,6 +159,69 @@ impl Task {
     fn meets_pages(self, backing: &Backing) -> bool {
         let shares = self.writes_parts(backing) && backing.is_also_cached();
         shares || self.is_cached_in(backing.file())
+    }
+}
+
+/// How the data of a request moves between its buffers and the drive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DataPath {
+    /// By one bio.
+    Direct,
+    /// By a bio for each chunk.
+    Chunked,
+    /// By the page cache or the file system. Process context, mostly on the workqueue.
+    PageCache,
+    /// Not at all: the volume's cache has it.
+    CacheHit,
+}
+
+impl Request {
+    /// Returns how the data of a request moves past the volume's cache, which does not have it.
+    /// `is_fetched`: it is a write, and all of its data is here.
+    #[inline(always)]
+    fn data_path(&self, task: Task, is_fetched: bool) -> DataPath {
+        if task.route != Route::Device || task.meets_pages(self.volume.backing()) {
+            DataPath::PageCache
+        } else if self.chunks.is_some() && !is_fetched {
+            DataPath::Chunked
+        } else {
+            DataPath::Direct
+        }
+    }
+
+    /// Returns whether the data of a write, which is still to be fetched, is fetched and written by
+    /// chunks. If not it is fetched whole, and its path is decided when it is here: pages may have
+    /// come or gone by then.
+    #[inline]
+    pub(super) fn is_fetched_by_chunks(&mut self) -> bool {
+        match self.task() {
+            Some(task) if self.chunks.is_some() => {
+                self.note_marks(task);
+                self.data_path(task, false) == DataPath::Chunked
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether its data may move by chunks, if it is long enough and there are some.
+    pub(super) fn may_be_chunked(&self, queue: &Queue) -> bool {
+        let backing = self.volume.backing();
+        let by_device = |route: Route| route == Route::Device;
+        match self.op {
+            // The immediate value comes with the data.
+            Ok(Op::Read(_, remote)) => {
+                remote.answer != Answer::Immediate && by_device(backing.read_route())
+            }
+            // An atomic write goes to the drive whole, and a sink must not be looked at before all
+            // is there.
+            Ok(Op::Write {
+                fua, atomic: false, ..
+            }) if !queue.shape.sinks => {
+                let flushes = (fua || self.force_fua) && backing.flushes_for_fua();
+                !flushes && by_device(backing.write_route())
+            }
+            _ => false,
+        }
     }
 }
 
@@ -230,22 +299,9 @@ impl Request {
         }
     }
 
-    /// Returns whether the page cache has some of the blocks that it is about, or may get them.
-    pub(crate) fn is_cached(&self) -> bool {
-        let backing = self.volume.backing();
-        self.task().is_some_and(|task| task.meets_pages(backing))
-    }
-
     /// Remembers what was written back through pages so far, for `was_overtaken`, and which flushes
     /// have failed, for `is_undone`. To be called before the drive gets a write, and before it is
     /// looked whether there are pages.
-    #[inline]
-    pub(crate) fn look_back(&mut self) {
-        if let Some(task) = self.task().filter(|task| task.replaces()) {
-            self.note_marks(task);
-        }
-    }
-
     #[inline(always)]
     fn note_marks(&mut self, task: Task) {
         let backing = self.volume.backing();
@@ -341,17 +397,27 @@ pub(crate) fn begin_here(queue: &Queue, mut request: KBox<Request>) {
     request.step = Step::Start;
     request.cached = false;
     request.met_pages = false;
-    match request.task() {
-        Some(task) if enter_cache(queue, &mut request, task.op, task.extent) => {
-            queue.answer(request, Status::Ok);
+    let Some(task) = request.task() else {
+        trace::target::drive_start(|| request.about());
+        return flush(queue, request);
+    };
+    let path = if enter_cache(queue, &mut request, task.op, task.extent) {
+        DataPath::CacheHit
+    } else {
+        if task.replaces() {
+            request.note_marks(task);
         }
-        task => {
-            if let Some(task) = task.filter(|task| task.replaces()) {
-                request.note_marks(task);
-            }
-            trace::target::drive_start(|| request.about());
-            to_drive(queue, request, task);
+        trace::target::drive_start(|| request.about());
+        request.data_path(task, task.op != BioOp::Read)
+    };
+    match path {
+        DataPath::Direct => {
+            request.bounce_to_drive();
+            submit_here(queue, request, task.bio_op(), task.extent.offset);
         }
+        DataPath::Chunked => queue.read_chunks(request),
+        DataPath::PageCache => to_page_cache(queue, request, task),
+        DataPath::CacheHit => queue.answer(request, Status::Ok),
     }
 }
 
@@ -361,40 +427,29 @@ fn wait_for_drive(request: KBox<Request>) {
     defer(request, volume.io_work());
 }
 
-#[inline(always)]
-fn to_drive(queue: &Queue, mut request: KBox<Request>, task: Option<Task>) {
-    let backing = request.volume.backing();
-    match task {
-        Some(task) => match task.route {
-            Route::Device if !task.meets_pages(backing) => {
-                if task.op == BioOp::Read && request.chunks.is_some() {
-                    return queue.read_chunks(request);
-                }
-                request.bounce_to_drive();
-                submit_here(queue, request, task.bio_op(), task.extent.offset);
-            }
-            Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
-                request.cached = true;
-                match transfer(
-                    request,
-                    FileOp::Read,
-                    FileAccess::CachedNow,
-                    task.extent.offset,
-                ) {
-                    Some((request, Ok(()))) => finish(queue, request, Ok(())),
-                    Some((request, Err(_))) => wait_for_drive(request),
-                    None => {}
-                }
-            }
-            _ => {
-                request.leave_peer();
-                wait_for_drive(request);
-            }
-        },
-        None if backing.write_route() == Route::Device => {
-            submit_bio(queue, request, BioOp::Flush, 0)
-        }
-        None => wait_for_drive(request),
+/// Reads from the page cache what is there, and does the rest on the workqueue. Process context.
+#[inline(never)]
+fn to_page_cache(queue: &Queue, mut request: KBox<Request>, task: Task) {
+    let is_cached_read = task.route == Route::Cache && task.op == BioOp::Read;
+    if !(is_cached_read && request.volume.backing().file().can_now()) {
+        request.leave_peer();
+        return wait_for_drive(request);
+    }
+    request.cached = true;
+    let offset = task.extent.offset;
+    match transfer(request, FileOp::Read, FileAccess::CachedNow, offset) {
+        Some((request, Ok(()))) => finish(queue, request, Ok(())),
+        Some((request, Err(_))) => wait_for_drive(request),
+        None => {}
+    }
+}
+
+/// Has the drive make durable what it has completed. Process context.
+#[inline(never)]
+fn flush(queue: &Queue, request: KBox<Request>) {
+    match request.volume.backing().write_route() {
+        Route::Device => submit_bio(queue, request, BioOp::Flush, 0),
+        _ => wait_for_drive(request),
     }
 }
 

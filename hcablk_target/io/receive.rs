@@ -547,12 +547,9 @@ impl Queue {
     // Out of line: its tables would be in the frame of every request, below the drive's.
     #[inline(never)]
     fn start_rdma_read(&self, mut request: KBox<Request>, remote: Remote) {
-        if request.chunks.is_some() {
-            request.look_back();
-            if !request.is_cached() {
-                return self.fetch_chunks(request);
-            }
+        match request.is_fetched_by_chunks() {
+            true => self.fetch_chunks(request),
+            false => self.fetch(request, remote),
         }
-        self.fetch(request, remote);
     }
 }
