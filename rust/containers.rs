@@ -2,8 +2,10 @@
 
 //! Containers of a fixed size: no operation allocates.
 //!
+//! - [`array_vec`]: a short vector on the stack.
 //! - [`fifo`]: a queue.
 //! - [`slots`]: a table for what the hardware works on.
 
+pub mod array_vec;
 pub mod fifo;
 pub mod slots;

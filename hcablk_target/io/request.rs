@@ -32,13 +32,13 @@ use crate::{
     },
     stats::Marks, //
 };
-use core::mem::ManuallyDrop;
 use hcablk_core::{
     blkdev::{
         BioSlot,
         FileSlot,
         WbErrCursor, //
     },
+    containers::array_vec::ArrayVec,
     logic::mq::lines::Visit,
     memory::eager_ring::EagerRing,
     p2p::PeerMemory,
@@ -314,81 +314,5 @@ impl Request {
     }
 }
 
-/// Some requests in a row, up to `N`. They are dropped unless they are [taken](Self::take_each).
-///
-/// An array of optional boxes would have each of its places dropped by a call, also those that are
-/// empty, which are most.
-pub(crate) struct Group<const N: usize> {
-    /// The first `count` are there.
-    places: [ManuallyDrop<Option<KBox<Request>>>; N],
-    count: usize,
-}
-
-impl<const N: usize> Group<N> {
-    #[inline(always)]
-    pub(super) fn new() -> Self {
-        Self {
-            places: [const { ManuallyDrop::new(None) }; N],
-            count: 0,
-        }
-    }
-
-    /// Returns how many there are.
-    #[inline(always)]
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    #[inline(always)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    #[inline(always)]
-    pub(super) fn is_full(&self) -> bool {
-        self.count == N
-    }
-
-    /// Adds a request. Returns it if there is no room.
-    #[inline(always)]
-    pub(super) fn push(&mut self, request: KBox<Request>) -> Result<(), KBox<Request>> {
-        let Some(place) = self.places.get_mut(self.count) else {
-            return Err(request);
-        };
-        *place = ManuallyDrop::new(Some(request));
-        self.count += 1;
-        Ok(())
-    }
-
-    /// Takes all requests, in the order in which they were added.
-    #[inline(always)]
-    pub(super) fn take_each(&mut self, mut f: impl FnMut(KBox<Request>)) {
-        let count = core::mem::take(&mut self.count);
-        for place in self.places.iter_mut().take(count) {
-            if let Some(request) = place.take() {
-                f(request);
-            }
-        }
-    }
-
-    #[cold]
-    fn drop_all(&mut self) {
-        self.take_each(drop);
-    }
-}
-
-impl<const N: usize> Default for Group<N> {
-    #[inline(always)]
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<const N: usize> Drop for Group<N> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.count != 0 {
-            self.drop_all();
-        }
-    }
-}
+/// Some requests in a row, up to `N`.
+pub(crate) type Group<const N: usize> = ArrayVec<KBox<Request>, N>;

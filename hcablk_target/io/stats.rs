@@ -8,6 +8,7 @@ use super::{
     request::Request,
     respond::key_to_invalidate, //
 };
+use crate::stats::Counters;
 use hcablk_core::{
     proto::message::{
         Op,
@@ -28,13 +29,13 @@ impl Queue {
             }
             _ => self.counters.sends.add(counts.into()),
         }
-        Self::count_operation(request);
+        Self::count_operation(request, c);
         if request.marks.is_measured() {
             self.count_times(request);
         }
         c.rdma_bytes.add(request.moved);
         if ok {
-            Self::count_way(request);
+            Self::count_way(request, c);
         } else {
             self.count_failure(request);
         }
@@ -70,8 +71,7 @@ impl Queue {
 
     /// Counts what was asked for, and how many bytes were moved.
     #[inline]
-    fn count_operation(request: &Request) {
-        let c = request.volume.counters();
+    fn count_operation(request: &Request, c: &Counters) {
         let (length, ok) = (request.length() as u64, request.status == Status::Ok);
         match request.op {
             Ok(Op::Read(..)) => {
@@ -109,13 +109,12 @@ impl Queue {
 
     /// Counts by what way the data of a request went that was done well.
     #[inline]
-    fn count_way(request: &Request) {
+    fn count_way(request: &Request, c: &Counters) {
         if Self::went_straight(request) {
             // The HCA has moved all of it.
-            let c = request.volume.counters();
             return c.ram_bytes.add(request.length() as u64);
         }
-        Self::count_detours(request);
+        Self::count_detours(request, c);
     }
 
     /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and
@@ -127,8 +126,7 @@ impl Queue {
 
     /// Counts as [`Self::count_way`] does, whatever way the data went.
     #[inline(never)]
-    fn count_detours(request: &Request) {
-        let c = request.volume.counters();
+    fn count_detours(request: &Request, c: &Counters) {
         let length = request.length() as u64;
         let bounced = if request.bounces() || (request.peer_hit && !request.is_in_lines()) {
             length

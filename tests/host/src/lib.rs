@@ -20,6 +20,8 @@ mod account;
 mod admin_state;
 mod admission;
 mod batching;
+#[cfg(test)]
+mod array_vec;
 mod address;
 mod buckets;
 mod challenges;

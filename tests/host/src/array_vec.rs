@@ -1,0 +1,1 @@
+../../../rust/containers/array_vec.rs
