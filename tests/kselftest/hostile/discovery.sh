@@ -53,7 +53,7 @@ list() {
 	like "$mode: of $1 the command tells the reason" "$2" "$(on c1 "hcablk discover 10.77.0.3 --port 7746 --host-id $id1 ${3:-} 2>&1")"
 }
 volumes="volumes 0" portals="portals 0"
-no="the target's answer makes no sense:" stranger="what answers there is not an hcablk target"
+no="the target's answer makes no sense:" stranger="the peer is not an hcablk target"
 good="count 2 revision 01020304 name good0 size_bytes 1048576 block_size 512 read_only 0 evicted 0 insecure 1 mode direct"
 good+=" count 2 revision 01020304 count 1 revision 01020304 address 10.77.0.3 port 7746"
 all_good() {
@@ -136,14 +136,14 @@ must on c1 "cd $asker && echo $secret > host_key && echo $target_secret > target
 all_good
 told long "$good" "$volumes" "volumes 2" "$portals"
 told twice "$good" "$volumes" "volumes 2" "$portals"
-other="what answers does not have the keys of this host and the target"
+other="the peer failed authentication: it does not hold the expected keys"
 for wrong in host-key target-key unsealed reflected sealed-8=9 sealed-17=65 sealed-64=0 short=70 short=20; do
 	told $wrong "$other" "$volumes"
 done
 lists replayed
 answer "$volumes" > /dev/null
 same "$mode: the answer to an earlier question is none" "$other" "$(answer "$volumes")"
-told no-challenge "what answers asks for no proof, although keys are set: it is not the target, or too old" "$volumes"
+told no-challenge "the peer asks for no proof, although keys are set: it is not the target, or too old" "$volumes"
 told challenges "the target asks for a proof at the wrong time" "$volumes"
 for byte in 9=64 10=1 11=128 12=1 48=1; do
 	told challenge-$byte "$no the challenge is none" "$volumes"
