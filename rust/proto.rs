@@ -6,12 +6,12 @@
 //! in the unit tests on the host. Decoding is total: a decoder either returns
 //! a value all of whose fields were checked, or says what was wrong.
 //!
-//! - [`auth`]: how both sides prove who they are.
-//! - [`connect`]: what travels in the connection manager's private data.
-//! - [`discovery`]: what a host asks before it connects.
-//! - [`message`]: what travels in SENDs once connected.
+//! - [`auth`]: mutual authentication.
+//! - [`connect`]: the contents of the connection manager's private data.
+//! - [`discovery`]: questions of a host before it connects.
+//! - [`message`]: the contents of SENDs once connected.
 //! - [`name`]: host ids and volume names.
-//! - [`credits`]: who may send when.
+//! - [`credits`]: when each side may send.
 //! - [`eager_ring`]: memory of the target for the data of writes.
 
 pub mod auth;
@@ -39,7 +39,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"HCAB");
 pub const DEPTH_MIN: u16 = 1;
 /// See [`DEPTH_MIN`].
 pub const DEPTH_MAX: u16 = 1024;
-/// Most queue pairs that one session may have, beside its admin queue pair.
+/// Most queue pairs of a session, besides its admin queue pair.
 pub const QUEUES_MAX: u8 = 127;
 /// The number of the admin queue pair in its connection request.
 pub const ADMIN_QUEUE: u8 = 0xff;

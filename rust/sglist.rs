@@ -223,12 +223,11 @@ impl SegmentList {
         }
     }
 
-    /// Takes the peer's access away for good, with the region: when the
-    /// connection is lost, whatever became of its queue pair. The list cannot
-    /// be used again. Process context, sleeps.
+    /// Ends the peer's access for good, by destroying the region: after the connection was lost, in
+    /// any state of its queue pair. The list cannot be used again. Process context, sleeps.
     ///
-    /// If the device refuses, the peer may have access as before: then
-    /// [`Self::release`] goes on to fail, and the request must never be ended.
+    /// If the device refuses, the peer may have access as before: then [`Self::release`] keeps
+    /// failing, and the request must never be ended.
     pub fn revoke(&mut self) {
         let refused = self.region.take().map(MemoryRegion::revoke);
         if let Some(Err(region)) = refused {
@@ -256,7 +255,7 @@ impl SegmentList {
         if self.is_registered() {
             return Err(EBUSY);
         }
-        // What was mapped and never registered is to be mapped again.
+        // A region that was mapped and never registered must be mapped again.
         if let Some(region) = &mut self.region {
             region.invalidated();
         }

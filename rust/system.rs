@@ -55,15 +55,14 @@ pub enum Lines {
     Ends,
     /// Nothing is left of a session.
     Gone,
-    /// What memory a session that begins has got: smaller requests than it asked for, no peer
-    /// memory.
+    /// The memory that a new session has got: smaller requests than requested, no peer memory.
     Sizes,
     /// A change of reservations was refused.
     Reservations,
 }
 
-/// Returns whether one more line of `kind` may be printed: ten in five seconds. Says itself how
-/// many were left out. Any context.
+/// Returns whether another line of `kind` may be printed: ten in five seconds. Logs the number of
+/// omitted lines. Any context.
 ///
 /// C: `__ratelimit()`.
 pub fn may_print(kind: Lines) -> bool {
@@ -71,7 +70,7 @@ pub fn may_print(kind: Lines) -> bool {
     unsafe { bindings::hcablk_c_may_print(kind as u32) }
 }
 
-/// Returns a number that identifies the current thread as long as it lives; 0 in an interrupt or
+/// Returns a number that identifies the current thread during its life; 0 in an interrupt or
 /// softirq. Any context.
 ///
 /// C: `current`, `in_task()`.

@@ -25,7 +25,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Who holds the devices: its address is compared, nothing else.
+/// The holder of the devices: only its address is compared.
 static HOLDER: u8 = 0;
 
 /// An open block device, held against exclusive users such as mounts and other
@@ -94,7 +94,7 @@ impl BlockDevice {
         self.bdev.as_ptr()
     }
 
-    /// Returns whether it was opened for writing.
+    /// Returns whether the device was opened for writing.
     #[inline]
     pub fn writable(&self) -> bool {
         self.writable
@@ -182,9 +182,9 @@ impl BlockDevice {
         limit!(self, features) & bindings::BLK_FEAT_FUA != 0
     }
 
-    /// Returns whether the error of a write with FUA tells of that write alone. Elsewhere a flush
-    /// of the device may have failed: the block layer's own behind a device without FUA, or one
-    /// that a device of bios (dm, md) does for it.
+    /// Returns whether the error of a write with FUA concerns that write alone. Otherwise it may be
+    /// the error of a flush: the block layer's own after a write to a device without FUA, or one by
+    /// a bio-based driver (dm, md).
     pub fn fua_fails_alone(&self) -> bool {
         // SAFETY: By the type invariant; an open device keeps its queue, which has the same
         // operations for its life.
@@ -196,8 +196,8 @@ impl BlockDevice {
     #[inline]
     pub fn read_only(&self) -> bool {
         let bdev = self.as_raw();
-        // SAFETY: By the type invariant; an open device keeps its disk, and that the device of the
-        // whole. What is read is changed by atomic operations.
+        // SAFETY: By the type invariant; an open device keeps its disk, and the disk keeps its
+        // whole device. Other contexts change these fields with atomic operations.
         let (own, whole, disk) = unsafe {
             let disk = (*bdev).bd_disk;
             (

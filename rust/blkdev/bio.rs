@@ -4,11 +4,10 @@
 //!
 //! # Ownership
 //!
-//! A driver's I/O object (a [`BioOwner`]) embeds a [`BioSlot`]. [`submit`] takes
-//! the object in its box; from then on the block layer has it, until it comes
-//! back, in its box, through [`BioOwner::done`]. Everything the I/O needs (the
-//! device, the memory) is borrowed from the object, so it cannot go away
-//! before, and nothing needs to be counted.
+//! A driver's I/O object (a [`BioOwner`]) embeds a [`BioSlot`]. [`submit`] takes the boxed object;
+//! from then on the block layer owns it, until [`BioOwner::done`] returns it, still boxed.
+//! Everything the I/O needs (the device, the memory) is borrowed from the object, so it cannot
+//! disappear earlier, and no references are counted.
 //!
 //! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
 
@@ -27,21 +26,21 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What a bio shall do.
+/// The operation of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioOp {
     /// Device to memory.
     Read,
     /// Memory to device; with `fua`, durable when it is done.
     Write {
-        /// Whether it must be durable when it is done.
+        /// Completion implies durability.
         fua: bool,
     },
     /// Memory to device, all of it or nothing, also when the device loses its power. Fails with
     /// [`Status::IoErr`] or [`Status::NotSupported`] if the device has no such writes of this
     /// length and place (`blk_validate_atomic_write_op_size()`).
     AtomicWrite {
-        /// Whether it must be durable when it is done.
+        /// Completion implies durability.
         fua: bool,
     },
     /// Make completed writes durable. No memory.
@@ -154,9 +153,9 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// returns. The block layer checks range and alignment, and reports an
 /// error through `done`.
 ///
-/// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for,
-/// or an empty one), `EROFS` (the device was not opened for writing: the block layer would only
-/// warn); then the owner is given back and `done` is not called.
+/// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for, or an empty
+/// one), `EROFS` (the device was not opened for writing: the block layer would only warn). The
+/// owner is then returned and `done` is not called.
 ///
 /// C: `submit_bio()`.
 #[inline(always)]
@@ -243,8 +242,7 @@ unsafe fn add_pages<T: BioOwner>(bio: *mut bindings::bio, owner: &T) -> bool {
 }
 
 /// Enters a section of a completion for which
-/// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in whatever context it
-/// runs.
+/// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in any context.
 #[inline]
 pub(super) fn completion_section() -> rcu::Guard {
     rcu::read_lock()
@@ -273,8 +271,8 @@ unsafe extern "C" fn end_io<T: BioOwner>(bio: *mut bindings::bio) {
     }
 }
 
-/// Tells an owner that its I/O has failed.
-// Out of line, so that nothing is decoded of those that are done well.
+/// Reports the failure of its I/O to an owner.
+// `cold`: successful I/O decodes no error.
 #[cold]
 #[inline(never)]
 fn done_badly<T: BioOwner>(owner: KBox<T>, status: bindings::blk_status_t) {

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! I/O to what can be opened: regular files, and block devices through their
-//! page cache.
+//! I/O to open files: regular files, and block devices through their page cache.
 //!
 //! # Ownership
 //!
-//! As in [`submit`](super::submit): the object (a [`FileOwner`]) is given away in
-//! its box by [`transfer`], and comes back either from that or, when the file
-//! system goes on by itself, through [`FileOwner::completed`].
+//! As in [`submit`](super::submit): [`transfer`] takes the boxed object (a [`FileOwner`]), and
+//! returns it, or, when the file system continues asynchronously, [`FileOwner::completed`] does.
 //!
 //! # Coherence
 //!
-//! Direct I/O goes by the page cache. What a file system does about that
-//! holds for itself; [`FileRef::has_pages`], [`FileRef::write_back`] and
-//! [`FileRef::drop_pages`] are what a user needs who does it otherwise.
+//! Direct I/O bypasses the page cache. A file system keeps its own direct I/O coherent; a user that
+//! bypasses the page cache in another way needs [`FileRef::has_pages`], [`FileRef::write_back`] and
+//! [`FileRef::drop_pages`].
 //!
 //! C headers: [`include/linux/fs.h`](srctree/include/linux/fs.h),
 //! [`include/linux/pagemap.h`](srctree/include/linux/pagemap.h)
@@ -62,18 +60,18 @@ pub struct FileRef<'a> {
     _open: PhantomData<&'a RegularFile>,
 }
 
-/// What tells open files apart by their data: two of one file, or of one block
-/// device, have the same. Good as long as one of them is open.
+/// Identifies the data of open files: two opens of one file, or of one block device, have the same
+/// id. Valid while one of them is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileId(usize);
 
-/// What tells open files apart by the drive that a flush of them empties the cache of. Good as long
-/// as one file of that drive is open.
+/// Identifies the drive whose cache a flush of a file empties. Valid while one file of that drive
+/// is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DriveId(usize);
 
-/// Write-back error cursor: up to which failed write-back of a file somebody has seen the
-/// errors. C: `errseq_t`
+/// Write-back error cursor: all write-back errors of a file before it have been reported. C:
+/// `errseq_t`
 #[derive(Clone, Copy)]
 pub struct WbErrCursor(bindings::errseq_t);
 
@@ -94,14 +92,14 @@ impl<'a> FileRef<'a> {
         unsafe { (*self.file.as_ptr()).f_mapping }
     }
 
-    /// Returns whose data it is.
+    /// Returns the identity of the file's data.
     pub fn id(self) -> FileId {
-        // What has a page cache of its own is a file of its own.
+        // Each page cache belongs to one file's data.
         FileId(self.mapping().addr())
     }
 
-    /// Returns whose cache a flush empties. Partitions have that of the whole disk, and so have
-    /// files on it.
+    /// Returns the identity of the drive whose cache a flush empties. Partitions, and files on
+    /// them, share the whole disk's.
     pub fn drive_id(self) -> DriveId {
         // SAFETY: By the type invariant.
         DriveId(unsafe { bindings::hcablk_c_drive_of(self.file.as_ptr()) }.addr())
@@ -136,7 +134,7 @@ impl<'a> FileRef<'a> {
         unsafe { (*self.file.as_ptr()).f_mode & mode != 0 }
     }
 
-    /// Returns whether it takes [`FileAccess::CachedNow`].
+    /// Returns whether the file supports [`FileAccess::CachedNow`].
     pub fn can_now(self) -> bool {
         self.has_mode(bindings::FMODE_NOWAIT)
     }
@@ -173,7 +171,7 @@ impl<'a> FileRef<'a> {
         let begun = to_result(unsafe { bindings::filemap_fdatawrite_range(mapping, start, last) });
         // It may have begun to write some even so; after `EIO` the kernel itself does not wait.
         if begun != Err(EIO) {
-            // The flags that it looks at say nothing of who has failed when.
+            // The flags that the call checks do not show which write-back has failed when.
             // SAFETY: By the type invariant.
             let _ = unsafe { bindings::filemap_fdatawait_range_keep_errors(mapping, start, last) };
         }
@@ -215,15 +213,14 @@ impl<'a> FileRef<'a> {
         unsafe { bindings::hcablk_c_stable_writes(self.file.as_ptr()) }
     }
 
-    /// Returns whether it knows [`Self::empty`] at all.
+    /// Returns whether the file supports [`Self::empty`] at all.
     pub fn can_empty(self) -> bool {
         // SAFETY: By the type invariant; every file has operations.
         unsafe { (*(*self.file.as_ptr()).f_op).fallocate.is_some() }
     }
 
-    /// Makes `length` bytes at `position` read as zeroes, in the page cache,
-    /// too; their blocks stay allocated if `keep`, and otherwise are given back.
-    /// Sleeps.
+    /// Makes `length` bytes at `position` read as zeroes, in the page cache, too; their blocks stay
+    /// allocated if `keep`, and are deallocated otherwise. Sleeps.
     ///
     /// Errors, among others: `EOPNOTSUPP` (the file system, or the device,
     /// cannot). C: `vfs_fallocate()`.
@@ -245,20 +242,19 @@ impl<'a> FileRef<'a> {
         to_result(unsafe { bindings::vfs_fsync_range(self.file.as_ptr(), 0, i64::MAX, 1) })
     }
 
-    /// Returns a cursor that has seen all errors so far, but for one that nobody has seen, as for
-    /// who opens a file. C: `errseq_sample()`.
+    /// Returns a cursor after all errors so far, except one that no cursor has seen yet, as for a
+    /// file that is being opened. C: `errseq_sample()`.
     pub fn wb_err_cursor(self) -> WbErrCursor {
         // SAFETY: By the type invariant.
         WbErrCursor(unsafe { bindings::errseq_sample(&raw mut (*self.mapping()).wb_err) })
     }
 
-    /// Returns a cursor that has seen all errors so far, for who wants to know of what comes from
-    /// now on and nothing else. One that nobody has seen counts as seen then, so that the next one
-    /// differs from it: who has the file open is told even so, who opens it from now on is not. Any
-    /// context.
+    /// Returns a cursor after all errors so far, for a caller that must see only later ones. An
+    /// error that no cursor has seen yet is marked as seen, so that the next error differs from it:
+    /// existing cursors still report it, files opened from now on do not. Any context.
     pub fn new_wb_err_cursor(self) -> WbErrCursor {
         let mut cursor = WbErrCursor(0);
-        // That of earlier writes.
+        // The error of earlier writes.
         let _ = self.check_wb_err(&mut cursor);
         cursor
     }
@@ -286,7 +282,7 @@ fn bounds(position: u64, length: usize) -> (i64, i64) {
 /// How a file is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAccess {
-    /// Past the page cache. The file system may go on by itself.
+    /// Bypasses the page cache. The file system may continue asynchronously.
     Direct,
     /// Through the page cache.
     Cached,
@@ -295,14 +291,14 @@ pub enum FileAccess {
     CachedNow,
 }
 
-/// What shall be done.
+/// The operation of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOp {
     /// File to memory.
     Read,
     /// Memory to file; with `durable`, that is what it is when it is done.
     Write {
-        /// Whether it must be durable when it is done.
+        /// Completion implies durability.
         durable: bool,
     },
 }
@@ -379,8 +375,8 @@ pub fn transfer<T: FileOwner>(
     let inner = slot.inner.get();
     let write = op != FileOp::Read;
     let iter = Opaque::<bindings::iov_iter>::uninit();
-    // SAFETY: The slot is unused, so its state is ours to write; the table lives
-    // as long as the owner, which stays in its box until it is given back.
+    // SAFETY: The slot is unused, so its state is ours to write; the table lives as long as the
+    // owner, which stays in its box until it is returned.
     unsafe {
         inner.write(Inner {
             kiocb: new_kiocb::<T>(file, ki_pos, op, way),
@@ -395,7 +391,7 @@ pub fn transfer<T: FileOwner>(
         unsafe { bindings::hcablk_c_follow_read_ahead(file) };
     }
     let raw = KBox::into_raw(owner);
-    // SAFETY: Written above; whoever completes the I/O gets the owner back.
+    // SAFETY: Written above; the completion turns it into the owner again.
     unsafe { (*inner).owner = raw.cast() };
     // SAFETY: All of it was set up above, and the owner is in its box.
     let result = unsafe { carry_out(inner, iter.get(), write, way) }?;
@@ -461,8 +457,8 @@ fn new_kiocb<T: FileOwner>(
     }
 }
 
-/// Has the file system do the I/O, with further calls for what one leaves over. `None`: the file
-/// system goes on by itself.
+/// Calls the file system, again for the rest of an incomplete transfer. `None`: the file system
+/// continues asynchronously.
 ///
 /// # Safety
 ///
@@ -480,7 +476,7 @@ unsafe fn carry_out(
     let mut done = 0;
     loop {
         // SAFETY: The file is open as long as the owner has it; the rest is set up by the safety
-        // requirement. Nothing of the owner is touched after the file system has gone on by itself.
+        // requirement. The owner is not touched after the file system has continued asynchronously.
         let moved = without_io(|| unsafe {
             let kiocb = &raw mut (*inner).kiocb;
             if write {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver implements, and the table of C functions that calls it.
+//! The operations that a driver implements, and the table of C functions that calls them.
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
@@ -39,7 +39,7 @@ use kernel::{
     },
 };
 
-/// What [`Operations::timeout`] decided.
+/// The result of [`Operations::timeout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
     /// The request is still under way: call again after the timeout.
@@ -89,10 +89,9 @@ pub trait Operations: Sized + Send + Sync + 'static {
     /// Context as `queue_rq`.
     fn commit_rqs(_queue: &Self::HwQueue) {}
 
-    /// Ends what can be ended of the requests on a hardware queue for polled
-    /// I/O, and returns how many; of these, or of whatever there was to do.
-    /// Called again and again by who waits for such a request, several at the
-    /// same time. Process context, must not sleep.
+    /// Ends completed requests on a hardware queue for polled I/O, and returns how many (other work
+    /// may count, too). Tasks that wait for such a request call it repeatedly, several at the same
+    /// time. Process context, must not sleep.
     fn poll(_queue: &Self::HwQueue) -> u32 {
         0
     }
@@ -127,9 +126,9 @@ impl<T: Operations> Vtable<T> {
     /// section.
     #[inline]
     unsafe fn queue_of<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> &'a T::HwQueue {
-        // What is pointed to was there before the pointer, and is read by way of it.
-        // SAFETY: By the safety requirement `init_hctx` left an `Arc` there; who exchanges it for
-        // another one keeps it for an RCU grace period.
+        // The data was written before the pointer was stored, and is read through it.
+        // SAFETY: By the safety requirement `init_hctx` left an `Arc` there; replacing it keeps the
+        // old one for an RCU grace period.
         unsafe { &*place_of(hctx).load(Relaxed).cast::<T::HwQueue>() }
     }
 
@@ -142,8 +141,8 @@ impl<T: Operations> Vtable<T> {
     /// before that.
     #[inline]
     unsafe fn queue_if_any<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> Option<&'a T::HwQueue> {
-        // SAFETY: As in `queue_of`; `exit_hctx` leaves null, and lets go of what was there after a
-        // grace period.
+        // SAFETY: As in `queue_of`; `exit_hctx` leaves null, and drops the old value after a grace
+        // period.
         unsafe { place_of(hctx).load(Relaxed).cast::<T::HwQueue>().as_ref() }
     }
 
@@ -154,8 +153,8 @@ impl<T: Operations> Vtable<T> {
     /// `hctx` is one of `T`'s and set up.
     unsafe fn keep_queue(hctx: *mut bindings::blk_mq_hw_ctx) -> Arc<T::HwQueue> {
         let _guard = rcu::read_lock();
-        // SAFETY: As in `queue_of`: what is there has a count that does not become 0 in this
-        // section. The reference that is in the place is left there.
+        // SAFETY: As in `queue_of`: the count of this `Arc` does not become 0 in this section. The
+        // reference in the place is left there.
         let queue = ManuallyDrop::new(unsafe {
             Arc::from_raw(
                 place_of(hctx)
@@ -212,8 +211,8 @@ impl<T: Operations> Vtable<T> {
         match T::queue_rq(queue, request, last) {
             Ok(()) => Status::Ok.to_raw(),
             Err(Rejected { request, .. }) if request.view().as_raw() != given => {
-                // It is another one, whose drop says so and ends it. The one that was given here
-                // has an owner somewhere.
+                // The driver returned a different request: dropping it logs a message and ends it.
+                // The request that it was given has an owner somewhere.
                 drop(request);
                 Status::Ok.to_raw()
             }
@@ -233,9 +232,9 @@ impl<T: Operations> Vtable<T> {
     ///
     /// Called by blk-mq: `hctx` is set up.
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
-        // Who has issued requests may come here when they have ended, and the disk goes. SAFETY:
-        // `init_hctx` set it; blk-mq dispatches in an RCU section, which began before that request
-        // ended.
+        // The issuer of requests may arrive here after they have ended, while the disk is removed.
+        // SAFETY: `init_hctx` set it; blk-mq dispatches in an RCU section, which began before that
+        // request ended.
         if let Some(queue) = unsafe { Self::queue_if_any(hctx) } {
             T::commit_rqs(queue);
         }

@@ -89,7 +89,7 @@ impl RegularFile {
         let can = self.file().has_mode(bindings::FMODE_CAN_ODIRECT);
         self.direct_unit = match stat.result_mask & bindings::STATX_DIOALIGN {
             _ if !can => 0,
-            // A file system that does not tell: the largest unit that there is.
+            // The file system does not report the unit: assume the largest.
             0 => 4096,
             // Nought: not this file.
             _ => stat.dio_offset_align,
@@ -130,7 +130,7 @@ impl RegularFile {
         self.direct_unit
     }
 
-    /// Returns whether it was opened for writing.
+    /// Returns whether the file was opened for writing.
     pub fn writable(&self) -> bool {
         self.writable
     }

@@ -20,7 +20,7 @@ use core::{
     ptr::NonNull, //
 };
 
-/// What a request wants done.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Device to memory.
@@ -37,7 +37,7 @@ pub enum Op {
     Other,
 }
 
-/// What sits behind every `struct request` of ours.
+/// The driver's data behind every `struct request` of ours.
 ///
 /// # Invariants
 ///
@@ -52,8 +52,8 @@ pub(super) struct Pdu<T: Operations> {
 }
 
 impl<T: Operations> Pdu<T> {
-    /// blk-mq aligns requests to cache lines, and what follows the `struct
-    /// request` is aligned like that structure only.
+    /// blk-mq aligns requests to cache lines, but the memory behind
+    /// the `struct request` only like that structure.
     pub(super) const ALIGNED: () = assert!(align_of::<Self>() <= align_of::<bindings::request>());
 
     /// Returns the driver's part of a request. C: `blk_mq_rq_to_pdu()`.
@@ -86,7 +86,7 @@ pub struct Request<T: Operations> {
 unsafe impl<T: Operations> Send for Request<T> {}
 
 impl<T: Operations> Request<T> {
-    /// Makes the owner.
+    /// Wraps a raw request.
     ///
     /// # Safety
     ///
@@ -223,16 +223,16 @@ impl<T: Operations> Request<T> {
         self.slot().generation()
     }
 
-    /// Gives the request to whoever takes it by tag. It may be taken, and even
-    /// ended, by another context before this returns.
+    /// Makes the request available to be taken by tag. Another context may take it, and even end
+    /// it, before this returns.
     #[inline]
     pub fn park(self) {
         let this = ManuallyDrop::new(self);
         this.slot().park(this.request);
     }
 
-    /// Gives the request away as [`Self::park`] does, on `path`, one of the driver's, by which it
-    /// goes from here on; it is 0 when it starts.
+    /// Parks the request as [`Self::park`] does, on `path`, the driver's number of the path that it
+    /// uses from here on; it is 0 at the start.
     #[inline]
     pub fn park_on(self, path: u8) {
         let this = ManuallyDrop::new(self);
@@ -252,11 +252,11 @@ impl<T: Operations> Request<T> {
         unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
     }
 
-    /// Gives the request back to the block layer, to be issued again: behind others that were given
-    /// back before, and before those that were never issued ([`ByAge`](super::ByAge)). Its time
-    /// goes on when it is issued again, so that it is counted from its first issue, without what it
-    /// spends in the block layer; an issue has at least a quarter of it. When it has run out
-    /// ([`Operations::timeout`]) it is counted anew. Otherwise as [`Self::end`].
+    /// Returns the request to the block layer, to be issued again: after earlier requeued requests,
+    /// and before those that were never issued ([`ByAge`](super::ByAge)). Its timeout covers the
+    /// time from its first issue, except the time in the block layer; each issue gets at least a
+    /// quarter of it. When it has expired ([`Operations::timeout`]) it starts again. Otherwise as
+    /// [`Self::end`].
     ///
     /// C: `blk_mq_requeue_request()`.
     #[inline]
@@ -356,8 +356,8 @@ impl RequestRef<'_> {
     /// Returns the slot of the request.
     #[inline]
     pub(super) fn slot(&self) -> NonNull<Slot> {
-        // SAFETY: The request is started, so what is behind it begins with this pointer,
-        // whatever driver's it is, which is not null.
+        // SAFETY: The request is started, so the driver's data behind it begins with this pointer,
+        // for any driver, and it is not null.
         unsafe {
             let pdu = self.request.as_ptr().wrapping_add(1);
             NonNull::new_unchecked((*pdu.cast::<*const Slot>()).cast_mut())
@@ -456,7 +456,7 @@ impl RequestRef<'_> {
         unsafe { (*self.request.as_ptr()).tag as u16 }
     }
 
-    /// Returns which use of the tag this is; it goes up by one, with wrap, at each start.
+    /// Returns the generation of the tag; it grows by one, with wrap, at each start.
     #[inline]
     pub fn generation(&self) -> u16 {
         // SAFETY: By the type invariant the request is started: its slot is there.

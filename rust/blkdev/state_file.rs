@@ -34,10 +34,10 @@ unsafe impl Send for StateFile {}
 // SAFETY: As above.
 unsafe impl Sync for StateFile {}
 
-/// A directory, open for as long as this is there: its file system cannot be unmounted.
+/// An open directory: while it is open, its file system cannot be unmounted.
 pub struct StateDirectory(StateFile);
 
-/// Flags of whatever is opened: waits for nobody who has a lease, or the other end of a pipe.
+/// Flags of all opens: never wait for the holder of a lease, or for the other end of a pipe.
 const FLAGS: u32 = bindings::O_LARGEFILE | bindings::O_NONBLOCK;
 
 impl StateDirectory {
@@ -99,7 +99,7 @@ impl StateFile {
                 return Ok(());
             }
             let mapping = (*self.0.as_ptr()).f_mapping;
-            // What cannot be written is not dropped, which tells as much as an error of this.
+            // Pages that cannot be written are not dropped, which shows the same as an error here.
             let _ = bindings::filemap_write_and_wait_range(mapping, 0, i64::MAX);
             to_result(bindings::invalidate_inode_pages2(mapping))
         }

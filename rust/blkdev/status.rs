@@ -31,9 +31,8 @@ pub enum Status {
     Resource,
     /// Anything else (`EIO`).
     IoErr,
-    /// From `queue_rq` only: something is missing that a request in flight
-    /// will give back; the block layer runs the queue again when a request of
-    /// this hardware queue ends, or the driver does
+    /// From `queue_rq` only: a resource is missing that a request in flight will free; the block
+    /// layer runs the queue again when a request of this hardware queue ends, or the driver does
     /// ([`Requests::run_hw_queue`](super::Requests::run_hw_queue)).
     DevResource,
     /// The device is gone (`ENODEV`).

@@ -32,7 +32,7 @@ pub struct TagSetConfig {
     pub poll_queues: u32,
 }
 
-/// What the C functions reach through the tag set's `driver_data`.
+/// The target of the tag set's `driver_data`, for the C functions.
 pub(super) struct TagSetContext<T: Operations> {
     pub(super) data: Arc<T::Data>,
     pub(super) requests: Arc<Requests<T>>,

@@ -3,10 +3,10 @@
 //! Whose change of a drive's reservations is made, whose is next, and which are made no more. Uses
 //! nothing but `core`: its tests run on the host.
 //!
-//! One change is made at a time, and nobody waits in a thread for it: who comes meanwhile is told
-//! to ask again, and has its turn after those that were told so before it. So a host that asks
-//! without a pause cannot keep another one, which wants to preempt it, from its turn. Who does not
-//! ask again within [`TURN_MS`] loses the turn.
+//! One change is made at a time, and no thread waits for it: a host that asks during a change is
+//! asked to retry, and has its turn after the hosts that were asked before. So a host that asks
+//! without a pause cannot keep another, which wants to preempt it, from its turn. A host that does
+//! not retry within [`TURN_MS`] loses the turn.
 //!
 //! ```text
 //!             begin(): nobody is before it              end()
@@ -15,9 +15,10 @@
 //!    └── give_up() meanwhile, and begin() ──► not made; asked again, if there is still somebody to ask
 //! ```
 //!
-//! A change can be asked for by who is shut out a moment later. It must not be made after that was
-//! acknowledged: [`ChangeTurns::give_up`] has all that were asked for until then asked for again,
-//! and [`ChangeTurns::is_making`] tells whether one of a host had begun before.
+//! The host that requested a change may be evicted before its turn. Once the eviction is
+//! acknowledged the change must not be made: [`ChangeTurns::give_up`] voids all requests until
+//! then, so that they must be repeated, and [`ChangeTurns::is_making`] returns whether a change of
+//! a host had begun before.
 
 use crate::proto::name::HostId;
 
@@ -28,7 +29,7 @@ pub const WAITING_MAX: usize = 32;
 /// pause.
 pub const TURN_MS: u64 = 1_000;
 
-/// When a change was asked for, in the order of what is given up.
+/// The time of a request for a change, relative to [`ChangeTurns::give_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -46,8 +47,7 @@ struct Waiting {
 #[derive(Debug)]
 pub struct ChangeTurns {
     making: Option<HostId>,
-    /// Those that were told to ask again, in the order of their turns; the free places are at the
-    /// end.
+    /// The hosts that must retry, in the order of their turns; the free places are at the end.
     waiting: [Option<Waiting>; WAITING_MAX],
     /// How often what was asked for was given up.
     given_up: u64,
@@ -60,7 +60,7 @@ impl Default for ChangeTurns {
 }
 
 impl ChangeTurns {
-    /// Returns those of a drive that nobody has asked for a change of.
+    /// Creates the turns of a drive whose reservations no host wants to change.
     pub const fn new() -> Self {
         Self {
             making: None,
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(ask(&mut turns, 1, 0), Ok(()));
         assert_eq!(ask(&mut turns, 2, 10), Err(AskAgain));
         turns.end();
-        // It has others that ask, too; two hosts that help each other gain nothing.
+        // The host has others that ask, too; two hosts that help each other gain nothing.
         for now in 11..60 {
             assert_eq!(ask(&mut turns, 1, now), Err(AskAgain));
             assert_eq!(ask(&mut turns, 3, now), Err(AskAgain));
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(turns.begin(host(1), before, 0), Err(AskAgain));
         // It has no turn by that, either.
         assert_eq!(ask(&mut turns, 2, 0), Ok(()));
-        // What has begun goes on.
+        // A change that has begun continues.
         turns.give_up();
         assert!(turns.is_making(host(2)));
     }

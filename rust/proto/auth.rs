@@ -26,8 +26,9 @@
 //!   ports and queue pair.
 //! - A [`SessionKey`] seals what comes after that.
 //!
-//! `docs/reference/protocol.md` argues why that is enough, against whom. The functions that hash
-//! come by [`Crypto`]: the kernel's library in the modules, others in tests on the host.
+//! `docs/reference/protocol.md` argues why that is enough, against which attackers. The hash
+//! functions come from [`Crypto`]: the kernel's library in the modules, others in tests on the
+//! host.
 
 mod handshake;
 mod seal;
@@ -61,7 +62,7 @@ pub const CHALLENGES_MAX: u16 = 1 << 14;
 /// used.
 pub const KEYS_MAX: usize = 2;
 
-/// What proofs are made of.
+/// The primitives of proofs.
 pub trait Crypto: Sized {
     /// Returns the HMAC-SHA256 of `message` by `key`.
     fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN];
@@ -72,7 +73,7 @@ pub trait Crypto: Sized {
     /// Returns whether both are the same, in a time that does not depend on where they differ.
     fn is_equal(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool;
 
-    /// Fills `bytes` by what nobody can guess; `false`: it cannot, since a signal came. May sleep.
+    /// Fills `bytes` with unpredictable data; `false`: a signal interrupted it. May sleep.
     fn random(bytes: &mut [u8]) -> bool;
 
     /// Returns the X25519 public key of `private`; `None` if there is no X25519 here.
@@ -105,7 +106,7 @@ impl<C: Crypto> Secret<C> {
         }
     }
 
-    /// Makes one that is nobody's; `None`: as [`Crypto::random`].
+    /// Creates a random secret; `None`: as [`Crypto::random`].
     pub fn random() -> Option<Self> {
         let mut secret = Self::of([0; KEY_LEN]);
         C::random(&mut secret.bytes).then_some(secret)
@@ -121,8 +122,8 @@ impl<C: Crypto> Secret<C> {
         self.bytes.copy_from_slice(&other.bytes);
     }
 
-    /// Returns whether both are the same. Of secrets of this side: what nobody else has chosen, the
-    /// time tells nobody.
+    /// Returns whether both secrets are the same. For secrets of this side: the duration reveals
+    /// nothing about bytes that the other side did not choose.
     pub fn is_same(&self, other: &Self) -> bool {
         self.bytes == other.bytes
     }
@@ -140,7 +141,7 @@ impl<C: Crypto> Secret<C> {
                 *byte = *byte << 4 | digit as u8;
             }
         }
-        // What was never set is no key.
+        // A key that was never set is not valid.
         let is_set = secret.bytes.iter().any(|byte| *byte != 0);
         is_set.then_some(secret)
     }
@@ -153,7 +154,7 @@ impl<C: Crypto> Secret<C> {
         pair
     }
 
-    /// Returns by what it can be known again, and by nobody made.
+    /// Returns the fingerprint of the secret, from which the secret cannot be computed.
     pub fn print(&self) -> Print {
         Print(self.mac(label::PRINT))
     }
@@ -172,7 +173,7 @@ impl<C: Crypto> Secret<C> {
     }
 }
 
-/// By what a secret can be known again.
+/// The fingerprint of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Print([u8; MAC_LEN]);
 
@@ -182,7 +183,7 @@ impl<C: Crypto> Drop for Secret<C> {
     }
 }
 
-/// What each HMAC begins with: one is never taken for another, nor one side's for the other's.
+/// The prefix of each HMAC: one is never taken for another, nor one side's for the other's.
 mod label {
     /// Only here, and not on the wire.
     pub(super) const PRINT: &[u8; 16] = b"hcablk/2 print  ";

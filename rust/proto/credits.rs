@@ -4,7 +4,7 @@
 //! that its peer has posted and not yet used, and spends one with every SEND.
 //! A SEND therefore always finds a buffer and receiver-not-ready never happens.
 
-/// What the peer did wrong.
+/// The peer's violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdraft;
 
@@ -28,7 +28,7 @@ impl Credits {
         }
     }
 
-    /// Spends one credit; `false`: none is left, do not send.
+    /// Spends a credit; `false`: none is left, do not send.
     #[must_use]
     #[inline]
     pub fn take(&mut self) -> bool {

@@ -166,7 +166,7 @@ impl Answers {
         self.bytes.get(..len).unwrap_or(&[])
     }
 
-    /// Returns whether a message is to be decoded by [`Self::decode`].
+    /// Returns whether [`Self::decode`] is the decoder for a message.
     #[inline]
     pub fn is(bytes: &[u8]) -> bool {
         bytes.first() == Some(&ANSWERS)
@@ -326,7 +326,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
             (0, need + left)
         };
         if self.open() == 0 {
-            // What is left out is nobody's.
+            // The skipped bytes belong to no slot.
             (self.used, bytes) = (0, need);
         }
         let room = self.bytes - self.used;
@@ -347,8 +347,9 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         Some(RingSlot { offset, number })
     }
 
-    /// Frees the oldest slot that is not free, of a write that is answered: for who frees all in
-    /// this order, and does not call [`Self::free`]. Returns `false` when no write is open.
+    /// Frees the oldest slot in use, of a write that has its response: for a caller that frees all
+    /// slots in this order, and does not call [`Self::free`]. Returns `false` when no write is
+    /// open.
     #[inline]
     pub fn free_oldest(&mut self) -> bool {
         if self.open() == 0 {

@@ -70,7 +70,7 @@ impl Handle {
     pub const FIRST: Self = Self(0);
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Move data from the volume to the initiator's memory.
@@ -173,10 +173,10 @@ pub enum Status {
     Medium = 7,
     /// The volume is being withdrawn.
     Gone = 8,
-    /// What is to be fenced has not ended yet: ask again. The answer to [`AdminOp::Fence`] and to
-    /// changes of reservations only.
+    /// The session to fence has not ended yet: ask again. Only in responses to [`AdminOp::Fence`]
+    /// and to changes of reservations.
     Draining = 9,
-    /// The reservation of another host is in the way, or the host's key is another one.
+    /// The reservation of another host is in the way, or the host's key differs.
     Conflict = 10,
 }
 

@@ -6,11 +6,11 @@
 //! doorbell. The device has copied everything it needs when posting returns,
 //! so that nothing here lives longer than the call.
 //!
-//! What an [`Sge`] points to is not borrowed: its owner goes, before the work is
-//! posted, to where the completion finds it. **This is what no type here enforces**:
-//! whoever owns the memory keeps it until the work has completed, or the queue pair
-//! was destroyed. Drivers do that by where they keep the owner, and by the order in
-//! which a queue's parts are dropped, the pair before its memory.
+//! The memory of an [`Sge`] is not borrowed: before the work is posted, its owner moves to where
+//! the completion finds it. **No type here enforces this**: the owner of the memory must keep it
+//! until the work has completed, or the queue pair was destroyed. Drivers do that through the place
+//! where they keep the owner, and through the order in which a queue's parts are dropped, the pair
+//! before its memory.
 
 use super::{
     buffer::Slice,
@@ -53,7 +53,7 @@ impl WorkId {
         }
     }
 
-    /// Returns whether it is of a drain, ours or the device's driver's.
+    /// Returns whether the work request is of a drain, ours or the device driver's.
     #[inline]
     pub(super) const fn is_drain(self) -> bool {
         self.kind & 0x80 != 0
@@ -193,9 +193,9 @@ pub trait WorkRequest {
 ///
 /// # Safety
 ///
-/// [`WorkRequest::whole`] points to a `Raw`, all of which may be read by it, which begins
-/// with a `struct ib_send_wr`, and has no other pointers than those to its entries, which
-/// stay as long as the request, and to a region that [`Self::waiting`] is of.
+/// [`WorkRequest::whole`] points to a `Raw`, all of which may be read through it, which begins with
+/// a `struct ib_send_wr`, and has no other pointers than those to its entries, which live as long
+/// as the request, and to a region that [`Self::waiting`] is of.
 pub unsafe trait CanWait: WorkRequest {
     /// The structure for its opcode.
     #[doc(hidden)]

@@ -16,8 +16,8 @@ use kernel::{
 
 /// Says, once for each place in the source, that an invariant of our own is broken. Any context.
 ///
-/// The caller sees to it that nothing is lost or used wrongly; a session that is concerned
-/// is to be ended, with this for a reason.
+/// The caller makes sure that nothing is lost or used wrongly; it must end the session concerned,
+/// with this for a reason.
 #[macro_export]
 macro_rules! broken {
     ($what:expr) => {

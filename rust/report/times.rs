@@ -2,8 +2,8 @@
 
 //! How long requests are in each of their states, as histograms.
 //!
-//! A duration costs two additions, and reading the clock at both ends; who
-//! measures does so only when asked to.
+//! A duration costs two additions, and reading the clock at both ends; it is measured only on
+//! request.
 
 pub mod buckets;
 

@@ -41,7 +41,7 @@ pub enum DataPath {
     Eager = 4,
 }
 
-/// What kind a request is, by the numbers of the wire.
+/// The kind of a request, with the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -51,7 +51,7 @@ pub enum Kind {
     Read = 1,
     /// Initiator to volume.
     Write = 2,
-    /// What was answered is to be stable.
+    /// Makes acknowledged writes durable.
     Flush = 3,
     /// Blocks are not needed any more.
     Discard = 4,
@@ -87,16 +87,16 @@ impl Memory {
     }
 }
 
-/// What an event tells of a request.
+/// An event's description of a request.
 #[derive(Clone, Copy)]
 pub struct Request {
     /// The session's id.
     pub session: u64,
     /// The queue pair's number within it.
     pub queue: u8,
-    /// What the request is called on the wire.
+    /// The request's tag on the wire.
     pub tag: Tag,
-    /// What is asked for.
+    /// The operation.
     pub kind: Kind,
     /// How its data travels.
     pub way: DataPath,
@@ -172,16 +172,16 @@ impl From<Request> for bindings::hcablk_trace_request {
     }
 }
 
-/// What an event tells of a chunk, a part of a large request's data.
+/// An event's description of a chunk, a part of a large request's data.
 #[derive(Clone, Copy)]
 pub struct Chunk {
     /// The session's id.
     pub session: u64,
     /// The queue pair's number within it.
     pub queue: u8,
-    /// What its request is called on the wire.
+    /// The tag of its request on the wire.
     pub tag: Tag,
-    /// What is asked for.
+    /// The operation.
     pub kind: Kind,
     /// Bytes from the start of the volume.
     pub offset: u64,
@@ -234,7 +234,7 @@ pub enum State {
     Ended = 3,
 }
 
-/// What an event tells of a session or a queue pair.
+/// An event's description of a session or a queue pair.
 #[derive(Clone, Copy)]
 pub struct Change {
     /// The session's id.
@@ -261,7 +261,7 @@ impl From<Change> for bindings::hcablk_trace_state {
     }
 }
 
-/// What an event tells of a disk or one of its paths.
+/// An event's description of a disk or one of its paths.
 #[derive(Clone, Copy)]
 pub struct DiskChange<'a> {
     /// The disk's name in configfs.
@@ -285,7 +285,7 @@ impl From<DiskChange<'_>> for bindings::hcablk_trace_disk {
     }
 }
 
-/// What an event tells of writes that a target has lost.
+/// An event's description of writes that a target has lost.
 #[derive(Clone, Copy)]
 pub struct LostWrites<'a> {
     /// The disk's name in configfs.

@@ -23,7 +23,7 @@ const REGISTRANTS_AT: usize = 96;
 const CHANGES_AT: usize = REGISTRANTS_AT + REGISTRANTS_MAX * REGISTRANT_LEN;
 const _: () = assert!(CHANGES_AT + CHANGES_MAX * CHANGE_LEN <= IMAGE_LEN);
 
-/// Why bytes are no image.
+/// Why bytes are not an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadImage {
     /// It does not begin as one, or is too short.

@@ -17,7 +17,7 @@ use super::{
 /// X25519 gives.
 const TRANSCRIPT_LEN: usize = 16 + CHANNEL_LEN + REQUEST_LEN + CHALLENGE_LEN + MAC_AT + KEY_LEN;
 
-/// What both sides have sent before the proof's MAC, and where.
+/// The bytes that both sides have sent before the proof's MAC, with their places.
 struct Transcript<'a> {
     hello: &'a [u8; REQUEST_LEN],
     challenge: &'a [u8; CHALLENGE_LEN],
@@ -121,12 +121,12 @@ impl<C: Crypto> Unconfirmed<C> {
         Some((reply, self.key, session))
     }
 
-    /// Returns the entry that `bytes` are; `None`: who has sent them does not have the keys.
+    /// Returns the entry in `bytes`; `None`: the sender does not have the keys.
     pub fn is_told(&self, bytes: &[u8], channel: &Channel) -> Option<[u8; ENTRY_LEN]> {
         self.key.open_entry(&self.mac, bytes, channel)
     }
 
-    /// Returns whether a reject comes from who has the keys.
+    /// Returns whether the sender of a reject has the keys.
     pub fn is_rejected(&self, bytes: &[u8], channel: &Channel) -> bool {
         self.key.has_rejected(&self.mac, bytes, channel)
     }

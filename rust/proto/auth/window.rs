@@ -2,8 +2,8 @@
 
 //! Which numbers of sealed requests a target has seen.
 
-/// Numbers below the highest that came by which others may be late: as many as a session's queue
-/// pairs come up at the same time.
+/// The window below the highest received number in which late requests are accepted: as many as a
+/// session's queue pairs that connect at the same time.
 const WIDTH: u64 = u128::BITS as u64;
 
 /// See the module. Each number is accepted once; numbers begin at 1.
@@ -15,7 +15,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Makes one that has seen nothing.
+    /// Creates an empty window.
     pub const fn new() -> Self {
         Self {
             highest: 0,

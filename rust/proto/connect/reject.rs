@@ -38,12 +38,12 @@ pub enum Reason {
     Superseded = 11,
     /// It is a [challenge](super::super::auth), not a refusal.
     Challenge = 12,
-    /// Who asks has not proven to be who it says, or there is nothing for it here: which it is
-    /// nobody is told.
+    /// The host has not proven its identity, or has no rights here: the target does not reveal
+    /// which.
     NotProven = 13,
     /// It is an entry of a [list](super::super::discovery), not a refusal.
     Entry = 14,
-    /// The volume cannot share a session with others: it is to be connected by one of its own, of
+    /// The volume cannot share a session with others: connect it with a session of its own, of
     /// version 2.
     OwnSession = 15,
 }
@@ -104,7 +104,7 @@ impl Reject {
             .finish()
     }
 
-    /// Reads a reject; `None`: it comes from something that is no hcablk target.
+    /// Decodes a reject; `None`: the sender is not an hcablk target.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; REJECT_LEN] = prefix(bytes)?;
         let mut r = Reader::new(bytes);

@@ -105,8 +105,8 @@ impl VolumeLimits {
                 .is_none_or(|atomic| atomic.is_sound(logical_block_shift))
     }
 
-    /// Returns them without what the protocol has no place for, for logical blocks of 2^`shift`
-    /// bytes, 9 to 12.
+    /// Returns the limits without those that the protocol cannot carry, for logical blocks of
+    /// 2^`shift` bytes, 9 to 12.
     pub fn fitted(self, shift: u8) -> Self {
         let preferred = |bytes| if bytes > PREFERRED_MAX { 0 } else { bytes };
         let block = 1u32 << shift;

@@ -64,7 +64,7 @@ pub enum ReservationOp {
         key: u64,
         /// Its key from now on.
         new: u64,
-        /// Whatever its key until now is.
+        /// Ignore the host's present key.
         ignore: bool,
     },
     /// Take the reservation.
@@ -74,15 +74,15 @@ pub enum ReservationOp {
         /// How the drive is shared.
         how: ReservationType,
     },
-    /// Give it back.
+    /// Release the reservation.
     Release {
         /// See above.
         key: u64,
         /// The type that it has.
         how: ReservationType,
     },
-    /// End the registrations by the key `victim`, and take the reservation if one of them holds it.
-    /// The answer comes when nothing of these hosts can reach the drive.
+    /// End the registrations with the key `victim`, and take the reservation if one of them holds
+    /// it. The response comes when no request of these hosts can reach the drive.
     Preempt {
         /// See above.
         key: u64,
@@ -108,7 +108,7 @@ const CLEAR: u8 = 0x34;
 pub(super) const READ_KEY: u8 = 0x35;
 pub(super) const READ_RESERVATION: u8 = 0x36;
 
-/// A flag of a registration: whatever the key until now is; and of a preemption: with abort.
+/// A flag: of a registration, ignore the present key; of a preemption, abort.
 const FLAG: u32 = 1 << 8;
 
 /// Returns whether a request of this opcode changes or reads reservations.
@@ -138,7 +138,7 @@ impl ReservationOp {
         }
     }
 
-    /// Reads the same; `None`: it is no such operation.
+    /// Decodes a reservation request; `None`: there is no such operation.
     pub(super) fn decode(opcode: u8, key: u64, flags: u32, second: u64) -> Option<Self> {
         let how = || ReservationType::from_wire(flags & !FLAG);
         Some(match (opcode, flags, second) {
@@ -161,7 +161,7 @@ impl ReservationOp {
     }
 }
 
-/// What a target tells of a drive's reservations.
+/// A target's report of a drive's reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationInfo {
     /// How often registrations were changed, modulo 2^32.
