@@ -35,8 +35,8 @@ void hcablk_c_requeue(struct request *rq)
 }
 
 /*
- * Gives a request all of its time, from when the timer is set next: with what is left of an
- * earlier issue it has run out.
+ * Gives a request its full time, from the next setting of the timer on: the rest of an earlier
+ * issue's time is over.
  */
 void hcablk_c_time_anew(struct request *rq)
 {
@@ -69,8 +69,8 @@ static unsigned int discard_alignment(struct block_device *bdev, unsigned int gr
 }
 
 /*
- * What user space has lowered of a drive's limits counts here, too. Most of these are inlines, and
- * the flags are macros.
+ * Limits of a drive that user space has lowered count here, too. Most of these are inlines, and the
+ * flags are macros.
  */
 void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *out)
 {
@@ -100,7 +100,7 @@ void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *
 
 /*
  * The flags of features are macros. FUA means nothing without a write cache: blk_validate_limits()
- * takes it away then.
+ * then clears it.
  */
 void hcablk_c_set_limits(struct queue_limits *lim, const struct hcablk_live_limits *to)
 {
@@ -315,7 +315,7 @@ bool hcablk_c_can_writeback(struct file *file)
 	return mapping_can_writeback(file->f_mapping);
 }
 
-/* Whose cache a flush of the file empties: the disk's, whatever of it the file is. */
+/* The drive whose cache a flush of the file empties: the whole disk, even for a partition. */
 const void *hcablk_c_drive_of(const struct file *file)
 {
 	struct inode *inode = file->f_mapping->host;

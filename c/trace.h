@@ -41,7 +41,7 @@ struct hcablk_trace_state {
 	u8 state;
 };
 
-/* Strings of who calls. */
+/* The caller's strings. */
 struct hcablk_trace_disk {
 	const char *disk;
 	const char *state;
