@@ -148,8 +148,6 @@ impl Head {
 fn say(waited_ms: &mut u32, path: u8) {
     *waited_ms += ASK_MS;
     if *waited_ms % SAY_MS == 0 {
-        pr_warn!(
-            "still waiting for the target to drain path {path} (slow drive?)\n"
-        );
+        pr_warn!("still waiting for the target to drain path {path} (slow drive?)\n");
     }
 }

@@ -111,7 +111,9 @@ impl Queue {
             // The target may send all its responses unsolicited.
             self.pair.cq().notify_all();
             if settings.batch_upper != 0 {
-                pr_info_once!("a target does not support interrupt batching: every response interrupts\n");
+                pr_info_once!(
+                    "a target does not support interrupt batching: every response interrupts\n"
+                );
             }
         }
         if let Some(read_bounce) = &self.read_bounce {

@@ -84,7 +84,10 @@ fn what_comes_back_goes_to_who_has_less() {
     for back in 1..=4 {
         assert_eq!(a.next_to_wake(0), None);
         a.give_back(greedy, MEDIUM, 1);
-        assert!(!a.borrow(greedy, MEDIUM, 1), "{back} are for the waiting ones");
+        assert!(
+            !a.borrow(greedy, MEDIUM, 1),
+            "{back} are for the waiting ones"
+        );
     }
     assert_eq!(a.next_to_wake(0), Some(poor));
     assert_eq!(a.next_to_wake(0), None, "it is woken once");
