@@ -4,9 +4,9 @@
 //!
 //! Requests of a lost session may reach the drive until the target has ended its side of the
 //! session. So a session that ends is *unfenced* until the target has confirmed that none of its
-//! requests is left: in its reply to the next session on the same path, which has a later epoch, or in its
-//! response to a fence request on another path ([`Admin::ask_fence`]). Three rules keep an old
-//! write from overtaking its retry:
+//! requests is left: in its reply to the next session on the same path, which has a later epoch, or
+//! in its response to a fence request on another path ([`Admin::ask_fence`]). Three rules keep an
+//! old write from overtaking its retry:
 //!
 //! 1. The requests of an unfenced session wait while another path is live. They return to the block
 //!    layer when the session is fenced, or when no path is live ([`Head::wait_for_fence`]).

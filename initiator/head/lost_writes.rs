@@ -133,7 +133,8 @@ impl LostState {
     }
 
     /// Records that an opener closes the disk, of which exclusive openers still have `claims`
-    /// claims; `told`: a flush was refused since the last loss. Returns whether the close ends a loss.
+    /// claims; `told`: a flush was refused since the last loss. Returns whether the close ends a
+    /// loss.
     pub(crate) fn closed(&mut self, claims: u32, told: bool) -> bool {
         if !self.openers.closed(claims) || self.state != State::Writer {
             return false;

@@ -15,11 +15,11 @@
 //! | write, depth 1 | 733 | 423 of 2,335 |
 //! | write, depth 64 | 516 | 279 of 1,892 |
 //!
-//! On x86-64 this type uses `core`'s, whose instructions are the same: a load is an acquire, a store
-//! is a release, and a locked instruction is a full barrier, also to the compiler, which moves
-//! nothing across a sequentially consistent exchange. There are no functions for the parts in which
-//! the memory models differ further (dependencies, separate barriers). On other architectures this
-//! is the kernel's type.
+//! On x86-64 this type uses `core`'s, whose instructions are the same: a load is an acquire, a
+//! store is a release, and a locked instruction is a full barrier, also to the compiler, which
+//! moves nothing across a sequentially consistent exchange. There are no functions for the parts in
+//! which the memory models differ further (dependencies, separate barriers). On other architectures
+//! this is the kernel's type.
 //!
 //! No C code changes these values, except blk-mq's field of a hardware queue
 //! (`blkdev/operations.rs`), which it leaves alone once that has been set up.

@@ -68,7 +68,8 @@ impl<H: Handler> CompletionQueue<H> {
         missed > 0
     }
 
-    /// Ends a round: requests the event that begins the next. Returns whether the next must begin now.
+    /// Ends a round: requests the event that begins the next. Returns whether the next must begin
+    /// now.
     ///
     /// # Safety
     ///
