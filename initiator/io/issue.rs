@@ -58,12 +58,12 @@ use kernel::prelude::*;
 /// The outcome of submitting a request that was not rejected.
 enum Submitted<F> {
     Sent,
-    /// No memory for its data on this data path: the request must use another.
+    /// No room for its data on this data path: the request must use another.
     NoRoom(Request<Driver>, F),
 }
 
 impl Submitted<Infallible> {
-    /// The data path never lacks memory.
+    /// The data path always has room.
     #[inline]
     fn sent(self) {
         match self {
@@ -97,7 +97,7 @@ impl Queue {
                         return Err(self.not_durable(request));
                     }
                     if request.atomic() {
-                        // A separate function, so that other requests do not pay for its frame.
+                        // Only this data path handles atomic writes, so that no other pays for them.
                         return self.issue_registered(request, last);
                     }
                 }

@@ -121,8 +121,7 @@ impl Id {
         Ok(id)
     }
 
-    /// Sets the options that only some transports have; the others ignore the calls, and their
-    /// results.
+    /// Sets options that only some transports support. The others refuse them, which is harmless.
     fn tune(&self) {
         // SAFETY: `raw` is valid.
         unsafe {
