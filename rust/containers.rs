@@ -3,7 +3,7 @@
 //! Containers of a fixed size: no operation allocates.
 //!
 //! - [`fifo`]: a queue.
-//! - [`slots`]: a table for what the hardware works on.
+//! - [`slots`]: a table for objects that the hardware works on.
 
 pub mod fifo;
 pub mod slots;

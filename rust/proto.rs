@@ -2,9 +2,9 @@
 
 //! The wire protocol, versions 2 and 3. `docs/reference/protocol.md` is the specification.
 //!
-//! This module uses nothing but `core`: the same code runs in the modules and
-//! in the unit tests on the host. Decoding is total: a decoder either returns
-//! a value all of whose fields were checked, or says what was wrong.
+//! This module uses nothing but `core`: the same code runs in the modules and in the unit tests on
+//! the host. Decoding is total: a decoder returns either a value all of whose fields were checked,
+//! or the error.
 //!
 //! - [`auth`]: mutual authentication.
 //! - [`connect`]: the contents of the connection manager's private data.
@@ -27,7 +27,7 @@ mod wire;
 pub const VERSION_MIN: u8 = 2;
 /// Highest protocol version that this implementation speaks.
 pub const VERSION_MAX: u8 = 3;
-/// The version in which a session is of one volume, which its connection requests name.
+/// The version in which a session belongs to one volume, which its connection requests name.
 pub const VERSION_OF_VOLUME: u8 = 2;
 /// The version in which volumes are attached to a session by its admin queue pair.
 pub const VERSION_OF_HOST: u8 = 3;

@@ -97,7 +97,7 @@ impl Queue {
                         return Err(self.not_durable(request));
                     }
                     if request.atomic() {
-                        // Only this data path handles atomic writes, so that no other pays for them.
+                        // Only this data path handles atomic writes: no other pays for them.
                         return self.issue_registered(request, last);
                     }
                 }

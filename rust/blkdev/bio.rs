@@ -31,14 +31,14 @@ use kernel::{
 pub enum BioOp {
     /// Device to memory.
     Read,
-    /// Memory to device; with `fua`, durable when it is done.
+    /// Memory to device; with `fua`, completion implies durability.
     Write {
         /// Completion implies durability.
         fua: bool,
     },
-    /// Memory to device, all of it or nothing, also when the device loses its power. Fails with
-    /// [`Status::IoErr`] or [`Status::NotSupported`] if the device has no such writes of this
-    /// length and place (`blk_validate_atomic_write_op_size()`).
+    /// Memory to device, atomically, even if the device loses power. Fails with [`Status::IoErr`]
+    /// or [`Status::NotSupported`] if the device has no atomic writes of this length and place
+    /// (`blk_validate_atomic_write_op_size()`).
     AtomicWrite {
         /// Completion implies durability.
         fua: bool,
@@ -84,7 +84,7 @@ impl BioOp {
     }
 }
 
-/// A `struct bio` and its table of segments, used again and again.
+/// A reusable `struct bio` with its table of segments.
 ///
 /// # Invariants
 ///
@@ -117,14 +117,14 @@ impl BioSlot {
 
 /// An object that does I/O.
 ///
-/// What [`submit`] borrows from it, the device and the memory, outlives the I/O: until
-/// [`Self::done`] nobody can move the object, drop it or borrow it mutably, so that what could be
-/// borrowed from a shared reference to it stays.
+/// The device and the memory that [`submit`] borrows from the owner outlive the I/O: until
+/// [`Self::done`] the object cannot be moved, dropped or borrowed mutably, so borrows through a
+/// shared reference stay valid.
 pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
     /// Returns the device of the next I/O; `None` if that is not to a block device.
     fn device(&self) -> Option<&BlockDevice>;
 
-    /// Returns the memory of the next read or write, if it is one piece and known to be; else
+    /// Returns the memory of the next read or write, if it is known to be contiguous; otherwise
     /// [`Self::pages`] returns it.
     #[inline]
     fn piece(&self) -> Option<PageRange<'_>> {
@@ -136,8 +136,8 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
     /// alignment. Not called for other operations.
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>>;
 
-    /// Returns whether the next I/O must not be put together with others by the block
-    /// layer: it is done when it is, and not when those are.
+    /// Returns whether the block layer must not merge the next I/O with others, so that it
+    /// completes independently of them.
     fn apart(&self) -> bool {
         false
     }
@@ -229,7 +229,7 @@ unsafe fn add(bio: *mut bindings::bio, range: &PageRange<'_>) -> bool {
     unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
 }
 
-/// Adds the memory of an owner that is not known to be one piece, as [`add`] does one.
+/// Adds the memory of an owner that may have several pieces, as [`add`] adds one.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that go back to the block layer together, the oldest first.
+//! Requests that return to the block layer together, the oldest first.
 //!
 //! # Order
 //!
@@ -49,7 +49,7 @@ pub struct ByAge<T: Operations> {
     _owned: PhantomData<Request<T>>,
 }
 
-/// Returns the age of a request: what is less is older.
+/// Returns the age of a request: a smaller value is older.
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ fn is_not_younger(a: (u64, u32), b: (u64, u32)) -> bool {
     a.0 < b.0 || (a.0 == b.0 && b.1.wrapping_sub(a.1) as i32 >= 0)
 }
 
-/// Returns where a request is linked to the next one.
+/// Returns the location of a request's link to the next one.
 ///
 /// # Safety
 ///
@@ -110,7 +110,7 @@ impl<T: Operations> ByAge<T> {
         }
     }
 
-    /// Merges two lists; of those of one age `a`'s come first.
+    /// Merges two lists; of requests with the same age, those of `a` come first.
     ///
     /// # Safety
     ///

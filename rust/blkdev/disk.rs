@@ -70,7 +70,7 @@ pub(super) struct Shared {
     is_shown: Pin<KBox<Mutex<bool>>>,
 }
 
-/// Bytes of a text of a UUID, what comes before it and its end, and some more.
+/// Room for the text of a UUID with its prefix and terminator.
 const WWID_MAX: usize = 48;
 
 impl Shared {
@@ -470,13 +470,13 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::set_capacity(self.disk.as_ptr(), capacity) };
     }
 
-    /// Changes limits between two requests: new ones wait for those under way, `ms` milliseconds at
-    /// most. Sleeps. Fails with `EAGAIN` if these take longer, or somebody else is changing limits
-    /// (any write to the queue's attributes is one, and may wait for requests), and with `EINVAL`
-    /// for limits that make no sense; then nothing has changed.
+    /// Changes limits between two requests: holds back new requests until those under way have
+    /// ended, for `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if these need longer, or
+    /// if the limits are being changed elsewhere (any write to the queue's attributes does that,
+    /// and may wait for requests), and with `EINVAL` for invalid limits; then nothing has changed.
     ///
-    /// A request that was made while there was no write cache has lost its flush or FUA: that is
-    /// why it is waited for.
+    /// A request that was made while there was no write cache has lost its flush or FUA: it must
+    /// end before the change.
     ///
     /// C: `queue_limits_commit_update_frozen()`, which waits without end.
     pub fn try_set_limits(&self, limits: &LiveLimits, ms: u32) -> Result {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that end together: their tags are freed, and the queue is left, once
-//! for many of them.
+//! Requests that end together: freeing their tags and leaving the queue is done once for many of
+//! them.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 

@@ -105,8 +105,8 @@ impl<'a> FileRef<'a> {
         DriveId(unsafe { bindings::hcablk_c_drive_of(self.file.as_ptr()) }.addr())
     }
 
-    /// Returns how often the block device is open, or how often the file is for writing. It changes
-    /// at any time. Any context.
+    /// Returns how often the block device is open, or how often the file is open for writing. The
+    /// value may change at any time. Any context.
     #[inline]
     pub fn openers(self) -> u32 {
         // SAFETY: By the type invariant.
@@ -115,15 +115,15 @@ impl<'a> FileRef<'a> {
         u32::try_from(count).unwrap_or(0)
     }
 
-    /// Returns the bytes of a block as the page cache has it, a power of two: more than a page
-    /// where blocks are larger. C: `i_blocksize()`.
+    /// Returns the block size of the page cache in bytes, a power of two; it exceeds a page for
+    /// larger blocks. C: `i_blocksize()`.
     pub fn block_bytes(self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_block_bytes(self.file.as_ptr()) }
     }
 
-    /// Returns whether the pages that it is read and written through are its own. On overlayfs they
-    /// are those of a file of another file system, of which nothing can be learned here.
+    /// Returns whether the file has its own page cache. On overlayfs the pages are those of a file
+    /// of another file system, which cannot be examined here.
     pub(super) fn has_own_pages(self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_has_own_pages(self.file.as_ptr()) }
@@ -139,8 +139,7 @@ impl<'a> FileRef<'a> {
         self.has_mode(bindings::FMODE_NOWAIT)
     }
 
-    /// Returns whether the page cache has something of `length` bytes at `position`.
-    /// Any context.
+    /// Returns whether the page cache has any of the `length` bytes at `position`. Any context.
     ///
     /// C: `filemap_range_has_page()`.
     #[inline]
@@ -155,13 +154,13 @@ impl<'a> FileRef<'a> {
         unsafe { bindings::filemap_range_has_page(mapping, start, last) }
     }
 
-    /// Writes what is dirty of `length` bytes at `position` and waits for that. Sleeps.
+    /// Writes back the dirty pages of `length` bytes at `position` and waits for that. Sleeps.
     ///
     /// Errors: that of any write-back of the file that has failed since `cursor`, which is
-    /// advanced. So a caller that [took it](Self::new_wb_err_cursor) before it wrote learns of each
-    /// block of its own that was lost. It takes no error from others:
-    /// `filemap_write_and_wait_range()` would clear the one flag of the file by which one of all
-    /// who wait learns of one failure.
+    /// advanced. So a caller that [took the cursor](Self::new_wb_err_cursor) before it wrote learns
+    /// of each of its blocks that was lost. It does not consume the error of other users:
+    /// `filemap_write_and_wait_range()` would clear the file's flag, through which only one of all
+    /// waiting users learns of a failure.
     ///
     /// C: `filemap_fdatawrite_range()`, `filemap_fdatawait_range_keep_errors()`.
     pub fn write_back(self, position: u64, length: usize, cursor: &mut WbErrCursor) -> Result {
@@ -169,7 +168,8 @@ impl<'a> FileRef<'a> {
         let mapping = self.mapping();
         // SAFETY: By the type invariant.
         let begun = to_result(unsafe { bindings::filemap_fdatawrite_range(mapping, start, last) });
-        // It may have begun to write some even so; after `EIO` the kernel itself does not wait.
+        // Some pages may be under write-back despite the error; after `EIO` the kernel itself does
+        // not wait.
         if begun != Err(EIO) {
             // The flags that the call checks do not show which write-back has failed when.
             // SAFETY: By the type invariant.
@@ -178,8 +178,8 @@ impl<'a> FileRef<'a> {
         self.check_wb_err(cursor).and(begun)
     }
 
-    /// Writes all that is dirty and waits for that. Sleeps. As [`Self::sync`], and other than
-    /// [`Self::write_back`], it takes the error of the mapping's flags, which somebody else who
+    /// Writes back all dirty pages and waits for that. Sleeps. Like [`Self::sync`], and unlike
+    /// [`Self::write_back`], it consumes the error in the mapping's flags, which another user that
     /// syncs the device would find: a `dmsetup suspend` fails with it.
     ///
     /// C: `file_write_and_wait_range()`.
@@ -188,7 +188,7 @@ impl<'a> FileRef<'a> {
         to_result(unsafe { bindings::file_write_and_wait_range(self.file.as_ptr(), 0, i64::MAX) })
     }
 
-    /// Forgets the clean pages of `length` bytes at `position`. Sleeps.
+    /// Drops the clean pages of `length` bytes at `position`. Sleeps.
     ///
     /// Errors: `EBUSY` (some are dirty or in use, and stay).
     /// C: `invalidate_inode_pages2_range()`.
@@ -204,8 +204,8 @@ impl<'a> FileRef<'a> {
         })
     }
 
-    /// Returns whether data must not change while it is being written, because
-    /// something is computed of it on the way: a checksum, a parity.
+    /// Returns whether data must not change while it is being written, because a checksum or parity
+    /// is computed from it.
     ///
     /// C: `bdev_stable_writes()`, `mapping_stable_writes()`.
     pub fn wants_stable_data(self) -> bool {
@@ -260,8 +260,8 @@ impl<'a> FileRef<'a> {
     }
 
     /// Returns the error of a write-back that has failed since `cursor`, and advances that.
-    /// [`Self::sync`] returns it to one of all who share the file; this returns it to each of
-    /// them. C: `errseq_check_and_advance()`.
+    /// [`Self::sync`] returns each error to one of all users of the file; this returns it to each
+    /// of them. C: `errseq_check_and_advance()`.
     pub fn check_wb_err(self, cursor: &mut WbErrCursor) -> Result {
         // SAFETY: By the type invariant; `cursor` is ours alone.
         to_result(unsafe {
@@ -270,7 +270,7 @@ impl<'a> FileRef<'a> {
     }
 }
 
-/// Returns the first and the last byte, as the page cache takes them.
+/// Returns the first and the last byte, as the page cache's functions expect them.
 fn bounds(position: u64, length: usize) -> (i64, i64) {
     let last = position.saturating_add(length.max(1) as u64 - 1);
     (
@@ -296,7 +296,7 @@ pub enum FileAccess {
 pub enum FileOp {
     /// File to memory.
     Read,
-    /// Memory to file; with `durable`, that is what it is when it is done.
+    /// Memory to file; with `durable`, completion implies durability.
     Write {
         /// Completion implies durability.
         durable: bool,
@@ -310,7 +310,7 @@ struct Inner {
     length: usize,
 }
 
-/// A `struct kiocb` and a table of segments, used again and again.
+/// A reusable `struct kiocb` with a table of segments.
 ///
 /// # Invariants
 ///
@@ -351,10 +351,10 @@ pub trait FileOwner: BioOwner + Deferred + HasSlot<FileSlot> {
 
 /// Does I/O at `position` (in bytes).
 ///
-/// Sleeps, except with [`FileAccess::CachedNow`]. `None`: the file system has begun, and
-/// `completed` will be called, if it was not already. Otherwise the owner comes
-/// back with the result; a read beyond the end of the file is `EIO`. Cached reads
-/// read ahead as much as the administrator lets everybody on that device.
+/// Sleeps, except with [`FileAccess::CachedNow`]. `None`: the file system has started the I/O, and
+/// will call `completed`, if it has not already. Otherwise the owner is returned with the result; a
+/// read beyond the end of the file fails with `EIO`. Cached reads use the read-ahead that the
+/// administrator has set for that device.
 ///
 /// C: `vfs_iocb_iter_read()`, `vfs_iocb_iter_write()`.
 pub fn transfer<T: FileOwner>(
@@ -399,7 +399,7 @@ pub fn transfer<T: FileOwner>(
     Some((unsafe { KBox::from_raw(raw) }, result))
 }
 
-/// Puts the owner's memory into its table of segments and returns how many bytes that is; `None` if
+/// Puts the owner's memory into its table of segments and returns its number of bytes; `None` if
 /// the table is too short.
 #[inline]
 fn fill_table<T: FileOwner>(owner: &mut KBox<T>) -> Option<usize> {
@@ -422,8 +422,8 @@ fn fill_table<T: FileOwner>(owner: &mut KBox<T>) -> Option<usize> {
     fits.then_some(length)
 }
 
-/// Returns the structure of one I/O. Only of [direct](FileAccess::Direct) I/O the file system calls
-/// `complete` at the end.
+/// Returns the structure of one I/O. Only for [direct](FileAccess::Direct) I/O the file system
+/// calls `complete` at the end.
 #[inline]
 fn new_kiocb<T: FileOwner>(
     file: *mut bindings::file,
@@ -446,7 +446,7 @@ fn new_kiocb<T: FileOwner>(
         ki_pos: position,
         ki_complete: match way {
             FileAccess::Direct => Some(complete::<T>),
-            // Without it the call waits, or does not try.
+            // Without `complete`, the call waits, or does not start the I/O.
             FileAccess::Cached | FileAccess::CachedNow => None,
         },
         private: null_mut(),
@@ -498,7 +498,7 @@ unsafe fn carry_out(
         match way {
             FileAccess::CachedNow => return Some(Err(EAGAIN)),
             _ if moved == 0 => return Some(Err(EIO)),
-            // The rest by itself says why it was not done.
+            // A call for the rest alone returns why it was not done.
             _ => {
                 // SAFETY: The call has returned; the state is ours.
                 unsafe { (*inner).length = length - done };

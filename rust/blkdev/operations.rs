@@ -57,22 +57,21 @@ pub trait Operations: Sized + Send + Sync + 'static {
     /// Data of one request, alive as long as the `struct request`. Alignment
     /// at most 8.
     ///
-    /// With an I/O scheduler there are more requests than tags, and each
-    /// hardware queue has one request for flushes that borrows tags: what
-    /// must exist once per tag belongs into the hardware queue's data.
+    /// With an I/O scheduler there are more requests than tags, and each hardware queue has one
+    /// request for flushes that borrows tags: data that must exist once per tag belongs into the
+    /// hardware queue's data.
     type Pdu: Send + 'static;
 
-    /// Gives the data of hardware queue `index`. Called for each hardware queue
-    /// when a disk is added. May sleep, and must not start I/O.
+    /// Returns the data of hardware queue `index`. Called for each hardware queue when a disk is
+    /// added. May sleep, and must not start I/O.
     fn hw_queue(
         data: &Self::Data,
         index: u32,
         requests: &Arc<Requests<Self>>,
     ) -> Result<Arc<Self::HwQueue>>;
 
-    /// Makes the data of a request of hardware queue `hw_queue`. May sleep;
-    /// allocations must be `GFP_NOIO`, as a change of the I/O scheduler calls
-    /// this too.
+    /// Creates the data of a request of hardware queue `hw_queue`. May sleep; allocations must be
+    /// `GFP_NOIO`, as a change of the I/O scheduler calls this too.
     fn init_request(data: &Self::Data, hw_queue: u32) -> Result<Self::Pdu>;
 
     /// Issues a request. `last` is false if more follow at once.
@@ -85,7 +84,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
         last: bool,
     ) -> Result<(), Rejected<Self>>;
 
-    /// Issues what was held back, since more requests were announced (`last` was false) than came.
+    /// Issues held-back requests, since fewer requests came than were announced (`last` was false).
     /// Context as `queue_rq`.
     fn commit_rqs(_queue: &Self::HwQueue) {}
 
@@ -96,16 +95,16 @@ pub trait Operations: Sized + Send + Sync + 'static {
         0
     }
 
-    /// Handles a request that was not ended in time, which counts as [`Request::requeue`] says.
-    /// Runs in a worker and may sleep. The tag is not reused while this runs, but the request may
-    /// be taken or ended by another context.
+    /// Handles the timeout of a request, as [`Request::requeue`] defines it. Runs in a worker and
+    /// may sleep. The tag is not reused while this runs, but another context may take or end the
+    /// request.
     fn timeout(queue: &Self::HwQueue, hw_queue: u32, tag: u16) -> Timeout;
 }
 
 /// The C functions for a driver.
 pub(super) struct Vtable<T: Operations>(PhantomData<T>);
 
-/// Returns the place of a hardware queue's data, which [`Requests::exchange`] may change at any
+/// Returns the location of a hardware queue's data, which [`Requests::exchange`] may change at any
 /// time.
 ///
 /// # Safety
@@ -133,7 +132,7 @@ impl<T: Operations> Vtable<T> {
     }
 
     /// Returns the data of a hardware queue, if it is still set up: for a function that is called
-    /// without a request, which would keep it so.
+    /// without a request, which would keep it set up.
     ///
     /// # Safety
     ///
@@ -220,7 +219,7 @@ impl<T: Operations> Vtable<T> {
                 if status == Status::Ok {
                     request.end(status);
                 } else if !request.reject() {
-                    // To the block layer it is on its way.
+                    // The block layer sees the request as issued.
                     return Status::Ok.to_raw();
                 }
                 status.to_raw()
@@ -254,8 +253,8 @@ impl<T: Operations> Vtable<T> {
         c_int::try_from(found).unwrap_or(c_int::MAX)
     }
 
-    /// Maps the CPUs to hardware queues: the last queues are for polled I/O, all others for the
-    /// rest.
+    /// Maps the CPUs to hardware queues: the last queues are for polled I/O, all others for other
+    /// I/O.
     ///
     /// # Safety
     ///
@@ -322,7 +321,7 @@ impl<T: Operations> Vtable<T> {
     /// Called by blk-mq after a successful `init_hctx`, when nothing uses the
     /// hardware queue any more.
     unsafe extern "C" fn exit_hctx(hctx: *mut bindings::blk_mq_hw_ctx, _index: c_uint) {
-        // `Requests::exchange` may still come: it finds that there is nothing to exchange.
+        // `Requests::exchange` may still be called: it finds nothing to exchange.
         // SAFETY: By the safety requirement the hardware queue is valid.
         let queue = unsafe { place_of(hctx) }.xchg(null_mut(), Full);
         if !queue.is_null() {

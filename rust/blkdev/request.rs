@@ -66,9 +66,9 @@ impl<T: Operations> Pdu<T> {
 
 /// Exclusive owner of a started request.
 ///
-/// See [`Requests`](super::Requests) for the states. A request that is dropped
-/// without being ended or parked ends with [`Status::IoErr`] and a warning: it
-/// is a mistake, but none that hangs the queue.
+/// See [`Requests`](super::Requests) for the states. A request that is dropped without being ended
+/// or parked ends with [`Status::IoErr`] and a warning: that is a bug, but it does not hang the
+/// queue.
 ///
 /// All functions may be called from any context.
 ///
@@ -108,8 +108,8 @@ impl<T: Operations> Request<T> {
         unsafe { &*(*Pdu::<T>::of(self.request.as_ptr())).slot }
     }
 
-    /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: it
-    /// is [`Held`](super::Held), and stays as it is for ever.
+    /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: the request
+    /// is [`Held`](super::Held), and remains unended for ever.
     #[inline]
     pub(super) fn finish(self) -> Option<NonNull<bindings::request>> {
         let this = ManuallyDrop::new(self);
@@ -127,8 +127,8 @@ impl<T: Operations> Request<T> {
         ManuallyDrop::new(self).request
     }
 
-    /// Sets when the request was issued, of those that the block layer made at the same time: a
-    /// number that goes up, with wrap. For [`ByAge`](super::ByAge).
+    /// Sets the order of issue among requests that the block layer made at the same time: a growing
+    /// number, with wrap. For [`ByAge`](super::ByAge).
     #[inline]
     pub fn set_order(&mut self, order: u32) {
         // SAFETY: By the type invariant it is initialized and ours alone.
@@ -175,7 +175,7 @@ impl<T: Operations> Request<T> {
         self.view().atomic()
     }
 
-    /// Returns whether a write promises more than others, as [`RequestRef::promises`].
+    /// Returns whether a write has stronger guarantees than others, as [`RequestRef::promises`].
     #[inline]
     pub fn promises(&self) -> bool {
         self.view().promises()
@@ -268,8 +268,8 @@ impl<T: Operations> Request<T> {
         unsafe { bindings::hcablk_c_requeue(request.as_ptr()) };
     }
 
-    /// Gives the request back as the result of `queue_rq`, which must return a
-    /// status that says so; `false`: it is kept, see [`Self::end`].
+    /// Returns the request to the block layer as the result of `queue_rq`, which must return a
+    /// matching status; `false`: the request is kept, see [`Self::end`].
     #[inline]
     pub(super) fn reject(self) -> bool {
         self.finish().is_some()
@@ -303,17 +303,17 @@ fn kept() {
     broken!("a request is never ended, since a device may still reach its memory");
 }
 
-/// A request that `queue_rq` does not accept, and why.
+/// A request that `queue_rq` rejects, with the status.
 pub struct Rejected<T: Operations> {
     pub(super) request: Request<T>,
     pub(super) status: Status,
 }
 
 impl<T: Operations> Rejected<T> {
-    /// Makes the refusal of the request that `queue_rq` was given. [`Status::Resource`] and
-    /// [`Status::DevResource`] make the block layer try again, everything else ends the request.
-    /// Another request is ended as if it had been dropped, and the one that was given counts as
-    /// accepted.
+    /// Rejects the request that `queue_rq` was given. [`Status::Resource`] and
+    /// [`Status::DevResource`] make the block layer try again, all others end the request. If
+    /// `request` is a different one, it is ended as if it had been dropped, and the given one
+    /// counts as accepted.
     #[inline]
     pub fn new(request: Request<T>, status: Status) -> Self {
         Self { request, status }
@@ -324,7 +324,7 @@ impl<T: Operations> Rejected<T> {
         self.status
     }
 
-    /// Returns whether the request shall fail when the way to the device is lost, as
+    /// Returns whether the request must fail when the path to the device is lost, as
     /// [`RequestRef::fails_fast`].
     pub fn fails_fast(&self) -> bool {
         self.request.view().fails_fast()
@@ -412,7 +412,8 @@ impl RequestRef<'_> {
         self.flags() & bindings::REQ_ATOMIC != 0
     }
 
-    /// Returns whether a write promises more than others: [`Self::fua`] or [`Self::atomic`].
+    /// Returns whether a write has stronger guarantees than others: [`Self::fua`] or
+    /// [`Self::atomic`].
     #[inline]
     pub fn promises(&self) -> bool {
         self.flags() & (bindings::REQ_FUA | bindings::REQ_ATOMIC) != 0

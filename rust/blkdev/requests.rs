@@ -188,8 +188,8 @@ impl Slot {
     }
 }
 
-/// Data of hardware queues in whose place [`Requests::exchange`] has put other. Functions of
-/// [`Operations`] that began before may still run on it: it is dropped after an RCU grace period,
+/// Old data of hardware queues that [`Requests::exchange`] has replaced. Functions of
+/// [`Operations`] that started before may still use it: it is dropped after an RCU grace period,
 /// one for all. Dropping it sleeps.
 pub struct Formers<T: Operations>(KVec<Arc<T::HwQueue>>);
 
@@ -225,9 +225,9 @@ impl<T: Operations> Drop for Formers<T> {
 
 /// The started requests of one tag set, by hardware queue and tag.
 ///
-/// It is made before the [`TagSet`](super::TagSet) and does not own it, so that
-/// the hardware queues' data may own the table. Its functions may be called
-/// from any context unless they say otherwise.
+/// The table is created before the [`TagSet`](super::TagSet) and does not own it, so that the
+/// hardware queues' data may own the table. Its functions may be called from any context unless
+/// they say otherwise.
 ///
 /// # Invariants
 ///
@@ -361,8 +361,8 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// Waits until every `queue_rq` and `commit_rqs` that runs now has
-    /// returned; what the caller wrote before is seen by all later ones.
+    /// Waits until every `queue_rq` and `commit_rqs` that runs now has returned; all later ones see
+    /// the caller's earlier writes.
     ///
     /// Sleeps. C: `synchronize_rcu()`, as `blk_mq_wait_quiesce_done()` does for
     /// queues that do not block: dispatch happens under RCU.
@@ -414,7 +414,7 @@ impl<T: Operations> Requests<T> {
         let new = Arc::into_raw(new);
         let result = self.put(hw_queue, new.cast_mut().cast());
         if result.is_err() {
-            // The last reference must not go in an RCU section.
+            // The last reference must not be dropped in an RCU section.
             // SAFETY: From `into_raw` above, and nobody was given it.
             drop(unsafe { Arc::from_raw(new) });
         }
@@ -431,7 +431,7 @@ impl<T: Operations> Requests<T> {
         let mut old = place.load(Relaxed);
         loop {
             if old.is_null() {
-                // `exit_hctx` has been here: nothing is called any more.
+                // `exit_hctx` has run: blk-mq calls nothing any more.
                 return Err(ENODEV);
             }
             match place.cmpxchg(old, new, Full) {
@@ -475,7 +475,7 @@ impl<T: Operations> Requests<T> {
             .map(|_| ())
     }
 
-    /// Withdraws the queue and waits until nobody uses it. Sleeps.
+    /// Withdraws the queue and waits for its last user. Sleeps.
     pub(super) fn clear_queue(&self) {
         self.queue.store(null_mut(), Release);
         self.synchronize();

@@ -41,9 +41,9 @@ pub struct StateDirectory(StateFile);
 const FLAGS: u32 = bindings::O_LARGEFILE | bindings::O_NONBLOCK;
 
 impl StateDirectory {
-    /// Opens the directory at `path`, which is looked up for the process that calls. Sleeps.
-    /// Errors, among others: `ENOENT`, `ENOTDIR`; `EOPNOTSUPP` (on overlayfs
-    /// [`StateFile::drop_cached`] would not reach the pages that are written). C: `filp_open()`.
+    /// Opens the directory at `path`, which is resolved for the calling process. Sleeps. Errors,
+    /// among others: `ENOENT`, `ENOTDIR`; `EOPNOTSUPP` (on overlayfs [`StateFile::drop_cached`]
+    /// would not reach the pages that are written). C: `filp_open()`.
     pub fn open(path: &CStr) -> Result<Self> {
         let flags = (FLAGS | bindings::O_RDONLY | bindings::O_DIRECTORY) as c_int;
         // SAFETY: The path is terminated.
@@ -88,9 +88,9 @@ impl StateDirectory {
 }
 
 impl StateFile {
-    /// Has what is read after this come from the medium. A page whose write-back has failed is in
-    /// the page cache as if it were durable. Sleeps. Fails with `EBUSY` if the page cache cannot do
-    /// without a page. C: `invalidate_inode_pages2()`.
+    /// Makes later reads come from the medium. A page whose write-back has failed is in the page
+    /// cache as if it were durable. Sleeps. Fails with `EBUSY` if a page cannot be dropped from the
+    /// page cache. C: `invalidate_inode_pages2()`.
     pub fn drop_cached(&self) -> Result {
         // SAFETY: By the type invariant the file is open, and so its mapping there.
         unsafe {

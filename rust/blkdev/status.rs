@@ -18,7 +18,7 @@ pub enum Status {
     Timeout,
     /// No space (`ENOSPC`).
     NoSpace,
-    /// The way to the device failed (`ENOLINK`); another way may work.
+    /// The path to the device failed (`ENOLINK`); another path may work.
     Transport,
     /// The device refused (`EREMOTEIO`).
     Target,
@@ -26,8 +26,8 @@ pub enum Status {
     Medium,
     /// Protection error (`EILSEQ`).
     Protection,
-    /// From `queue_rq` only: no memory or the like; the block layer runs the
-    /// queue again after a short while.
+    /// From `queue_rq` only: short of memory or another resource; the block layer runs the queue
+    /// again after a short while.
     Resource,
     /// Anything else (`EIO`).
     IoErr,

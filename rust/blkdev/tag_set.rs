@@ -18,8 +18,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// How a tag set is made. Hardware queues and depth are those of its
-/// [`Requests`].
+/// The parameters of a tag set. Hardware queues and depth are those of its [`Requests`].
 pub struct TagSetConfig {
     /// When a started request times out, in milliseconds; 0 means 30 seconds.
     pub timeout_ms: u32,

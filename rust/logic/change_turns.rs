@@ -25,7 +25,7 @@ use crate::proto::name::HostId;
 /// Hosts that may wait for their turns; more ask again without one.
 pub const WAITING_MAX: usize = 32;
 
-/// How long a host's turn is kept after it has asked, in milliseconds: far longer than initiators
+/// How long a host keeps its turn after it has asked, in milliseconds: far longer than initiators
 /// pause.
 pub const TURN_MS: u64 = 1_000;
 
@@ -69,7 +69,7 @@ impl ChangeTurns {
         }
     }
 
-    /// Returns what a change that is asked for now is begun by.
+    /// Returns a ticket for a change that is requested now.
     pub fn ticket(&self) -> Ticket {
         Ticket(self.given_up)
     }
@@ -84,8 +84,8 @@ impl ChangeTurns {
         self.making == Some(host)
     }
 
-    /// Begins to make the change that `host` asked for by `ticket`, until [`Self::end`]. Fails if
-    /// it is not its turn, or was given up.
+    /// Starts the change that `host` requested with `ticket`, until [`Self::end`]. Fails if it is
+    /// not the host's turn, or the change was given up.
     pub fn begin(&mut self, host: HostId, ticket: Ticket, now_ms: u64) -> Result<(), AskAgain> {
         if ticket != self.ticket() {
             return Err(AskAgain);
@@ -106,7 +106,7 @@ impl ChangeTurns {
         self.making = None;
     }
 
-    /// Keeps the turns of those for which `which` holds.
+    /// Keeps the turns for which `which` returns `true`.
     fn keep(&mut self, which: impl Fn(&Waiting) -> bool) {
         let mut kept = [None; WAITING_MAX];
         let those = self.waiting.iter().flatten().filter(|one| which(one));

@@ -3,11 +3,10 @@
 //! Decides who may borrow how many shared buffers of which size class. Uses nothing
 //! but `core`: its tests run on the host.
 //!
-//! A *size class* has the buffers of one length. *Borrowers* (one for each queue pair) of
-//! *clients* (one for each session) borrow them. The buffers that a queue pair keeps for itself
-//! are its reservation, which is not in this account, and is enough for any request that it
-//! may get. So nobody depends on a shared buffer to make progress, and the account only has
-//! to be fair and exact.
+//! A *size class* has the buffers of one length. *Borrowers* (one for each queue pair) of *clients*
+//! (one for each session) borrow them. The buffers that a queue pair keeps for itself are its
+//! reservation, which is not in this account, and suffices for any of its requests. So no request
+//! depends on a shared buffer to make progress, and the account only has to be fair and exact.
 //!
 //! ```text
 //!              wait()         next_to_wake()     borrow(), cancel_wait() or too late
@@ -34,12 +33,12 @@
 //! to the same share, regardless of their demands and their number of queue pairs (max-min
 //! fairness): a client with more returns buffers as its requests end, and gets no new ones.
 //!
-//! A borrower may wait in several classes at once, for what would do in each. It does not wait for
-//! more than a class has, nor for what its client may not have: such a wait would hold up
-//! others for ever.
+//! A borrower may wait in several classes at once, for the number of buffers that it would need of
+//! each. It does not wait for more than a class has, nor for more than its client may have: such a
+//! wait would hold up others for ever.
 //!
-//! A class that has more buffers than it shall have (its memory is needed for something
-//! else) gives out nothing until it has not.
+//! A class that is larger than it should be (its memory is needed elsewhere) hands out nothing
+//! until it has shrunk.
 
 use core::ops::DerefMut;
 
@@ -223,7 +222,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
             && client.borrowed.saturating_add(pages) <= client.limit
     }
 
-    /// Returns the lowest rank of those who wait, without `but`, for each class.
+    /// Returns the lowest rank of the waiting borrowers, except `but`, for each class.
     fn first(&self, but: Option<usize>) -> [Option<(u32, u32)>; SIZE_CLASSES] {
         let mut first = [None; SIZE_CLASSES];
         for (index, borrower) in self.borrowers.iter().enumerate() {
@@ -244,7 +243,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         first
     }
 
-    /// Returns whether `count` buffers of `class` are there for `borrower`, if nobody is before it.
+    /// Returns whether `count` buffers of `class` are available to `borrower`: no other is before
+    /// it.
     fn are_there(&self, borrower: &Borrower, class: usize, count: u32) -> bool {
         self.classes.get(class).is_some_and(|of| {
             of.total <= of.target && count <= of.free && self.may_have(borrower, class, count)
@@ -335,7 +335,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         }
     }
 
-    /// Takes back `count` buffers of `class` that `borrower` has borrowed.
+    /// Returns `count` buffers of `class` that `borrower` has borrowed to the account.
     pub fn give_back(&mut self, borrower: usize, class: usize, count: u32) {
         let (Some(place), Some(of)) = (
             self.borrowers.get_mut(borrower),
@@ -380,7 +380,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
                 matches!((first.get(class), self.rank(borrower)),
                     (Some(Some(first)), Some(rank)) if rank <= *first)
             };
-            // It is woken, too, for what it cannot get any more: it must not wait for that.
+            // A borrower is woken, too, if it cannot get its buffers any more: it must not wait for
+            // them.
             let now = |(class, count)| {
                 !self.may_have(borrower, class, count)
                     || self.are_there(borrower, class, count) && is_first(class)

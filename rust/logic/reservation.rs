@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The persistent reservations of one drive: which hosts are registered, by which keys, and who
-//! holds it how. A pure state machine; SPC-4 5.13 and NVMe's reservations are the source. Its tests
-//! run on the host.
+//! The persistent reservations of one drive: the registered hosts with their keys, and the holder
+//! with its type. A pure state machine; SPC-4 5.13 and NVMe's reservations are the source. Its
+//! tests run on the host.
 //!
 //! ```text
 //!                    reserve                     release, clear, the holder's registration ends
@@ -16,8 +16,8 @@
 //! not remembered, and a host that uses many disks loses its own changes before those of others: no
 //! host can displace the preemption of another, which may be repeated while the drive hangs.
 //!
-//! Where SPC-4 has a unit attention for the hosts whose registrations end there is nothing: a host
-//! learns of it by the conflict that its next request or change ends in.
+//! There is no equivalent of SPC-4's unit attention for hosts whose registrations end: a host
+//! learns of it when its next request or change ends with a conflict.
 
 use crate::proto::{
     connect::SessionId,
@@ -32,8 +32,8 @@ pub use self::image::{BadImage, IMAGE_LEN};
 /// Hosts that may be registered for a drive.
 pub const REGISTRANTS_MAX: usize = 32;
 
-/// Disks whose last change is remembered. When there are more, one of the host that has the most is
-/// forgotten: that which asked longest ago.
+/// Disks whose last change is remembered. When there are more, the host with the most loses one:
+/// the one that asked longest ago.
 pub const CHANGES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +68,12 @@ struct Change {
 pub struct Outcome {
     /// How it ended.
     pub status: Status,
-    /// It was made before, and is asked for once more.
+    /// The change was made before, and is requested once more.
     pub repeated: bool,
     /// The state has changed, apart from the remembered changes.
     pub changed: bool,
-    /// Later changes of the drive have greater ones; a repetition has that of what it repeats. 0:
-    /// it is not remembered.
+    /// Later changes of the drive have greater numbers; a repetition has the number of the
+    /// original. 0: the change is not remembered.
     pub number: u64,
 }
 
@@ -132,7 +132,7 @@ impl Reservations {
         self.registrants.iter().flatten().count()
     }
 
-    /// Returns whether nobody is registered; then nobody holds anything.
+    /// Returns whether no host is registered; then there is no holder either.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
@@ -235,8 +235,8 @@ impl Reservations {
         }
     }
 
-    /// Has a change in the place of the last one of its disk, a free one, or of one that is
-    /// forgotten.
+    /// Stores a change in the place of the last one of its disk, in a free one, or in place of a
+    /// forgotten one.
     fn remember(&mut self, change: Change) {
         let of_host = |host| {
             let others = self.changes.iter().flatten();
@@ -321,7 +321,7 @@ impl Reservations {
         });
     }
 
-    /// Registers a host by `new`. Its key until now must be `key`, 0 if it has none, unless that is
+    /// Registers a host with `new`. Its present key must be `key`, 0 if it has none, unless that is
     /// `None`.
     fn register(&mut self, host: HostId, key: Option<u64>, new: u64) -> Result<(), Status> {
         let now = self.key_of(host);
@@ -399,7 +399,7 @@ impl Reservations {
             None => false,
         };
         if takes {
-            // The caller's registration stays, also if its key is this one.
+            // The caller's registration stays, even if its key is this one.
             self.remove(
                 |r| r.host != host && (victim == 0 || r.key == victim),
                 removed,

@@ -14,9 +14,8 @@
 //! process context, in which the last user need not be. Unbinding waits for that, because the pages
 //! disappear with the driver.
 //!
-//! Memory that several HCAs use is leased once, and seen by a view for each
-//! ([`PeerLease::view`]), which is a lease as well and a user of that memory: its memory is
-//! freed before.
+//! Memory that several HCAs use is leased once, with a view for each ([`PeerLease::view`]), which
+//! is a lease as well and a user of that memory: a view is freed before its memory.
 //!
 //! # Locks
 //!
@@ -185,7 +184,7 @@ fn recall(device: *const bindings::device) {
         let device_of = unsafe { &raw const (*state.provider.as_raw()).dev };
         core::ptr::eq(device_of, device)
     };
-    // All at first, so that those who use several let go of them soon.
+    // Recall all first, so that users of several leases release them soon.
     let mut some = false;
     for state in LEASES.lock().iter().filter(theirs) {
         if !some {
@@ -251,7 +250,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Nobody is left who could have a lease; statics are never dropped.
+        // No lease can exist any more; statics are never dropped.
         drop(core::mem::take(&mut *LEASES.lock()));
         // SAFETY: Registered by `start`.
         unsafe {

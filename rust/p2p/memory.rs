@@ -2,11 +2,10 @@
 
 //! Memory of a PCI device, in pieces of one size.
 //!
-//! A drive's DMA goes to a piece through [`PeerMemory::range`]. An HCA that does
-//! DMA among PCI devices is given [`PeerMemory::sge`]; for one that does not
-//! (soft-RoCE and siw have no DMA of their own) a processor copies to and from
-//! RAM, by the accessors for I/O memory: though there is a kernel address, plain
-//! loads and stores are not for memory behind a bus.
+//! A drive's DMA goes to a piece through [`PeerMemory::range`]. An HCA that does DMA among PCI
+//! devices gets [`PeerMemory::sge`]; for one that does not (soft-RoCE and siw have no DMA of their
+//! own) a processor copies to and from RAM, with the accessors for I/O memory: though there is a
+//! kernel address, plain loads and stores are not for memory behind a bus.
 
 use super::Provider;
 use crate::{

@@ -13,9 +13,8 @@
 //! ```
 //!
 //! All of it is private data of the connection manager's messages: there is no queue pair at the
-//! target before the proof. A target takes what it has of a challenge out of its table when it has
-//! [verified](Challenged::verify) a proof, so that no challenge is used twice, and nobody else can
-//! use it up.
+//! target before the proof. When a target has [verified](Challenged::verify) a proof, it removes
+//! the challenge from its table, so that a challenge is used only once, and only by its owner.
 //!
 //! A [question](super::discovery) is proven in the same way, and answered by a sealed entry, as a
 //! reject.
@@ -84,8 +83,8 @@ pub trait Crypto: Sized {
     fn shared(private: &[u8; KEY_LEN], public: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
 }
 
-/// 32 bytes that nobody else knows, which are overwritten when they are dropped. A move of it
-/// leaves a copy behind as moves do; long-lived ones are in boxes.
+/// 32 secret bytes, which are overwritten when they are dropped. A move leaves a copy behind, as
+/// all moves do; long-lived secrets are in boxes.
 pub struct Secret<C: Crypto> {
     bytes: [u8; KEY_LEN],
     _crypto: PhantomData<C>,
@@ -112,12 +111,12 @@ impl<C: Crypto> Secret<C> {
         C::random(&mut secret.bytes).then_some(secret)
     }
 
-    /// Makes the same once more. It may leave a copy behind, as a move does.
+    /// Copies the secret. May leave a copy behind, as a move does.
     pub fn copy(&self) -> Self {
         Self::of(self.bytes)
     }
 
-    /// Becomes the same as `other`, and leaves no copy behind.
+    /// Copies `other` into this one, and leaves no copy behind.
     pub fn copy_from(&mut self, other: &Self) {
         self.bytes.copy_from_slice(&other.bytes);
     }
@@ -128,7 +127,7 @@ impl<C: Crypto> Secret<C> {
         self.bytes == other.bytes
     }
 
-    /// Reads 64 hexadecimal digits; `None` if it is something else.
+    /// Parses 64 hexadecimal digits; `None` for any other text.
     pub fn from_hex(text: &str) -> Option<Self> {
         if text.len() != 2 * KEY_LEN {
             return None;

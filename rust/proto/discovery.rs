@@ -59,7 +59,7 @@ pub struct Question {
     pub index: u32,
 }
 
-/// In the place of depth and the like: nothing is connected. No session is numbered 0.
+/// In the place of depth and the like: nothing will be connected. No session is numbered 0.
 const NOTHING: (u16, u8, u8) = (1, ADMIN_QUEUE, 1);
 
 impl Question {
@@ -83,7 +83,7 @@ impl Question {
             .finish()
     }
 
-    /// Reads a question; `None`: it is none, but may be another request.
+    /// Decodes a question; `None`: it is not one, but may be another request.
     pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let magic = r.u32();
@@ -319,7 +319,7 @@ impl Told {
     }
 }
 
-/// A list while it is gone through, to answer a question for one of its entries.
+/// A running revision and search over a list, to answer a question for one of its entries.
 pub struct Listing {
     index: u32,
     told: Told,
@@ -338,7 +338,7 @@ impl Listing {
         }
     }
 
-    /// Takes the next entry in. The revision is the FNV-1a of all bytes of all entries.
+    /// Adds the next entry. The revision is the FNV-1a of all bytes of all entries.
     pub fn add(&mut self, entry: Entry) {
         let (first, second, number, rest) = entry.fields();
         let number = number.to_le_bytes();

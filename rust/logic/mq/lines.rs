@@ -19,10 +19,9 @@
 //!                            └──────────────────────────────┘ Clean
 //! ```
 //!
-//! Data need not be copied: a drive may put it into the lines of a read that
-//! misses, and the answer may be sent from there. Such a read [stays](Lines::stay)
-//! when the drive is done: its lines are Clean and it has them pinned, until the
-//! send of the answer has completed.
+//! Data need not be copied: a drive may put it into the lines of a read that misses, and the
+//! response may be sent from there. Such a read [stays](Lines::stay) after the drive has finished:
+//! its lines are Clean and pinned by it, until the send of the response has completed.
 //!
 //! # Why no data is old
 //!
@@ -37,9 +36,9 @@
 //! - When the drive's size changes, all lines are of another *age*, and worth
 //!   nothing.
 //!
-//! Requests of more than [`SPAN`] lines go past: reads are not looked up, writes
-//! drop what they touch. Discarded and zeroed ranges, which may be very long,
-//! are dropped a few lines at a time; meanwhile nothing begins to be filled.
+//! Requests of more than [`SPAN`] lines bypass the cache: reads are not looked up, writes drop the
+//! lines that they touch. Discarded and zeroed ranges, which may be very long, are dropped a few
+//! lines at a time; in the meantime no line starts to be filled.
 
 use super::{
     Memory,
@@ -136,12 +135,12 @@ impl Visit {
         }
     }
 
-    /// Makes the visit of a write; it is to [`enter`](Lines::enter).
+    /// Creates the visit of a write; the caller must [`enter`](Lines::enter) it.
     pub fn write(offset: u64, length: u32) -> Self {
         Self::new(Kind::Write, offset, length.into())
     }
 
-    /// Makes the visit of what changes blocks without data; it is to [`enter`](Lines::enter).
+    /// Creates the visit of a change without data; the caller must [`enter`](Lines::enter) it.
     pub fn empty(offset: u64, length: u32) -> Self {
         Self::new(Kind::Drop, offset, length.into())
     }
@@ -354,7 +353,7 @@ impl<M: Memory> Lines<M> {
     }
 
     /// Lets others read the lines that the visit owns, since the drive has put the data of its read
-    /// there, and it is sent from there. Nobody changes them before the visit leaves.
+    /// there, and the response is sent from there. They do not change before the visit leaves.
     pub fn stay(&mut self, visit: &mut Visit) {
         if visit.kind != Kind::Fill {
             return;
@@ -403,7 +402,7 @@ impl<M: Memory> Lines<M> {
         true
     }
 
-    /// Forgets all lines if the drive has another size than before.
+    /// Drops all lines if the drive's size has changed.
     fn look(&mut self, size: u64) {
         if self.size != size {
             self.size = size;
@@ -453,7 +452,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// Marks the line's data as about to be old.
+    /// Marks the line's data as outdated soon.
     fn invalidate(&mut self, slot: u32) {
         if !self.is_used(slot) {
             self.drop_slot(slot);
@@ -462,7 +461,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// Frees a slot that nobody has a right to.
+    /// Frees a slot without users.
     fn drop_slot(&mut self, slot: u32) {
         self.mq.remove(slot);
         if let Some(line) = self.lines.get_mut(slot as usize) {

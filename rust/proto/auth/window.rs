@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which numbers of sealed requests a target has seen.
+//! The numbers of sealed requests that a target has seen.
 
 /// The window below the highest received number in which late requests are accepted: as many as a
 /// session's queue pairs that connect at the same time.
@@ -23,7 +23,7 @@ impl Window {
         }
     }
 
-    /// Accepts a number; `false` if it came before, or is so old that nobody knows.
+    /// Accepts a number; `false` if it came before, or is too old to know.
     pub fn accept(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = number - self.highest;

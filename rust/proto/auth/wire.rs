@@ -105,12 +105,12 @@ impl Wanted {
     }
 }
 
-/// A connection request, by how it says who asks.
+/// A connection request, as it states the identity of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// By names alone.
     Plain(Wanted),
-    /// By names that it will prove: for an admin queue pair, or an entry. All of its bytes count.
+    /// With names that it will prove: for an admin queue pair, or an entry. All of its bytes count.
     Hello(Wanted, [u8; REQUEST_LEN]),
     /// The response to a [challenge](super::Challenged).
     Proof(Proof),
@@ -191,7 +191,7 @@ impl Proof {
         concat(&[covered, mac])
     }
 
-    /// Returns the handle of the challenge that it answers.
+    /// Returns the handle of the challenge that the proof answers.
     pub fn handle(&self) -> u16 {
         u16::from_le_bytes([self.bytes[6], self.bytes[7]]) & HANDLE
     }
@@ -210,7 +210,7 @@ impl Proof {
         &self.bytes
     }
 
-    /// Returns its MAC, which names it in what answers it.
+    /// Returns the MAC, which names the proof in the response.
     pub fn mac(&self) -> [u8; MAC_LEN] {
         mac_of(&self.bytes)
     }
@@ -249,7 +249,7 @@ impl Sealed {
         &self.bytes
     }
 
-    /// Returns its MAC, which names it in what answers it.
+    /// Returns the MAC, which names the request in the response.
     pub fn mac(&self) -> [u8; MAC_LEN] {
         mac_of(&self.bytes)
     }

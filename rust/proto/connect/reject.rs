@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rejects: what a target sends that refuses a connection request.
+//! Rejects: the messages with which a target refuses a connection request.
 
 use super::{
     super::{
@@ -30,9 +30,9 @@ pub enum Reason {
     NoSession = 7,
     /// The volume is being withdrawn.
     Withdrawn = 8,
-    /// The session's buffers would pass the memory that the target may use for all sessions.
+    /// The session's buffers would exceed the memory that the target may use for all sessions.
     NoMemory = 9,
-    /// The host may use the volume, but is kept out until it is admitted again.
+    /// The host may use the volume, but was evicted until it is admitted again.
     Evicted = 10,
     /// A later instance of the host has come.
     Superseded = 11,
@@ -41,7 +41,7 @@ pub enum Reason {
     /// The host has not proven its identity, or has no rights here: the target does not reveal
     /// which.
     NotProven = 13,
-    /// It is an entry of a [list](super::super::discovery), not a refusal.
+    /// The reject has an entry of a [list](super::super::discovery); it is not a refusal.
     Entry = 14,
     /// The volume cannot share a session with others: connect it with a session of its own, of
     /// version 2.

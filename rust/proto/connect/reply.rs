@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Replies: what a target sends that grants a connection request.
+//! Replies: the messages with which a target grants a connection request.
 
 use super::{
     super::{
@@ -126,10 +126,9 @@ pub struct Reply {
     /// Bytes of the largest write whose data may follow its request in the
     /// message; 0: none may.
     pub inline: u32,
-    /// Requests may say that their answer need not wake up who sent them.
+    /// Requests may announce that their response need not interrupt.
     pub quiet: bool,
-    /// The target fetches no data by RDMA READ: writes come with their request,
-    /// or in the eager ring.
+    /// The target posts no RDMA READ: writes come with their request, or in the eager ring.
     pub no_read: bool,
     /// A message may have several requests, up to the length that may follow the first.
     pub message_batches: bool,
@@ -138,8 +137,8 @@ pub struct Reply {
     /// On the admin queue pair: a watch may ask for the write cache, and say whether the initiator
     /// flushes.
     pub tells_cache: bool,
-    /// On the admin queue pair: a watch may follow the volume's limits; the first one is answered
-    /// at once.
+    /// On the admin queue pair: a watch may follow the volume's limits; the target responds to the
+    /// first one at once.
     pub tells_limits: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,

@@ -33,7 +33,8 @@ pub struct Request {
     pub depth: u16,
     /// Which of the session's queue pairs this is, from 0, or [`ADMIN_QUEUE`].
     pub queue: u8,
-    /// It comes in place of the one that the live session may have there. Not the admin queue pair.
+    /// The queue pair replaces the one that the live session may have there. Not the admin queue
+    /// pair.
     pub replace: bool,
     /// Number of queue pairs of the session, besides the admin queue pair.
     pub queues: u8,
@@ -49,7 +50,7 @@ pub struct Request {
     pub epoch: Epoch,
     /// The requesting host.
     pub host: HostId,
-    /// For what; `None`: for volumes that are attached later.
+    /// The volume; `None`: volumes are attached later.
     pub volume: Option<VolumeName>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Messages on a session's admin queue pair, whose opcodes are not those of the others. There is no
-//! message that can be answered although it is wrong: what cannot be decoded ends the session.
+//! Messages on a session's admin queue pair, whose opcodes differ from those of the others. A
+//! message that cannot be decoded ends the session: there is no response for it.
 
 use super::{
     super::{
@@ -103,13 +103,12 @@ pub enum AdminOp {
     /// Let no request of a session of this disk on another path, up to an epoch, reach the volume
     /// any more.
     Fence {
-        /// The path, not that of the session by which this comes.
+        /// The path to fence, not that of this session.
         path: u8,
         /// The last epoch that is meant, more than 0.
         epoch: Epoch,
     },
-    /// An answer when the volume is not what the initiator knows, or its export ends; until then
-    /// none.
+    /// Respond when the volume differs from the known state, or its export ends; not before.
     Watch {
         /// The state that the initiator knows.
         known: VolumeState,
@@ -120,11 +119,11 @@ pub enum AdminOp {
         /// reports them ([`Reply::tells_limits`](super::super::connect::Reply::tells_limits)).
         generation: Option<u32>,
     },
-    /// Now that the session's other queue pairs are gone, since the export ends: whether all that
-    /// was acknowledged outlives the drive's loss of power.
+    /// Now that the session's other queue pairs are closed, since the export ends: return whether
+    /// all acknowledged writes survive a loss of the drive's power.
     Durable,
-    /// An answer when the target has begun or ceased to listen somewhere since its portals had this
-    /// generation; until then none. Asked only of a target that knows it
+    /// Respond when the addresses at which the target listens have changed since its portals had
+    /// this generation; not before. Only for a target that supports it
     /// ([`Reply::tells_portals`](super::super::connect::Reply::tells_portals)).
     Portals {
         /// The last generation that the initiator received; 0: none yet.
@@ -132,8 +131,8 @@ pub enum AdminOp {
     },
     /// Change the drive's reservations, for the host of the session.
     Reservation {
-        /// The same when a change is asked for once more, since the answer was lost; else a later
-        /// one than before, modulo 2^32, of this disk.
+        /// The same when a change is repeated, since its response was lost; else later than all
+        /// before, modulo 2^32, of this disk.
         sequence: u32,
         /// The change.
         op: ReservationOp,
@@ -157,7 +156,7 @@ pub enum AdminOp {
 pub struct AdminRequest {
     /// Names the request in the answer.
     pub tag: Tag,
-    /// The volume that it is about; what is about none has [`Handle::FIRST`].
+    /// The volume concerned; [`Handle::FIRST`] if none is.
     pub volume: Handle,
     /// The operation.
     pub op: AdminOp,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests: an initiator's messages, and how they are checked.
+//! Requests: an initiator's messages, and their checks.
 
 use super::{
     super::wire::{prefix, Reader, Writer},
@@ -14,11 +14,11 @@ use super::{
 pub struct Request {
     /// Names the request in the answer.
     pub tag: Tag,
-    /// The volume that it is about; one without a volume is about the first.
+    /// The volume concerned; the first if none is.
     pub volume: Handle,
     /// The operation.
     pub op: Op,
-    /// Its answer need not wake up who sent it.
+    /// The response need not interrupt the sender.
     pub quiet: bool,
 }
 

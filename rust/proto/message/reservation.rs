@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Persistent reservations, as they are asked for on a session's admin queue pair: the operations
-//! and types of SPC-4 and NVMe.
+//! Persistent reservations, as requested on a session's admin queue pair: the operations and types
+//! of SPC-4 and NVMe.
 
 /// How a reservation shares a drive. The numbers are those of `enum pr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +54,10 @@ impl ReservationType {
     }
 }
 
-/// A change of a drive's reservations. `key` is that by which the host is registered.
+/// A change of a drive's reservations. `key` is the key with which the host is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationOp {
-    /// Register the host by `new`, exchange its key for that, or, if `new` is 0, end its
+    /// Register the host with `new`, replace its key by that, or, if `new` is 0, end its
     /// registration.
     Register {
         /// Its key until now, 0 if it has none.
@@ -90,7 +90,7 @@ pub enum ReservationOp {
         victim: u64,
         /// How the drive is shared, if the reservation is taken.
         how: ReservationType,
-        /// The host asked for what the victims had begun to be given up. Both do the same here.
+        /// The host also asked to abort the requests of the victims. Both forms do the same here.
         abort: bool,
     },
     /// End all registrations and the reservation.
