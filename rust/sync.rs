@@ -115,7 +115,7 @@ macro_rules! new_irq_lock {
 }
 pub use new_irq_lock;
 
-/// Something that happens once, or once in each round, and can be waited for.
+/// An event that happens once, or once in each round, and can be waited for.
 ///
 /// Wraps `struct completion`.
 #[pin_data]
@@ -233,7 +233,7 @@ impl WorkQueue {
         self.0.as_ptr()
     }
 
-    /// Waits until nothing is queued, also not what queued work queues. May sleep.
+    /// Waits until nothing is queued, including work that queued work queues. May sleep.
     pub fn drain(&self) {
         // SAFETY: The queue is alive as long as `self`.
         unsafe { bindings::drain_workqueue(self.0.as_ptr()) };
@@ -282,7 +282,7 @@ pub fn synchronize_completions() {
 
 /// The work of a [`Periodic`] task.
 pub trait Tick: Send + Sync + 'static {
-    /// Does one round. Process context; may sleep. Runs [without I/O](without_io).
+    /// Runs a round. Process context; may sleep. Runs [without I/O](without_io).
     fn tick(&self);
 }
 

@@ -17,9 +17,8 @@ pub fn online_cpus() -> u32 {
     unsafe { bindings::hcablk_c_num_online_cpus() }
 }
 
-/// Returns how far the NUMA node `node` is from the processor that this runs on, as the firmware's
-/// table has it; a negative one, which nobody knows, is as near as the processor's own. Any
-/// context.
+/// Returns the distance between the NUMA node `node` and the current processor, from the firmware's
+/// table; a negative (unknown) node counts as the processor's own. Any context.
 ///
 /// C: `node_distance()`.
 pub fn numa_distance(node: i32) -> u32 {
@@ -42,14 +41,14 @@ pub fn random_u64() -> u64 {
     unsafe { bindings::hcablk_c_get_random_u64() }.max(1)
 }
 
-/// Kinds of lines that a peer can cause as often as it likes; none takes the room of another.
+/// Kinds of lines that a peer can cause without limit; each has its own limit.
 #[derive(Clone, Copy, Debug)]
 pub enum Lines {
     /// A connection was refused.
     Refusals,
     /// A session ends because something is wrong.
     Faults,
-    /// A session, or a queue pair of it, begins.
+    /// The start of a session, or of one of its queue pairs.
     Begins,
     /// A session ends in the usual way.
     Ends,
@@ -80,8 +79,8 @@ pub fn this_thread() -> usize {
     unsafe { bindings::hcablk_c_this_thread() }
 }
 
-/// Returns the nanoseconds since the machine was started, suspended time left out: the clock that
-/// the block layer's requests are stamped by. Any context.
+/// Returns the nanoseconds since the machine was started, without suspended time: the clock of the
+/// block layer's request time stamps. Any context.
 ///
 /// C: `ktime_get()`.
 #[inline]

@@ -127,7 +127,7 @@ impl Slot {
         self.held.fetch_add(1, Relaxed);
     }
 
-    /// Counts one [`Held`](super::Held) less. The caller has it.
+    /// Uncounts a [`Held`](super::Held). The caller has it.
     #[inline]
     pub(super) fn let_go(&self) {
         self.held.fetch_sub(1, Release);

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(ask(&mut turns, 1, 0), Ok(()));
         assert_eq!(ask(&mut turns, 2, 10), Err(AskAgain));
         turns.end();
-        // The host has others that ask, too; two hosts that help each other gain nothing.
+        // Others ask with the host; two hosts that help each other gain nothing.
         for now in 11..60 {
             assert_eq!(ask(&mut turns, 1, now), Err(AskAgain));
             assert_eq!(ask(&mut turns, 3, now), Err(AskAgain));

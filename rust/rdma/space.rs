@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How many slots of a send queue are free.
+//! The account of free slots of a send queue.
 //!
 //! A slot is free again when a completion proves it, and only signaled work
 //! requests complete. A signaled request stands for itself and for the
@@ -14,10 +14,10 @@
 /// account looks at the sum when it is short.
 #[derive(Debug)]
 pub struct SendSpace {
-    /// Those that completions have freed since `settled` not included.
+    /// Without those that completions have freed since `settled`.
     free: u32,
     size: u32,
-    /// The sum of freed slots when it was looked at last.
+    /// The sum of freed slots at the last look.
     settled: u32,
     /// Slots used since the last signaled request.
     unsignaled: u32,

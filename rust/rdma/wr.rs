@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests: what a queue pair is asked to do.
+//! Work requests: the commands to a queue pair.
 //!
 //! A request is built on the stack, put into a [`Chain`] and posted with one
 //! doorbell. The device has copied everything it needs when posting returns,
@@ -27,8 +27,8 @@ use core::{
 };
 use kernel::sync::Arc;
 
-/// Tells completions apart: what kind of work, which object, and how many send
-/// queue slots the completion frees.
+/// Identifies completions: the kind of work, the object, and the number of send queue slots that
+/// the completion frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
     /// Kind of work, the driver's own numbers from 0 to 127.
@@ -163,7 +163,7 @@ pub trait WorkRequest {
     #[doc(hidden)]
     fn base(&mut self) -> &mut bindings::ib_send_wr;
 
-    /// Returns the same as a pointer by which the whole structure may be read.
+    /// Returns the pointer to the whole structure.
     #[doc(hidden)]
     fn whole(&mut self) -> *mut bindings::ib_send_wr;
 
@@ -182,7 +182,7 @@ pub trait WorkRequest {
         self.base().send_flags |= bindings::ib_send_flags_IB_SEND_FENCE;
     }
 
-    /// Names the request in case that it fails; a success is not reported.
+    /// Names the request for the case that it fails; a success is not reported.
     #[inline]
     fn name(&mut self, id: WorkId) {
         self.base().__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
@@ -201,7 +201,7 @@ pub unsafe trait CanWait: WorkRequest {
     #[doc(hidden)]
     type Raw;
 
-    /// Returns what counts the registrations of its region that wait.
+    /// Returns the counter of waiting registrations of its region.
     #[doc(hidden)]
     #[inline]
     fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {
@@ -308,8 +308,9 @@ impl Rdma<'_> {
 }
 
 impl Rdma<'static> {
-    /// Makes an RDMA WRITE of 0 bytes: it completes when the peer's device has acknowledged it, and
-    /// fails when the peer is gone. Neither a buffer nor the peer's processor takes part.
+    /// Creates an RDMA WRITE of 0 bytes: it completes when the peer's device has acknowledged it,
+    /// and fails when the peer is unreachable. Neither a buffer nor the peer's processor takes
+    /// part.
     pub fn empty_write() -> Self {
         Self::write(&[], 0, 0)
     }
@@ -464,8 +465,8 @@ impl<'a> Chain<'a> {
         self.len += 1;
     }
 
-    /// Returns the chain in another place. Where only that place is pointed to, the chain need not
-    /// be in memory before.
+    /// Returns the chain in a new place. If only that place is pointed to, the compiler need not
+    /// store the chain before.
     #[inline(always)]
     pub fn moved(self) -> Self {
         // INVARIANT: It is the same chain.

@@ -76,7 +76,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Returns where data is: `mapped`, of peer memory, whether the HCA reaches that.
+    /// Returns where data is; `mapped`: for peer memory, whether the HCA reaches it.
     #[inline]
     pub fn of(mapped: Option<bool>) -> Self {
         match mapped {
@@ -191,7 +191,7 @@ pub struct Chunk {
     pub bytes: u32,
     /// Where the target has its data.
     pub memory: Memory,
-    /// How it ended, as a negative errno; 0: well, or not yet.
+    /// The result, as a negative errno; 0: success, or not yet known.
     pub status: i32,
 }
 
@@ -220,7 +220,7 @@ impl From<Chunk> for bindings::hcablk_trace_chunk {
     }
 }
 
-/// Where a session or a queue pair has come.
+/// The new state of a session or a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -245,7 +245,7 @@ pub struct Change {
     pub queue: Option<u8>,
     /// Where it has come.
     pub state: State,
-    /// Why, as a negative errno; 0: nothing is wrong, or not known.
+    /// The reason, as a negative errno; 0: no error, or not known.
     pub error: i32,
 }
 
@@ -268,9 +268,9 @@ pub struct DiskChange<'a> {
     pub disk: &'a CStr,
     /// The path's number, if it is about one.
     pub path: Option<u8>,
-    /// Where it has come, as its attribute `state` says it.
+    /// The new state, as in its attribute `state`.
     pub state: &'static CStr,
-    /// Why, as a negative errno; 0: nothing is wrong.
+    /// The reason, as a negative errno; 0: no error.
     pub error: i32,
 }
 
@@ -434,8 +434,8 @@ events! {
     losses {}
 }
 
-/// Returns whether somebody listens to the completions of chunks: without that the completion of
-/// an RDMA WRITE of one is not asked for.
+/// Returns whether the event for completions of chunks is enabled: otherwise the completion of a
+/// chunk's RDMA WRITE is not requested.
 #[inline(always)]
 pub fn wants_chunk_completions() -> bool {
     use kernel::jump_label::static_branch_unlikely;

@@ -43,7 +43,7 @@ struct Inner {
     owner: *mut c_void,
 }
 
-/// The place that a workqueue needs for an object's work, used again and again.
+/// A reusable place for the work item of an object on a workqueue.
 ///
 /// Dropping it waits for the end of work that is still returning from
 /// [`Deferred::run`]: not from within the work itself.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fields of a driver's objects that C code works on while it has the object: the `struct bio` of
+//! Fields of a driver's objects on which C code works while it has the object: the `struct bio` of
 //! its I/O, its work.
 //!
 //! The layer takes such an object in its box, has C code work on the field, and returns the object
@@ -9,7 +9,7 @@
 //! others: that is the promise of [`HasSlot`], which safe code implements with
 //! [`impl_has_slot`](crate::impl_has_slot), as the kernel's `impl_has_work!` does for its work.
 
-/// An object that has an `S` to do something with.
+/// An object with an embedded `S` to do something with.
 ///
 /// # Safety
 ///
@@ -21,8 +21,8 @@ pub unsafe trait HasSlot<S> {
     fn slot_mut(&mut self) -> &mut S;
 }
 
-/// Says in which field of a type its slot of a type is. The parameters of a generic type, with
-/// their bounds, go before it: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
+/// Declares the field of a type that is its slot of a type. The parameters of a generic type, with
+/// their bounds, come first: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
 #[macro_export]
 macro_rules! impl_has_slot {
     ($({$($parameters:tt)*})? $type:ty, $field:ident: $slot:ty) => {

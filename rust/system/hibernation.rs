@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hibernation, refused while a driver is in use: a host that comes back from it has forgotten what
-//! its peers have done meanwhile.
+//! Refuses hibernation while a driver is in use: a host that resumes from it has missed its peers'
+//! actions in the meantime.
 //!
 //! C header: [`include/linux/suspend.h`](srctree/include/linux/suspend.h)
 
@@ -22,7 +22,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// How many things of a kind there are by which a driver is in use.
+/// The number of things of a kind that keep a driver in use.
 pub struct Uses {
     count: Atomic<u32>,
     /// Their name in the log, after their number.
@@ -59,8 +59,8 @@ struct Inner {
     uses: &'static Uses,
 }
 
-/// Refuses hibernation with `EBUSY`, and says so in the log, while there are some [`Uses`].
-/// Suspending to RAM and to idle is not refused.
+/// Refuses hibernation with `EBUSY`, and logs that, while there are some [`Uses`]. Suspending to
+/// RAM and to idle is not refused.
 ///
 /// # Invariants
 ///

@@ -158,7 +158,7 @@ impl<H: Handler> QueuePair<H> {
         self.draining.stuck.load(Acquire)
     }
 
-    /// Waits until a queue has drained. `false`: it may have, but nobody can say.
+    /// Waits until a queue has drained. `false`: the queue may not have drained.
     fn drain_side(&self, side: Side) -> Result<bool> {
         let refused = self.draining.refused[side as usize].load(Relaxed);
         if refused != 0 {
@@ -172,7 +172,8 @@ impl<H: Handler> QueuePair<H> {
         self.cq.wait_for(drained, left).map(|()| true)
     }
 
-    /// Posts the request, or the buffer, whose completion says that all before have.
+    /// Posts the request, or the buffer, whose completion proves that all earlier work has
+    /// completed.
     fn post_last(&self, side: Side) -> Result {
         match side {
             Side::Sends => {
@@ -188,7 +189,7 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// Drains a queue by the device's own operation: `None` if it has none.
+    /// Drains a queue with the device's own operation: `None` if there is none.
     ///
     /// The operations of mlx4, mlx5 and hns post a request despite the device's refusal, have the
     /// completion queue polled, and wait, without a limit, until our poller has passed the
