@@ -235,7 +235,7 @@ impl Batching {
         }
     }
 
-    /// Returns the period: one of this many requests is solicited.
+    /// Returns the period: the last of this many requests is solicited.
     #[inline]
     fn span(&self, outstanding: u32, last: bool) -> u32 {
         let period = (outstanding / 2).min(PERIOD);
