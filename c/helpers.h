@@ -72,7 +72,7 @@ unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock);
 void hcablk_c_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 bool hcablk_c_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void hcablk_c_init_delayed_work(struct delayed_work *work, work_func_t func);
-/* On the system's workqueue if wq is NULL. */
+/* Uses the system's workqueue if wq is NULL. */
 bool hcablk_c_queue_delayed_work(struct workqueue_struct *wq, struct delayed_work *work,
 				 unsigned long delay);
 void hcablk_c_init_work(struct work_struct *work, work_func_t func);

@@ -7,7 +7,7 @@
 
 #include "helpers.h"
 
-/* A node that nobody knows is as near as one's own. */
+/* An unknown node counts as the local one. */
 unsigned int hcablk_c_numa_distance(int node)
 {
 	return node == NUMA_NO_NODE ? LOCAL_DISTANCE : node_distance(numa_mem_id(), node);

@@ -96,7 +96,7 @@ fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Res
     }
 }
 
-/// An attribute for a setting: how it is shown, and how text becomes its value.
+/// An attribute for a setting: formats its value, and parses text into one.
 macro_rules! setting {
     ($name:literal, $field:ident, $show:expr, $parse:expr) => {
         Attribute::read_write(

@@ -110,7 +110,8 @@ pub(crate) enum Failure {
     BadAnswer(&'static str),
     /// The RDMA device lacks this feature or resource.
     Device(&'static str),
-    /// Memory, queue pairs or the like ran out, or the disk could not be made.
+    /// The machine is short of memory, queue pairs or another resource, or the disk could not be
+    /// made.
     Setup(&'static str, Error),
     /// The target ended the connection.
     Disconnected,

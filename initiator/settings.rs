@@ -102,7 +102,7 @@ pub(crate) struct Settings {
     pub(crate) insecure: bool,
     /// Bytes of the largest read that registers no memory.
     pub(crate) small_read: u32,
-    /// Bytes of the largest write whose data goes with the request.
+    /// Bytes of the largest inline write.
     pub(crate) small_write: u32,
     /// Bytes of the largest write through the eager ring.
     pub(crate) eager_write: u32,

@@ -26,7 +26,7 @@ metrics! {
         registrations,
         /// Bytes in them, and sent with requests: moved by the HCA without our processor.
         rdma_bytes,
-        /// Writes whose data was sent with the request.
+        /// Inline writes.
         inline_writes,
         /// Writes whose data was put into the eager ring.
         eager_writes,

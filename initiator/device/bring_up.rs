@@ -61,7 +61,7 @@ pub(super) struct First {
 }
 
 impl First {
-    /// Returns whether both sides prove who they are.
+    /// Returns whether both sides prove their identity.
     pub(super) fn is_proven(&self) -> bool {
         self.pair.is_some()
     }

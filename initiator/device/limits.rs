@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the disk follows the limits of its drive while it is in use.
+//! Makes the disk follow the limits of its drive while it is in use.
 //!
 //! A disk that sends flushes continues to show a write cache; one that sends none shows the cache
 //! that the volume has: see [`Head::set_flushes`](crate::head::Head::set_flushes).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether flushes of a disk fail because its target lost acknowledged writes, and when that ends:
-//! a pure state machine. Uses nothing but `core`: its tests run on the host.
+//! Decides whether flushes of a disk fail because its target lost acknowledged writes, and when
+//! that ends: a pure state machine. Uses nothing but `core`: its tests run on the host.
 //!
 //! ```text
 //!            a loss, and a writer has it open          the last opener closes it, and a flush was refused

@@ -81,7 +81,7 @@ pub(super) enum EagerState {
 }
 
 impl EagerState {
-    /// Returns the ring if it may be written to.
+    /// Returns the ring if writing to it is allowed.
     #[inline(always)]
     fn ring(self) -> Option<Grant> {
         match self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of a queue: how it begins to accept requests, its keep-alives, and its end.
+//! The life of a queue: its start, its keep-alives, and its end.
 //!
 //! # The end
 //!
