@@ -19,7 +19,7 @@ unexport MAKEFLAGS MFLAGS
 .DEFAULT_GOAL := modules
 .PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
 	pictures bench bench-profile host-test fuzz lint fmt \
-	fmt-check clippy shellcheck docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install deb clean distclean shell doc
+	fmt-check clippy shellcheck dialect docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -84,7 +84,7 @@ host-test: ## unit tests of the pure logic, on this machine, in seconds
 fuzz: ## coverage-guided fuzzing of the decoders; T=SECONDS for each (60), D=NAME for one
 	@scripts/fuzz
 
-lint: fmt-check clippy shellcheck docs-check tests-check injected-fit ## every check that needs no guest
+lint: fmt-check clippy shellcheck dialect docs-check tests-check injected-fit ## every check that needs no guest
 
 fmt: ## format the Rust sources with the kernel's settings
 	@scripts/lint fmt
@@ -97,6 +97,9 @@ clippy: ## Rust lints, the kernel's for the modules
 
 shellcheck: ## lint the shell scripts
 	@scripts/lint shellcheck
+
+dialect: ## count the phrases that scripts/dialect lists; none may be added
+	@scripts/lint dialect
 
 docs-check: ## look for dead links, broken tables and lines that are too wide in the documents
 	@scripts/lint docs

@@ -12,7 +12,7 @@ int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl)
 	return blk_rq_map_sg(rq, sgl);
 }
 
-/* Those that cannot wait for others end at once. */
+/* Requests that cannot wait for others end at once. */
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch)
 {
 	if (!blk_mq_add_to_batch(rq, batch, false, blk_mq_end_request_batch))
@@ -20,9 +20,9 @@ void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch)
 }
 
 /*
- * blk_mq_requeue_work() dispatches those with this flag, which is a macro, in the order in which
- * they come. The block layer counts a request's time from when it is issued; so the next issue
- * gets what is left of it, but enough to be answered.
+ * blk_mq_requeue_work() dispatches requests with RQF_DONTPREP, which is a macro, in the order of
+ * requeueing. The block layer starts a request's timeout at each issue; so the next issue gets the
+ * rest of the time, but at least a quarter.
  */
 void hcablk_c_requeue(struct request *rq)
 {
@@ -35,8 +35,8 @@ void hcablk_c_requeue(struct request *rq)
 }
 
 /*
- * Gives a request all of its time, from when the timer is set next: with what is left of an
- * earlier issue it has run out.
+ * Gives a request its full time, from the next setting of the timer on: the rest of an earlier
+ * issue's time is over.
  */
 void hcablk_c_time_anew(struct request *rq)
 {
@@ -69,8 +69,8 @@ static unsigned int discard_alignment(struct block_device *bdev, unsigned int gr
 }
 
 /*
- * What user space has lowered of a drive's limits counts here, too. Most of these are inlines, and
- * the flags are macros.
+ * Limits of a drive that user space has lowered count here, too. Most of these are inlines, and the
+ * flags are macros.
  */
 void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *out)
 {
@@ -80,7 +80,7 @@ void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *
 
 	*out = (struct hcablk_live_limits){
 		.physical_block_size = bdev_physical_block_size(bdev),
-		/* It is -1 if the parts of a stacked device disagree. */
+		/* -1 if the parts of a stacked device disagree. */
 		.alignment_offset = max(alignment, 0),
 		.io_min = bdev_io_min(bdev),
 		.io_opt = bdev_io_opt(bdev),
@@ -100,7 +100,7 @@ void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *
 
 /*
  * The flags of features are macros. FUA means nothing without a write cache: blk_validate_limits()
- * takes it away then.
+ * then clears it.
  */
 void hcablk_c_set_limits(struct queue_limits *lim, const struct hcablk_live_limits *to)
 {
@@ -130,8 +130,8 @@ void hcablk_c_set_limits(struct queue_limits *lim, const struct hcablk_live_limi
 }
 
 /*
- * These are inlines. They need neither a freeze nor a lock: what was made by the old limits ends
- * as not supported.
+ * These are inlines. They need neither a freeze nor a lock: requests that were made within the old
+ * limits end as not supported.
  */
 void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits *to)
 {
@@ -139,7 +139,7 @@ void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits
 		blk_queue_disable_discard(disk->queue);
 	if (!to->max_write_zeroes_sectors)
 		blk_queue_disable_write_zeroes(disk->queue);
-	/* Else each change of the limits by user space would fail until these are followed. */
+	/* Otherwise user space could not change any limit until the disk follows these. */
 	if (!to->max_write_zeroes_sectors)
 		disk->queue->limits.max_hw_wzeroes_unmap_sectors = 0;
 }
@@ -180,8 +180,8 @@ int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limit
 }
 
 /*
- * The time is set when the request is accounted for, and of an earlier request else. The flag is a
- * macro.
+ * The time is only set for requests with RQF_IO_STAT; otherwise it is that of an earlier request.
+ * The flag is a macro.
  */
 u64 hcablk_c_made_ns(struct request *rq)
 {
@@ -271,8 +271,8 @@ struct module *hcablk_c_core_module(void)
 }
 
 /*
- * The last reference to the module may be this one. It is put by a call in tail position, which
- * the compilers make a jump: nobody comes back to code that may be gone.
+ * This may put the last reference to the module. The call is in tail position, which the compilers
+ * turn into a jump: it does not return to code that may be unloaded.
  */
 void hcablk_c_free_disk(struct gendisk *disk)
 {
@@ -315,7 +315,7 @@ bool hcablk_c_can_writeback(struct file *file)
 	return mapping_can_writeback(file->f_mapping);
 }
 
-/* Whose cache a flush of the file empties: the disk's, whatever of it the file is. */
+/* The drive whose cache a flush of the file empties: the whole disk, even for a partition. */
 const void *hcablk_c_drive_of(const struct file *file)
 {
 	struct inode *inode = file->f_mapping->host;
@@ -369,9 +369,8 @@ void hcablk_c_configfs_add_default_group(struct config_group *new_group,
 }
 
 /*
- * Persistent reservations: rust/blkdev/reservations.rs carries them out. Here, since the type of a
- * reservation comes unchecked from user space, and an enum of Rust's must have a value that it
- * knows.
+ * Persistent reservations: rust/blkdev/reservations.rs carries them out. These are in C since the
+ * type of a reservation comes unchecked from user space, and a Rust enum must have a valid value.
  */
 static int hcablk_pr_register(struct block_device *bdev, u64 old_key, u64 new_key, u32 flags)
 {

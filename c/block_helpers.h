@@ -13,8 +13,8 @@ int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch);
 void hcablk_c_requeue(struct request *rq);
 /*
- * What may change of a disk's queue_limits while it is in use, with their names and units; the
- * atomic ones are in bytes.
+ * The fields of a disk's queue_limits that may change while it is in use, with their names and
+ * units; the atomic ones are in bytes.
  */
 struct hcablk_live_limits {
 	u32 physical_block_size;

@@ -12,7 +12,7 @@ void hcablk_c_hmac_sha256(const u8 *key, size_t key_len, const u8 *data, size_t 
 	hmac_sha256_usingrawkey(key, key_len, data, len, out);
 }
 
-/* In a time that does not depend on the bytes, as crypto_memneq(), which a small kernel lacks. */
+/* Compares in constant time, like crypto_memneq(), which a small kernel lacks. */
 bool hcablk_c_is_equal(const u8 *a, const u8 *b, size_t len)
 {
 #if IS_REACHABLE(CONFIG_CRYPTO_LIB_UTILS)
@@ -34,8 +34,8 @@ void hcablk_c_wipe(u8 *bytes, size_t len)
 }
 
 /*
- * Waits until the kernel has gathered enough chance, which is soon after its start. False: a
- * signal came before that, and the bytes are nothing that nobody can guess.
+ * Waits until the kernel's random number generator is ready, which is soon after its start. False:
+ * a signal came before that, and the bytes are predictable.
  */
 bool hcablk_c_random(u8 *bytes, size_t len)
 {

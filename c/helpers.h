@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What Rust cannot reach by itself: static inlines, macros and variadic
- * functions, one plain function each. No logic belongs here.
+ * C code that Rust cannot call directly: static inlines, macros and variadic functions, one plain
+ * function each. No logic belongs here.
  */
 #ifndef HCABLK_HELPERS_H
 #define HCABLK_HELPERS_H
@@ -72,7 +72,7 @@ unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock);
 void hcablk_c_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 bool hcablk_c_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void hcablk_c_init_delayed_work(struct delayed_work *work, work_func_t func);
-/* On the system's workqueue if wq is NULL. */
+/* Uses the system's workqueue if wq is NULL. */
 bool hcablk_c_queue_delayed_work(struct workqueue_struct *wq, struct delayed_work *work,
 				 unsigned long delay);
 void hcablk_c_init_work(struct work_struct *work, work_func_t func);
@@ -101,7 +101,7 @@ void hcablk_c_hmac_sha256(const u8 *key, size_t key_len, const u8 *data, size_t 
 bool hcablk_c_is_equal(const u8 *a, const u8 *b, size_t len);
 void hcablk_c_wipe(u8 *bytes, size_t len);
 bool hcablk_c_random(u8 *bytes, size_t len);
-/* Of the base point if point is NULL. */
+/* Uses the base point if point is NULL. */
 bool hcablk_c_x25519(u8 *out, const u8 *private, const u8 *point);
 
 /* pci_helpers.c */

@@ -7,7 +7,7 @@
 
 #include "helpers.h"
 
-/* A node that nobody knows is as near as one's own. */
+/* An unknown node counts as the local one. */
 unsigned int hcablk_c_numa_distance(int node)
 {
 	return node == NUMA_NO_NODE ? LOCAL_DISTANCE : node_distance(numa_mem_id(), node);
@@ -56,7 +56,7 @@ void hcablk_c_init_work(struct work_struct *work, work_func_t func)
 	INIT_WORK(work, func);
 }
 
-/* Of a lock class of its own: it waits for what completions do not. */
+/* Has a lock class of its own: unlike completions, its work may wait. */
 void hcablk_c_init_deferred(struct work_struct *work, work_func_t func)
 {
 	INIT_WORK(work, func);
@@ -137,7 +137,7 @@ void hcablk_c_init_irq_work(struct irq_work *work, void (*function)(struct irq_w
 	init_irq_work(work, function);
 }
 
-/* From a task by way of @interrupt, which must schedule @poll. */
+/* Schedules @poll; from a task through @interrupt, which must schedule @poll. */
 void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt)
 {
 	if (in_interrupt())
@@ -163,8 +163,8 @@ void hcablk_c_unregister_pm_notifier(struct notifier_block *notifier)
 }
 
 /*
- * Whether one more line of a kind that a peer can cause may be printed: ten in five seconds of
- * each kind.
+ * Returns whether another line of a kind that a peer can cause may be printed: ten in five seconds
+ * of each kind.
  */
 bool hcablk_c_may_print(unsigned int kind)
 {

@@ -88,7 +88,7 @@ bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr)
 	return !ib_uses_virt_dma(dev) && dma_need_sync(dev->dma_device, addr);
 }
 
-/* SIZE_MAX: any. Less where what is mapped may have to be copied to bounce buffers. */
+/* SIZE_MAX: no limit. Less where mapped data may have to be copied to bounce buffers. */
 size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev)
 {
 	return ib_uses_virt_dma(dev) ? SIZE_MAX : dma_max_mapping_size(dev->dma_device);
@@ -117,7 +117,7 @@ u64 hcablk_c_sg_dma(struct scatterlist *sg, unsigned int *len)
 	return sg_dma_address(sg);
 }
 
-/* How long a mapped entry is has a field of its own on some configurations. */
+/* Some configurations have a separate field for the length of a mapped entry. */
 void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 {
 	sg->length = len;

@@ -19,7 +19,7 @@ struct hcablk_trace_request {
 	u8 memory;
 };
 
-/* A part of a large request's data, which moves by itself. */
+/* A part of a large request's data, which moves separately. */
 struct hcablk_trace_chunk {
 	u64 session;
 	u64 sector;
@@ -41,7 +41,7 @@ struct hcablk_trace_state {
 	u8 state;
 };
 
-/* Strings of who calls. */
+/* The caller's strings. */
 struct hcablk_trace_disk {
 	const char *disk;
 	const char *state;

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path's admin queue pair, which is connected before the others and begins the session at the
-//! target: keep-alives, fences, and the watch by which the target tells what changes. Losing it is
-//! losing the path.
+//! A path's admin queue pair, which is connected before the others and starts the session at the
+//! target: keep-alives, fences, and the watch, which reports changes. Losing it is losing the path.
 //!
-//! `admin/life.rs` has its states, `admin/state.rs` what is in flight.
+//! `admin/life.rs` has its states, `admin/state.rs` the requests in flight.
 //!
-//! - A keep-alive is sent every half of `keep_alive_tmo`. One that is not answered for all of that
-//!   ends the session: the target answers at once, whatever its drive does.
-//! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive
-//!   (`admin/fence.rs`), and [`Admin::ask_durable`], in the end, whether what was acknowledged is
+//! - A keep-alive is sent every half of `keep_alive_tmo`. The session ends if one gets no response
+//!   within the whole of it: the target responds at once, regardless of its drive.
+//! - [`Admin::ask_fence`] asks whether requests of another path can still reach the drive
+//!   (`admin/fence.rs`), and [`Admin::ask_durable`], at the end, whether acknowledged writes are
 //!   durable.
-//! - A watch is always with the target, which answers it when the volume has changed or its export
-//!   ends.
-//! - So is a request to be told of the target's portals, if the target does that.
+//! - The target always holds a watch. It responds when the volume has changed or its export ends.
+//! - The target also holds a request for changes of its portals, if it supports that.
 //!
-//! Of each there is one in flight. The tag is its [kind](tag), the generation counts the requests
-//! of that kind. The messages have buffers, credits and slots of their own: nothing that the block
-//! layer does keeps them from going out.
+//! There is one request of each kind in flight. The tag is its [kind](tag), the generation counts
+//! the requests of that kind. The messages have buffers, credits and slots of their own: the block
+//! layer cannot delay them.
 //!
 //! # Locks and contexts
 //!
 //! Completions run in softirq context, one at a time; the timer runs on a workqueue of the
-//! module's, also when memory is short. What is in flight is under one irq lock, `state`, inside
-//! which nothing is locked; `fencing` and `reserver` are mutexes that are held over an answer.
+//! module's, which works even when memory is short. The requests in flight are under one irq lock,
+//! `state`, inside which no lock is taken; `fencing` and `reserver` are mutexes that are held until
+//! a response.
 
 use self::state::{
     period_ms,
@@ -115,29 +114,29 @@ mod kind {
     pub(super) const RECEIVE: u8 = 2;
 }
 
-/// See the module. The session has it until its teardown; so have its completion queue and its
-/// timer.
+/// An admin queue pair; see the module. The session owns it until its teardown; its completion
+/// queue and its timer refer to it as well.
 #[pin_data]
 pub(crate) struct Admin {
     owner: Arc<dyn AdminOwner>,
-    /// Number of the path that its session is.
+    /// Number of the session's path.
     path: u8,
-    /// Seconds for which a keep-alive may be unanswered.
+    /// Seconds after which a keep-alive without a response ends the session.
     tmo_s: u16,
     pair: QueuePair<Admin>,
     incoming: MessageBuffers<BUFFER_LEN>,
     outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
     state: IrqLock<State>,
-    /// Held by who asks for a fence.
+    /// Held during a fence request.
     #[pin]
     fencing: Mutex<()>,
     #[pin]
     fence_answered: Event,
-    /// The volume was told, or nothing comes any more.
+    /// The volume was reported, or no report will come any more.
     #[pin]
     told: Event,
-    /// Held by who asks for a reservation.
+    /// Held during a reservation request.
     #[pin]
     reserver: Mutex<()>,
     #[pin]
@@ -158,8 +157,8 @@ impl Admin {
         receive_entries: 1,
     };
 
-    /// Makes the queue pair of the connection `id` and posts its receive buffers; the session gives
-    /// up when a keep-alive is not answered for `tmo_s` seconds. May sleep.
+    /// Creates the queue pair of the connection `id` and posts its receive buffers; the session
+    /// fails when a keep-alive has no response after `tmo_s` seconds. May sleep.
     pub(crate) fn new(
         owner: Arc<dyn AdminOwner>,
         session: SessionId,
@@ -200,22 +199,22 @@ impl Admin {
         Ok(admin)
     }
 
-    /// Returns the number of the path that its session is.
+    /// Returns the number of the session's path.
     pub(crate) fn path(&self) -> u8 {
         self.path
     }
 
-    /// Returns the number of the queue pair, as the transport tells it to the target.
+    /// Returns the number of the queue pair, as the transport transmits it to the target.
     pub(crate) fn queue_pair(&self) -> u32 {
         self.pair.id().own_qp(self.pair.number())
     }
 
-    /// Begins to send keep-alives, on `queue`, and to watch the volume. May sleep.
+    /// Starts sending keep-alives, on `queue`, and watching the volume. May sleep.
     pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, watching: Watching) -> Result {
         {
             let mut state = self.state.lock();
             if !state.go_live(watching) {
-                // The session has ended meanwhile, as whoever brings it up will see.
+                // The session ended in the meantime; the code that connects it checks for that.
                 return Ok(());
             }
             self.send_keep_alive(&mut state)?;
@@ -232,12 +231,12 @@ impl Admin {
         Ok(())
     }
 
-    /// Returns whether it is the target that has granted it.
+    /// Returns whether the target, rather than an impostor, has granted the queue pair.
     pub(crate) fn is_of_target(&self) -> bool {
         self.state.lock().life().is_of_target()
     }
 
-    /// Sends nothing any more, and wakes who waits for an answer. May sleep.
+    /// Sends nothing any more, and wakes callers that wait for a response. May sleep.
     pub(crate) fn stop(&self) {
         let timer = {
             let mut place = self.timer.lock();
@@ -250,8 +249,8 @@ impl Admin {
         self.told.set();
     }
 
-    /// Returns what the target has told of the volume, for which this waits until `deadline`: it
-    /// follows the session's begin at once. Sleeps.
+    /// Returns the target's first report of the volume, which it sends right after the start of the
+    /// session. Waits for it until `deadline`. Sleeps.
     pub(crate) fn first_news(&self, deadline: Deadline) -> Result<News, Failure> {
         let waited = self.told.wait_interruptible_ms(deadline.left_ms());
         match (self.news(), waited) {
@@ -261,7 +260,7 @@ impl Admin {
         }
     }
 
-    /// Begins to take the queue pair down. May sleep.
+    /// Starts taking the queue pair down. May sleep.
     pub(crate) fn shut(&self) {
         self.stop();
         self.pair.id().disconnect();
@@ -274,20 +273,20 @@ impl Admin {
         self.id().detach();
     }
 
-    /// Closes it as [`Self::close`], but events of its connection identifier are still reported.
-    /// Whoever calls this detaches that.
+    /// Closes the queue pair as [`Self::close`] does, but events of its connection identifier are
+    /// still reported. The caller must detach the identifier later.
     pub(crate) fn take_down(&self) {
         self.shut();
         self.pair.drain();
         self.pair.cq().stop();
     }
 
-    /// Returns its queue pair, to bring it up.
+    /// Returns the queue pair, to bring it up.
     pub(crate) fn pair(&self) -> &QueuePair<Self> {
         &self.pair
     }
 
-    /// Returns its connection identifier.
+    /// Returns the connection identifier.
     pub(crate) fn id(&self) -> &Arc<Id> {
         self.pair.id()
     }
@@ -298,7 +297,7 @@ impl Admin {
             .post_receive(Sge::new(slice), WorkId::new(kind::RECEIVE, buffer))
     }
 
-    /// Posts a request that is recorded as sent; nothing if there is none. Under the lock.
+    /// Posts a request that is recorded as sent; does nothing without one. Under the lock.
     fn post(&self, _state: &mut State, request: Option<AdminRequest>) -> Result {
         let Some(request) = request else {
             return Ok(());
@@ -320,13 +319,13 @@ impl Admin {
         self.post(state, watch)
     }
 
-    /// Returns what the target has told, if the disk has not followed it yet.
+    /// Returns the target's report, if the disk has not followed it yet.
     pub(crate) fn news(&self) -> Option<News> {
         self.state.lock().news()
     }
 
-    /// Records that the disk has followed what [`Self::news`] returned, and watches on. Any
-    /// context.
+    /// Records that the disk has followed the report that [`Self::news`] returned, and watches
+    /// again. Any context.
     pub(crate) fn followed(&self) {
         let posted = {
             let mut state = self.state.lock();
@@ -349,8 +348,7 @@ impl Admin {
         self.owner.clone().admin_failed(failure);
     }
 
-    /// Ends the session, since the target broke the protocol, by an answer to `tag` if it names
-    /// one.
+    /// Ends the session: the target broke the protocol, with its response to `tag` if there is one.
     #[cold]
     fn violated(&self, what: &'static str, tag: Option<Tag>) {
         self.protocol_errors.bump();
@@ -367,5 +365,5 @@ impl Admin {
     }
 }
 
-/// What a fence names: a path, and the last epoch that is meant.
+/// The session to fence: a path, and its highest epoch.
 type Fenced = (u8, Epoch);

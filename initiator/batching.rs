@@ -3,9 +3,9 @@
 //! Interrupt batching: decides which responses are solicited, that is, interrupt. Uses nothing
 //! but `core`: its tests run on the host.
 //!
-//! The response to a *solicited* request raises a completion event. That to an *unsolicited* one
-//! (a quiet request, on the wire) raises none: the handler finds it together with a solicited
-//! one, or the task that issues more requests finds it.
+//! The response to a *solicited* request raises a completion event. The response to an
+//! *unsolicited* one (a quiet request, on the wire) raises none: the handler finds it together with
+//! a solicited one, or the task that issues more requests finds it.
 //!
 //! ```text
 //!               outstanding >= upper
@@ -16,16 +16,16 @@
 //! ```
 //!
 //! - In `Each` all requests are solicited.
-//! - In `Batched` they are unsolicited, except one that finds no solicited one outstanding, the
-//!   last of those issued at once after a period of unsolicited ones, and any after two periods.
-//!   The period is half of what is outstanding, but not more than `PERIOD`, so that a
-//!   solicited response comes before everything is answered.
+//! - In `Batched` they are unsolicited, except a request that finds no solicited one outstanding,
+//!   the last of several issued at once after a period of unsolicited ones, and any after two
+//!   periods. The period is half of the outstanding requests, but not more than `PERIOD`, so that a
+//!   solicited response comes before all responses have come.
 //!
-//! The number outstanding must stay below `lower` for a while, since it is below for a moment
+//! The number outstanding must remain below `lower` for a while, since it falls below for a moment
 //! whenever a whole batch of responses was handled and the next is being issued.
 //!
-//! A burst may end after any request, and only unsolicited ones may be left. So each round arms
-//! the completion queue for what is outstanding:
+//! A burst may end after any request, and only unsolicited ones may be left. So each round arms the
+//! completion queue according to the outstanding requests:
 //!
 //! | unsolicited | solicited | armed for | reason |
 //! |---|---|---|---|
@@ -33,28 +33,28 @@
 //! | some | none | any completion | nothing else would raise an event |
 //! | some | some | solicited completions, and a timer | the timer bounds the wait if the solicited one is slow |
 //!
-//! A request that was answered may still be *awaiting the completion of its send* (the SEND of
-//! its data, an invalidation), which raises no solicited event. It counts as an unsolicited
-//! response; in `Each` the queue is then armed for any completion at once.
+//! A request with a response may still be *awaiting the completion of its send* (the SEND of its
+//! data, an invalidation), which raises no solicited event. It counts as an unsolicited response;
+//! in `Each` the queue is then armed for any completion at once.
 //!
-//! The issuer of an unsolicited request starts the timer too, since the handler may have armed
-//! the queue after a round that knew of none. A solicited one is always outstanding then, so the
-//! timer is all that is missing.
+//! The issuer of an unsolicited request starts the timer too, since the handler may have armed the
+//! queue after a round that saw no unsolicited request. A solicited one is always outstanding at
+//! that point, so only the timer is missing.
 //!
-//! Nothing else is needed so that no unsolicited response is stranded: the round that handles the
-//! last solicited response arms for any completion, and whatever is issued after that is
-//! solicited. No further request has to come.
+//! This suffices to find every unsolicited response: the round that handles the last solicited
+//! response arms for any completion, and all requests issued after that are solicited. No further
+//! request is required.
 
 /// Whether a response raises a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Solicited {
-    /// It does.
+    /// The response raises a completion event.
     Yes,
-    /// It need not.
+    /// The response need not raise a completion event.
     No,
 }
 
-/// The completions to arm the completion queue for.
+/// The completions for which the completion queue must be armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArmFor {
     /// Solicited ones.
@@ -65,13 +65,13 @@ pub(crate) enum ArmFor {
     SolicitedOrTimer,
 }
 
-/// Requests after which the issuer polls for responses itself, if none was seen meanwhile.
+/// Requests after which the issuer polls for responses itself, if it has seen none since.
 const REAP: u32 = 16;
 /// Longest period.
 const PERIOD: u32 = 24;
 
-/// What is outstanding, and whether responses are batched: one word, which is published as it is
-/// for who arms the completion queue without the lock.
+/// The outstanding requests, and whether responses are batched, in one word, which is published
+/// unchanged for code that arms the completion queue without the lock.
 ///
 /// | bits | what they count |
 /// |---|---|
@@ -80,8 +80,8 @@ const PERIOD: u32 = 24;
 /// | 32–47 | answered requests that await the completion of their send |
 /// | 48 | 1 in `Batched` |
 ///
-/// No count leaves its bits: each is of different tags of a queue, of which there are at most 1024,
-/// and nothing is taken away that was not added.
+/// No count overflows its bits: each counts different tags of a queue, of which there are at most
+/// 1024, and only counted requests are subtracted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outstanding(u64);
 
@@ -91,16 +91,16 @@ impl Outstanding {
     const AWAITING_SEND: u64 = 1 << 32;
     const BATCHED: u64 = 1 << 48;
 
-    /// Nothing is outstanding, in `Each`.
+    /// No request is outstanding, in `Each`.
     pub(crate) const NOTHING: Self = Self(0);
 
-    /// Returns what [`Self::word`] was made of.
+    /// Decodes the result of [`Self::word`].
     #[inline]
     pub(crate) fn of(word: u64) -> Self {
         Self(word)
     }
 
-    /// Returns the word to publish.
+    /// Encodes the state in a word, for publication.
     #[inline]
     pub(crate) fn word(self) -> u64 {
         self.0
@@ -148,7 +148,7 @@ impl Outstanding {
         self.0 as u32 == 0
     }
 
-    /// Returns what to arm the completion queue for.
+    /// Returns the completions for which the completion queue must be armed.
     #[inline]
     pub(crate) fn arm_for(self) -> ArmFor {
         let awaiting_send = self.awaiting_send();
@@ -166,11 +166,11 @@ impl Outstanding {
 /// The account of one queue. Guarded by the lock under which requests are issued and responses
 /// are handled.
 ///
-/// None of the counts wraps: they are of requests that wait for their responses, of which there are
-/// no more than tags, or are set back before they exceed `upper` or two periods.
+/// None of the counts wraps: they count requests that wait for their responses, of which there are
+/// no more than tags, or are reset before they exceed `upper` or two periods.
 #[derive(Debug)]
 pub(crate) struct Batching {
-    /// Requests outstanding from which responses are batched; 0: all are solicited.
+    /// The number of outstanding requests from which responses are batched; 0: all are solicited.
     upper: u32,
     lower: u32,
     /// Requests in a row that found fewer than `lower` outstanding.
@@ -178,13 +178,13 @@ pub(crate) struct Batching {
     outstanding: Outstanding,
     /// Unsolicited requests since the last solicited one.
     since: u32,
-    /// Requests issued since an answer was seen.
+    /// Requests issued since a response was seen.
     unseen: u32,
 }
 
 impl Batching {
-    /// Batches from `upper` requests outstanding, 0: never, until there are
-    /// fewer than `lower` for a while; a `lower` above `upper` counts as that.
+    /// Batches from `upper` requests outstanding (0: never) until there are fewer than `lower` for
+    /// a while; a `lower` above `upper` counts as `upper`.
     pub(crate) fn new(upper: u32, lower: u32) -> Self {
         Self {
             upper,
@@ -196,8 +196,8 @@ impl Batching {
         }
     }
 
-    /// Decides for a request that is about to be issued whether its response is solicited;
-    /// `last`: no other follows at once.
+    /// Decides whether the response to the next request is solicited; `last`: no other request
+    /// follows at once.
     #[inline(always)]
     pub(crate) fn issue(&mut self, last: bool) -> Solicited {
         let outstanding = self.outstanding.requests() + 1;
@@ -218,7 +218,8 @@ impl Batching {
         }
     }
 
-    /// Chooses between `Each` and `Batched`, by what is outstanding with the next request.
+    /// Chooses between `Each` and `Batched`, according to the outstanding requests with the next
+    /// one.
     #[inline(always)]
     fn choose(&mut self, outstanding: u32) {
         if self.outstanding.is_batched() && outstanding < self.lower {
@@ -234,7 +235,7 @@ impl Batching {
         }
     }
 
-    /// Returns of how many requests the last one is solicited.
+    /// Returns the period: the last of this many requests is solicited.
     #[inline]
     fn span(&self, outstanding: u32, last: bool) -> u32 {
         let period = (outstanding / 2).min(PERIOD);
@@ -255,13 +256,13 @@ impl Batching {
         self.unseen = 0;
     }
 
-    /// Returns what is outstanding.
+    /// Returns the outstanding requests.
     #[inline]
     pub(crate) fn outstanding(&self) -> Outstanding {
         self.outstanding
     }
 
-    /// Accounts for an answered request that awaits its send's completion.
+    /// Accounts for a request with a response that awaits its send's completion.
     #[inline]
     pub(crate) fn await_send(&mut self) {
         self.outstanding.add(Outstanding::AWAITING_SEND);
@@ -275,7 +276,7 @@ impl Batching {
             .take(u64::from(count) * Outstanding::AWAITING_SEND);
     }
 
-    /// Returns whether the issuer, which has issued its last request for now, is to poll for
+    /// Returns whether the issuer, which has issued its last request for now, must poll for
     /// responses.
     #[inline]
     pub(crate) fn shall_reap(&mut self) -> bool {

@@ -88,7 +88,7 @@ impl Node for Root {
     }
 }
 
-/// Shows a setting, or an empty line while it is not set.
+/// Shows a setting, or an empty line if it is unset.
 fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Result {
     match value {
         Some(value) => writeln!(out, "{value}"),
@@ -96,7 +96,7 @@ fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Res
     }
 }
 
-/// An attribute for a setting: how it is shown, and how text becomes its value.
+/// An attribute for a setting: formats its value, and parses text into one.
 macro_rules! setting {
     ($name:literal, $field:ident, $show:expr, $parse:expr) => {
         Attribute::read_write(
@@ -352,7 +352,7 @@ impl Node for Device {
             |out: &mut Output<'_>, requests| writeln!(out, "{requests}"),
             |text| number(text, 0, DEPTH_MAX.into())
         ),
-        // What is offered; anything but the default is for tests of refusal.
+        // The offered versions; values other than the default serve to test refusals.
         setting!(
             c"protocol",
             protocol,
@@ -377,7 +377,7 @@ impl Node for Device {
                 }
             },
         ),
-        // Always succeeds, whatever hangs and whoever has the disk open.
+        // Always succeeds, even if requests hang or the disk is open.
         Attribute::read_write(
             c"force_disconnect",
             |_, out| writeln!(out, "0"),

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How queue pairs come up: resolve the address, resolve the route, make the
-//! queue pair, ask the target. Each step is begun for all queue pairs before
-//! any is waited for.
+//! Connects queue pairs: resolves the address, resolves the route, creates the queue pair, sends
+//! the connection request. Each step is started for all queue pairs before any is waited for.
 
 use self::sealed::Sealed;
 use crate::{
@@ -65,25 +64,24 @@ pub(crate) use self::{
     attempt::AttemptLinks, //
 };
 
-/// Milliseconds for one try to resolve the address. The kernel looks again at
-/// the end of a try, and it may have missed the answer that came before: an
-/// answer that arrives while `process_one_req()` of `core/addr.c` runs is seen
-/// only then.
+/// Milliseconds for one try to resolve the address. The kernel checks again at the end of a try,
+/// and it may have missed an earlier answer: an answer that arrives while `process_one_req()` of
+/// `core/addr.c` runs is seen only then.
 const RESOLVE_MS: u32 = 500;
 
-/// What the connection manager said last.
+/// The connection manager's last event.
 enum News {
     Nothing,
     AddressResolved,
     RouteResolved(Ends),
-    /// With what came along, padded by zeroes, and the number of the target's queue pair.
+    /// With the private data, padded by zeroes, and the number of the target's queue pair.
     Granted([u8; SEALED_REPLY_LEN], u32),
-    /// With what came along, padded by zeroes.
+    /// With the private data, padded by zeroes.
     Rejected(Reject, [u8; CHALLENGE_LEN]),
     Failed(Failure),
 }
 
-/// Returns the begin of `bytes`, or all of them and zeroes.
+/// Returns the first `N` of `bytes`, or all of them followed by zeroes.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut whole = [0; N];
     for (to, from) in whole.iter_mut().zip(bytes) {
@@ -92,8 +90,7 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     whole
 }
 
-/// One connection while it comes up, and afterwards the one who hears when it
-/// goes down.
+/// The event handler of one connection: during its setup, and later when it is lost.
 #[pin_data]
 pub(crate) struct Link {
     #[pin]
@@ -104,12 +101,12 @@ pub(crate) struct Link {
 
 struct LinkState {
     news: News,
-    /// Whom to tell when the connection is lost.
+    /// The session to notify when the connection is lost.
     owner: Option<Arc<Session>>,
 }
 
 impl Link {
-    /// Makes an identifier and the link that hears its events.
+    /// Creates an identifier and the link that handles its events.
     fn new() -> Result<(Arc<Self>, Arc<Id>), Failure> {
         let setup = |e| Failure::Setup("a connection", e);
         let link = Arc::pin_init(
@@ -127,16 +124,16 @@ impl Link {
         Ok((link, id))
     }
 
-    /// Tells `owner` when the connection is lost.
+    /// Sets `owner` as the session to notify when the connection is lost.
     fn attach(&self, owner: Arc<Session>) {
         self.state.lock().owner = Some(owner);
     }
 
-    /// Ends the wait for the step's event, or the next one, with `failure`, and the owner if the
-    /// connection is up. Any context.
+    /// Ends the wait for the step's event, or the next wait, with `failure`; also ends the owner if
+    /// the connection is up. Any context.
     pub(crate) fn interrupt(&self, failure: Failure) {
         let mut state = self.state.lock();
-        // Also in place of a failure after which a step would be tried again.
+        // Also replaces a failure after which the step would be retried.
         state.news = News::Failed(failure);
         self.changed.set();
         let owner = state.owner.clone();
@@ -147,17 +144,17 @@ impl Link {
     }
 
     fn report(&self, news: News) {
-        // Both under the lock: an event is never without its news.
+        // Both under the lock: an event always comes with its news.
         let mut state = self.state.lock();
-        // What ends the wait is not lost by what comes after it.
+        // Later events do not overwrite the failure that ends the wait.
         if !matches!(state.news, News::Failed(_)) {
             state.news = news;
         }
         self.changed.set();
     }
 
-    /// Waits for the step's event, or for a signal: whoever makes a disk for a user is a thread of
-    /// theirs.
+    /// Waits for the step's event, or for a signal: the thread that makes a disk for a user is the
+    /// user's own.
     fn wait(&self, step: Step, deadline: Deadline) -> Result<News, Failure> {
         self.changed
             .wait_interruptible_ms(deadline.left_ms())
@@ -195,7 +192,7 @@ impl Link {
             .map_err(|e| Failure::Step(Step::Address, e))
     }
 
-    /// Waits until `address` is resolved, trying again as long as there is time.
+    /// Waits until `address` is resolved, retrying until the deadline.
     fn resolved(&self, id: &Id, address: &SocketAddr, deadline: Deadline) -> Result<(), Failure> {
         loop {
             match self.wait(Step::Address, deadline) {
@@ -236,7 +233,7 @@ impl cm::Handler for Link {
         };
         let owner = self.state.lock().owner.clone();
         self.report(News::Failed(lost));
-        // While connecting, whoever waits decides what it means.
+        // While connecting, the waiting function interprets the event.
         match (owner, lost) {
             (Some(owner), Failure::Disconnected) => owner.connection_closed(),
             (Some(owner), Failure::DeviceRemoved) => owner.device_removed(),
@@ -255,7 +252,7 @@ pub(crate) struct Rising {
 }
 
 impl Rising {
-    /// Begins with an identifier whose address is resolved, or will be.
+    /// Starts with an identifier whose address is resolved, or will be.
     pub(crate) fn new(link: Arc<Link>, id: Arc<Id>, request: Request) -> Self {
         Self {
             link,
@@ -291,7 +288,7 @@ impl Rising {
             .map_err(|e| Failure::Setup("a queue pair", e))
     }
 
-    /// Returns between what the connection is, of the queue pair with this number here.
+    /// Returns the endpoints of the connection, for local queue pair number `queue_pair`.
     fn channel(&self, queue_pair: u32) -> Channel {
         Channel {
             initiator: channel_end(&self.ends.own, queue_pair),
@@ -311,15 +308,16 @@ impl Rising {
         self.send_held(owner, queue.pair(), &bytes)
     }
 
-    /// Sends a connection request to a target that proves nothing: who grants it has the queue
-    /// pair.
+    /// Sends a connection request to a target that proves nothing: any peer that grants it gets the
+    /// queue pair.
     fn send(&self, owner: &Arc<Session>, bytes: &[u8; REQUEST_LEN]) -> Result<(), Failure> {
         let parameters = self.hear(owner);
         self.id.connect(parameters, bytes).map_err(not_sent)
     }
 
-    /// Sends one whose queue pair takes nothing from who grants it, until that has proven to be the
-    /// target and it is [established](QueuePair::establish).
+    /// Sends a connection request whose queue pair accepts nothing from the peer that grants it,
+    /// until the peer has proven to be the target and the queue pair is
+    /// [established](QueuePair::establish).
     fn send_held(
         &self,
         owner: &Arc<Session>,
@@ -330,7 +328,8 @@ impl Rising {
         pair.connect_held(parameters, bytes).map_err(not_sent)
     }
 
-    /// Has `owner` hear of the connection; returns what its request says beside private data.
+    /// Attaches `owner` to the connection's events; returns the connection parameters of its
+    /// request.
     fn hear(&self, owner: &Arc<Session>) -> Parameters {
         self.link.attach(owner.clone());
         Parameters {
@@ -339,7 +338,7 @@ impl Rising {
         }
     }
 
-    /// Waits for what it says of `queue`, and brings that up if it is the target's word.
+    /// Waits for the reply for `queue`, and brings the queue up if the reply is the target's.
     fn answer_for(&self, queue: &Queue, deadline: Deadline) -> Result<Reply, Failure> {
         let reply = self.answer(deadline)?;
         establish(queue.pair())?;
@@ -359,7 +358,7 @@ impl Rising {
         Reply::decode(&reply, &self.request).ok_or(Failure::NotATarget)
     }
 
-    /// Connects the admin queue pair of `owner`, by names alone, and returns the reply.
+    /// Connects the admin queue pair of `owner`, without a proof, and returns the reply.
     pub(crate) fn bring_up_admin(
         mut self,
         owner: &Arc<Session>,
@@ -372,15 +371,15 @@ impl Rising {
     }
 }
 
-/// Returns an end of a connection, of queue pair `qp`, as MACs cover it.
+/// Returns an end of a connection, of queue pair `qp`, in the form that MACs cover.
 fn channel_end(end: &cm::End, qp: u32) -> auth::End {
     let cm::End { gid, ip, port } = *end;
     auth::End { gid, ip, port, qp }
 }
 
-/// Returns what it means that a connection request was not sent.
+/// Returns the failure to report when a connection request was not sent.
 fn not_sent(e: Error) -> Failure {
-    // Some iWARP devices connect TCP right here.
+    // Some iWARP devices connect TCP inside this call.
     if e == errno::econnrefused() {
         Failure::NotListening
     } else {
@@ -388,14 +387,13 @@ fn not_sent(e: Error) -> Failure {
     }
 }
 
-/// Brings up a queue pair that was granted by who has proven to be the target; nothing happens if
-/// it is up.
+/// Brings up a queue pair that the proven target has granted; does nothing if it is up.
 fn establish(pair: &QueuePair<impl Handler>) -> Result<(), Failure> {
     pair.establish()
         .map_err(|e| Failure::Setup("a queue pair", e))
 }
 
-/// Connects the first `count` queue pairs of `owner` by an attempt, and returns the replies.
+/// Connects the first `count` queue pairs of `owner` within an attempt, and returns the replies.
 pub(crate) fn bring_up(
     owner: &Arc<Session>,
     attempt: &AttemptLinks,
@@ -436,8 +434,8 @@ pub(crate) fn bring_up(
     Ok(replies)
 }
 
-/// Connects a queue pair in place of another one, as `request` says. It is not among the
-/// owner's until the caller adds it. Fails at once when the owner ends meanwhile.
+/// Connects a queue pair that replaces an old one, as `request` says. The caller adds it to the
+/// owner's. Fails at once when the owner ends in the meantime.
 pub(crate) fn bring_up_instead(
     owner: &Arc<Session>,
     address: &SocketAddr,
@@ -448,11 +446,11 @@ pub(crate) fn bring_up_instead(
     let up = owner
         .has_coming(Some(&link))
         .and_then(|()| bring_up_by(owner, (link, id), address, request, deadline));
-    let _ = owner.has_coming(None); // Whether it has ended or not: nobody waits any more.
+    let _ = owner.has_coming(None); // The wait is over, so the result does not matter.
     up
 }
 
-/// Does what [`bring_up_instead`] does, by a link that is new.
+/// Does the work of [`bring_up_instead`] with a new `link`.
 fn bring_up_by(
     owner: &Arc<Session>,
     (link, id): (Arc<Link>, Arc<Id>),

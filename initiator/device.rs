@@ -17,20 +17,20 @@
 //!            failed
 //! ```
 //!
-//! From Live to New it is Disconnecting. Failed is New, too, after `enable=0`: then it is forgotten
-//! which volume it was.
+//! From Live to New the state is Disconnecting. `enable=0` leads from Failed to New as well, and
+//! drops the identity of the volume.
 //!
-//! A disk whose connection was lost is connected again in place: it is the same disk to the target,
-//! which lets nothing of its past come after what is new ([`identity`](crate::identity)), and no
-//! other volume is taken for the lost one.
+//! A disk whose connection was lost is connected again in place. To the target it is the same disk,
+//! and no old request overtakes a new one there ([`identity`](crate::identity)); the disk accepts
+//! no other volume for the lost one.
 //!
 //! A disk has one or several [`path`]s, each with a session of its own; it is *degraded* while it
-//! is live and one that is to be used is not. While no path is, the disk is *queueing*: it stays,
-//! its requests wait, and a worker for each path connects that again ([`reconnect`]).
+//! is live and one of its enabled paths is not. While no path is live, the disk is *queueing*: it
+//! stays, its requests wait, and a worker for each path reconnects that ([`reconnect`]).
 //!
-//! `control` serialises connecting, disconnecting and the removal of a disk
-//! whose session failed; it is held while those sleep. What attributes show is
-//! kept apart, so that reading them never waits.
+//! `control` serialises connecting, disconnecting and the removal of a disk whose session failed;
+//! it is held while those sleep. The values that attributes show are kept apart, so that reading
+//! them never waits.
 
 use self::{
     announce::Announcements,
@@ -122,7 +122,7 @@ mod shown;
 
 pub(crate) use self::disk::DISK_PREFIX;
 
-/// How often it is looked whether an attempt has ended that was to end.
+/// The interval for checking whether an interrupted attempt has ended.
 const ATTEMPT_LOOK: Delta = Delta::from_millis(20);
 
 /// A session for each path.
@@ -134,16 +134,16 @@ fn no_sessions() -> Sessions {
 
 struct Active {
     head: Arc<Head>,
-    /// The last of each path, which has ended while that is not live.
+    /// The last session of each path; while the path is not live, it has ended.
     sessions: Sessions,
     disk: Disk<Driver>,
     lost_writes: Arc<LostWrites>,
-    /// Its limits beside those of the drive.
+    /// The disk's limits, compared with those of the drive.
     limits: FollowedLimits,
-    /// The generation of the volume that it follows, if the target tells that.
+    /// The generation of the volume that the disk follows, if the target reports one.
     generation: Option<u32>,
     volume: VolumeInfo,
-    /// What users have set, with path 0's address; the numbers of queues are those of the disk.
+    /// The user's settings, with path 0's address; the numbers of queues are those of the disk.
     settings: Settings,
 }
 
@@ -170,8 +170,8 @@ impl Active {
 struct Control {
     active: Option<Active>,
     pin: Option<DirectoryPin>,
-    /// Which volume it was when the connection was lost: no other one is taken
-    /// for it until it is disabled.
+    /// Identity of the volume at the loss of the connection: no other volume is accepted until the
+    /// device is disabled.
     lost: Option<VolumeId>,
 }
 
@@ -180,10 +180,10 @@ struct Control {
 pub(crate) struct Device {
     name: CString,
     module: &'static ThisModule,
-    /// Of which its paths get theirs.
+    /// The workqueues, from which each path gets its own.
     queues: Arc<AllQueues>,
     identities: Arc<Identities>,
-    /// The same over all connections; the epoch tells them apart.
+    /// The same for all connections; the epoch distinguishes them.
     identity: Identity,
     #[pin]
     settings: Mutex<Settings>,
@@ -198,7 +198,7 @@ pub(crate) struct Device {
     announcements: Arc<Announcements>,
     #[pin]
     past: Mutex<Past>,
-    /// The paths that are configured, path 0 first.
+    /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
 }
@@ -260,7 +260,7 @@ impl Device {
         *self.settings.lock()
     }
 
-    /// Changes settings, `EBUSY` unless the device is idle.
+    /// Changes settings. Fails with `EBUSY` unless the device is idle.
     pub(crate) fn configure(&self, change: impl FnOnce(&mut Settings)) -> Result {
         let mut settings = self.settings.lock();
         if !matches!(self.shown.lock().state, State::New | State::Failed) {
@@ -270,9 +270,9 @@ impl Device {
         Ok(())
     }
 
-    /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. When
-    /// it is done already nothing happens, but that path 0, which has no directory of its own, is
-    /// connected again if it was refused.
+    /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. If the
+    /// disk exists already, this only reconnects path 0 (which has no directory of its own) if it
+    /// was refused.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
         let mut control = self.control.lock();
         if let Some(active) = control.active.as_ref() {
@@ -282,7 +282,7 @@ impl Device {
             return Ok(());
         }
         let pin = directory.pin()?;
-        // It is asked for once before the state changes, so that a failure leaves it.
+        // Allocated once before the state changes, so that a failure changes nothing.
         let epoch = self.identities.next_epoch()?;
         let (settings, before) = {
             let settings = self.settings.lock();
@@ -322,8 +322,8 @@ impl Device {
         result
     }
 
-    /// Removes the disk, `EBUSY` while it is open, and disconnects. When there
-    /// is none nothing happens, but that it is forgotten which volume it was.
+    /// Removes the disk and disconnects. Fails with `EBUSY` while the disk is open. Without a disk,
+    /// this only drops the identity of the lost volume.
     pub(crate) fn disable(&self) -> Result {
         let mut control = self.control.lock();
         if control
@@ -351,11 +351,11 @@ impl Device {
         } = active;
         let queues = head.queues_if_no_path();
         if queues {
-            // Nothing that the removal waits for may wait for a session. Whoever has opened it
-            // since sees an error if the session is lost just now.
+            // The removal must not wait for a session. A user that has opened the disk since sees
+            // an error if the session is lost just now.
             head.fail_waiting();
         }
-        // What has yet to be told is told while there is a disk, and none of its requests waits.
+        // Pending announcements are sent while the disk exists and none of its requests waits.
         self.set_announcer(None);
         if let Err((e, disk)) = disk.remove_if_closed() {
             head.queue_if_no_path(queues);
@@ -383,18 +383,18 @@ impl Device {
         Ok(())
     }
 
-    /// Ends the connection, also while the disk is open or requests hang: they fail. Waits until
-    /// the disk is gone, which takes as long as the queue pairs need to drain, and, if a connection
-    /// is being made, until that is over. Process context.
+    /// Ends the connection even if the disk is open or requests hang: they fail. Waits until the
+    /// disk is removed: until the queue pairs are drained and a running connection attempt has
+    /// ended. Process context.
     pub(crate) fn force_disconnect(self: &Arc<Self>) -> Result {
         loop {
-            // Not under `control`: who has it may wait for a request that this ends.
+            // Without `control`: its holder may wait for a request that this ends.
             let sessions = self.shown.lock().sessions.clone();
             for session in sessions.iter().flatten() {
                 session.fail(Failure::Forced);
                 session.for_each_queue(Queue::stop);
             }
-            // Now nothing is acknowledged any more that what is given up could come behind.
+            // No write is acknowledged any more that a given-up request could overwrite.
             for session in sessions.iter().flatten() {
                 session.requests().synchronize();
                 session.head().go();
@@ -402,25 +402,25 @@ impl Device {
             self.end_attempts();
             for session in sessions.iter().flatten() {
                 session.wait();
-                // The teardown does the same; whoever comes first.
+                // The teardown does the same; the first one counts.
                 self.session_lost(session, session.failure().unwrap_or(Failure::Forced));
             }
-            // If a path is live by now the next round ends it.
+            // If a path is live by now, the next round ends it.
             let _ = self.give_up(None, Failure::Forced);
-            // Whoever connects or removes the disk has it.
+            // A task that connects or removes the disk holds `control`.
             if self.control.lock().active.is_none() {
                 return Ok(());
             }
         }
     }
 
-    /// Ends all attempts to connect a path, and waits until nobody makes a disk by one. Sleeps.
+    /// Ends all attempts to connect a path, and waits until no attempt makes a disk. Sleeps.
     fn end_attempts(&self) {
         loop {
             for path in self.paths.lock().iter() {
                 path.interrupt(Failure::Forced);
             }
-            // One that has just begun is found in the next round.
+            // The next round finds an attempt that has just started.
             if self.control.try_lock().is_some() {
                 return;
             }
@@ -428,12 +428,12 @@ impl Device {
         }
     }
 
-    /// Sees to what follows the teardown of `session`, whose reason is `failure`: its path is
-    /// connected again, other paths go on, or the disk waits for one, or is removed. Process
+    /// Handles the teardown of `session`, which ended because of `failure`: its path is
+    /// reconnected, other paths continue, or the disk waits for a path or is removed. Process
     /// context.
     fn session_lost(self: &Arc<Self>, session: &Arc<Session>, failure: Failure) {
         let mut control = self.control.lock();
-        // Not while connecting, when the disk was not made or is being given up.
+        // Not while connecting, when the disk does not exist yet or is being given up.
         let Some(active) = control.active.as_mut().filter(|active| active.has(session)) else {
             return;
         };
@@ -455,8 +455,9 @@ impl Device {
         if again || others {
             self.lose_session(active, session, failure);
         }
-        // A device that goes away waits for what refers to it. A teardown that came while somebody
-        // tried to remove the disk has found that nothing was to follow, and watches it no more.
+        // The removal of a device waits for all references to it. A teardown during an attempt to
+        // remove the disk has decided that no session follows, and does not watch the device any
+        // more.
         let is_watched = session.watches_device() && !session.lacks_device();
         if (again && !is_watched) || (!again && others) {
             self.release_path(active, session.path());
@@ -471,10 +472,10 @@ impl Device {
         self.tell_changes();
     }
 
-    /// Removes the disk, whoever has it open. By who has `control`.
+    /// Removes the disk even if it is open. The caller holds `control`.
     fn remove_lost(&self, control: &mut Control, failure: Failure) {
         {
-            // Whoever sees the disk gone finds the reason.
+            // A user that sees the disk gone finds the reason.
             let mut shown = self.shown.lock();
             shown.state = State::Failing;
             shown.failure = Some(failure);
@@ -484,7 +485,7 @@ impl Device {
             control.lost = active.volume.wwid;
             active.head.go();
             active.head.fail_waiting();
-            // Not before: who sends uevents may wait for memory, and that for requests.
+            // Not earlier: sending uevents may wait for memory, and memory for the disk's requests.
             self.set_announcer(None);
             active.disk.remove();
             self.end_paths(&active.head, &active.sessions);
@@ -496,8 +497,8 @@ impl Device {
 }
 
 impl Device {
-    /// Takes a session's closed queues out of `queues`, and its admin queue pair out of `admin`,
-    /// and keeps what they have counted.
+    /// Removes a session's closed queues from `queues`, and its admin queue pair from `admin`, and
+    /// keeps their counts.
     pub(crate) fn queues_closed(
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
@@ -506,13 +507,13 @@ impl Device {
         self.retire(queues, admin);
     }
 
-    /// Counts requests of a session that ended when its queues were counted already: how many are
-    /// issued again, and how many failed.
+    /// Counts requests of a session that ended after its queues were counted: how many are issued
+    /// again, and how many failed.
     pub(crate) fn count_ended(&self, again: u64, failed: u64) {
         self.count_past(again, failed);
     }
 
-    /// Retires queue `index` as [`Self::queues_closed`] does all, and puts `new` in its place.
+    /// Retires queue `index` as [`Self::queues_closed`] retires all, and puts `new` in its place.
     pub(crate) fn queue_replaced(
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
@@ -522,8 +523,8 @@ impl Device {
         self.retire_one(queues, index, new);
     }
 
-    /// Tells that `session`, a path of the disk, ends because of `failure`; its teardown may take
-    /// as long as the drive does. Process context.
+    /// Shows that `session`, a path of the disk, ends because of `failure`; its teardown waits for
+    /// the drive. Process context.
     pub(crate) fn session_ending(&self, session: &Session, failure: Failure) {
         if let Some(path) = self.path(session.path()) {
             path.lose(failure);
@@ -533,31 +534,31 @@ impl Device {
         }
     }
 
-    /// Tells that the teardown of `session` is done, which has ended because of `failure`. Process
+    /// Handles the end of the teardown of `session`, which ended because of `failure`. Process
     /// context.
     pub(crate) fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure) {
         self.session_lost(session, failure);
     }
 
-    /// Tells that the RDMA device of `session` goes away. The connection manager's callback, which
-    /// may sleep, but not for the end of one.
+    /// Handles the removal of `session`'s RDMA device. The connection manager's callback, which may
+    /// sleep, but must not wait for a session to end.
     pub(crate) fn device_removed(&self, session: &Session) {
         if let Some(path) = self.path(session.path()) {
-            // Nothing keeps the device longer than need be.
+            // Nothing holds the device longer than necessary.
             path.interrupt(Failure::DeviceRemoved);
         }
     }
 
-    /// Makes the disk follow the volume of `session`, which is as `now`; `false`: it cannot just
-    /// now. Process context.
+    /// Makes the disk follow the volume of `session`, whose state is `now`; `false`: not possible
+    /// at the moment. Process context.
     pub(crate) fn follow(&self, session: &Session, now: News) -> bool {
         self.follow_volume(session, now)
     }
 }
 
 impl Device {
-    /// Sets a key, or removes it if `text` is empty. Fails with `EINVAL` if it is no key, and with
-    /// `ENOMEM`.
+    /// Sets a key, or removes it if `text` is empty. Fails with `EINVAL` if `text` is not a key,
+    /// and with `ENOMEM`.
     pub(crate) fn set_key(&self, side: Side, text: &str) -> Result {
         let key = keys::parse(text)?;
         let former = self.keys.lock().set(side, key);
@@ -570,7 +571,7 @@ impl Device {
         self.keys.lock().count()
     }
 
-    /// Returns by what to prove who this host is, as [`keys::Keys::pair`].
+    /// Returns the key that proves this host's identity, as [`keys::Keys::pair`].
     pub(super) fn pair_key(&self, insecure: bool) -> Result<Option<Key>, Failure> {
         self.keys.lock().pair(insecure)
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `/sys/kernel/config/hcablk_discovery`: `mkdir` makes a directory by which a target is asked what
-//! this host may use there, one entry after the other. Nothing lasts: no connection, and no session
-//! at the target.
+//! `/sys/kernel/config/hcablk_discovery`: `mkdir` makes a directory for asking a target which
+//! volumes and addresses it has for this host, entry by entry. Neither a connection nor a session
+//! at the target remains.
 //!
-//! A write of `volumes N` or `portals N` to `ask` asks, and returns when there is an answer,
-//! `connect_timeout` after that at the latest, or at once, with `EBUSY`, while another one asks;
-//! `answer` is what was told last.
+//! Writing `volumes N` or `portals N` to `ask` sends the request, and returns when there is a
+//! response, after `connect_timeout` at the latest. While another request is running, it fails at
+//! once with `EBUSY`. `answer` shows the last result.
 
 use crate::{
     connect,
@@ -59,18 +59,18 @@ use kernel::{
 /// The top directory.
 pub(crate) struct Root;
 
-/// What users set.
+/// The user's settings.
 #[derive(Clone, Copy)]
 struct Settings {
     address: Option<IpAddr>,
     port: u16,
     host: Option<HostId>,
-    /// A host with a key asks without proof a target whose key is not set.
+    /// A host with a key asks a target whose key is not set without a proof.
     insecure: bool,
     connect_timeout_s: u32,
 }
 
-/// What came of the last question.
+/// The result of the last request.
 enum Answer {
     Nothing,
     Told(Told),
@@ -84,7 +84,7 @@ pub(crate) struct Asker {
     settings: Mutex<Settings>,
     #[pin]
     keys: Mutex<Keys>,
-    /// Held while a question is asked: one at a time, and who comes meanwhile is refused.
+    /// Held during a request: a second one in the meantime is refused.
     #[pin]
     asking: Mutex<()>,
     #[pin]
@@ -135,7 +135,7 @@ impl Asker {
 
     fn ask(&self, text: &str) -> Result {
         let (list, index) = parse_question(text)?;
-        // To wait for the other one would take as long as the target lets that take.
+        // Waiting for the other request could last until its target responds.
         let _alone = self.asking.try_lock().ok_or(EBUSY)?;
         let told = self.ask_for(list, index);
         let failure = told.as_ref().err().copied();
@@ -198,7 +198,7 @@ fn show_volume(volume: &VolumeEntry, out: &mut Output<'_>) -> Result {
     writeln!(out, "mode {mode}")
 }
 
-/// Shows a setting, or an empty line while it is not set.
+/// Shows a setting, or an empty line if it is unset.
 fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Result {
     match value {
         Some(value) => writeln!(out, "{value}"),
@@ -206,7 +206,7 @@ fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Res
     }
 }
 
-/// An attribute for a setting: how it is shown, and how text becomes its value.
+/// An attribute for a setting: formats its value, and parses text into one.
 macro_rules! setting {
     ($name:literal, $field:ident, $show:expr, $parse:expr) => {
         Attribute::read_write(

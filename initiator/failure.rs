@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Everything that can go wrong with a connection: one line for people, one
-//! error code for programs.
+//! All failures of a connection: as a message for people, and as an error code for programs.
 
 use core::fmt;
 use hcablk_core::{
@@ -21,11 +20,11 @@ use kernel::prelude::*;
 /// A step of connecting, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Which device leads to the address.
+    /// Find the device that leads to the address.
     Address,
-    /// Which way leads there.
+    /// Find the route to the address.
     Route,
-    /// The target's answer.
+    /// Get the target's response.
     Answer,
 }
 
@@ -42,18 +41,18 @@ impl fmt::Display for Step {
 /// A violation of the protocol by the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
-    /// What the target did.
+    /// The target's action.
     pub(crate) what: &'static str,
-    /// The queue by which it came, or [`ADMIN_QUEUE`]; `None`: it is about several.
+    /// The queue that received it, or [`ADMIN_QUEUE`]; `None`: several queues are concerned.
     pub(crate) queue: Option<u8>,
-    /// The request that was named.
+    /// The request that the message named.
     pub(crate) tag: Option<Tag>,
-    /// The key that was invalidated, or not.
+    /// The key that was wrongly invalidated, or not invalidated.
     pub(crate) key: Option<u32>,
 }
 
 impl Violation {
-    /// Makes one that is about no request.
+    /// Creates a violation that concerns no particular request.
     pub(crate) fn new(what: &'static str, queue: Option<u8>) -> Self {
         Self {
             what,
@@ -84,70 +83,71 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Why there is no connection, or no longer one.
+/// Why a connection cannot be made, or was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// A setting is missing.
     Unset(&'static str),
     /// A step of connecting failed.
     Step(Step, Error),
-    /// A step of connecting took too long.
+    /// A step of connecting timed out.
     Timeout(Step),
-    /// Nobody listens at the address and port.
+    /// No target listens at the address and port.
     NotListening,
     /// The target's connection manager still has a connection from before this host started again.
     StaleConnection,
     /// The target refused and said why.
     Refused(Reject),
-    /// The target refused and said why; that it is the target is not proven.
+    /// The target refused and said why; it has not proven to be the target.
     Unsealed(Reject),
-    /// What answers does not prove to be the target.
+    /// The peer failed authentication: it does not hold the expected keys.
     OtherKeys,
-    /// What answers asks for no proof, although keys are set.
+    /// The peer asks for no proof, although keys are set.
     NoChallenge,
-    /// What answered is no hcablk target.
+    /// The peer is not an hcablk target.
     NotATarget,
-    /// The answer to a question makes no sense, in this.
+    /// This part of the response to a request is invalid.
     BadAnswer(&'static str),
-    /// The HCA lacks something that is needed.
+    /// The RDMA device lacks this feature or resource.
     Device(&'static str),
-    /// Memory, queue pairs or the like ran out, or the disk could not be made.
+    /// The machine is short of memory, queue pairs or another resource, or the disk could not be
+    /// made.
     Setup(&'static str, Error),
     /// The target ended the connection.
     Disconnected,
-    /// The administrator ended it, whoever used the disk.
+    /// The administrator ended the connection, even if the disk was in use.
     Forced,
-    /// Whoever made the disk has a signal.
+    /// The process that makes the disk received a signal.
     Interrupted,
     /// The RDMA port went down.
     PortDown,
-    /// The RDMA device went away.
+    /// The RDMA device was removed.
     DeviceRemoved,
-    /// The queue pair gave up its work: the target went silent or away.
+    /// The queue pair gave up its work: the target is silent or unreachable.
     Flushed,
     /// Work on the queue pair failed with this status.
     Work(&'static CStr),
     /// A request was not answered in time.
     RequestTimeout,
-    /// A keep-alive was not answered for so many seconds.
+    /// A keep-alive had no response for this many seconds.
     KeepAlive(u16),
     /// The target ends the export of the volume.
     ExportEnds,
     /// The target broke the protocol.
     Protocol(Violation),
-    /// What answers broke the protocol before it has proven to be the target.
+    /// The peer broke the protocol before it has proven to be the target.
     Stranger(Violation),
     /// An invariant of our own is broken.
     Broken(&'static str),
-    /// The volume of this name is not the one that was asked for.
+    /// The volume of this name is not the expected one.
     OtherVolume,
     /// The volume of this name is not the one that was connected before.
     Exchanged,
-    /// The volume has no wwid, so that nobody knows whether another path leads to the same.
+    /// The volume has no wwid, so it is unknown whether another path leads to the same volume.
     Unnamed,
     /// The path leads to another export of the volume than those that are live.
     OtherExport,
-    /// The volume's limits are others than those that the block layer was told.
+    /// The volume's limits differ from those that the block layer was given.
     OtherLimits,
     /// The session began when the volume was read-only and it is writable now, or the other way
     /// round.
@@ -198,7 +198,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// Returns what an error of a wait for `step` tells.
+    /// Returns the failure that an error of a wait for `step` stands for.
     pub(crate) fn of_wait(e: Error, step: Step) -> Self {
         match e == EINTR {
             true => Self::Interrupted,
@@ -206,16 +206,16 @@ impl Failure {
         }
     }
 
-    /// Returns whether this machine or its RDMA device has not enough of something left.
+    /// Returns whether the machine or its RDMA device is short of a resource.
     pub(crate) fn is_shortage(self) -> bool {
         matches!(self, Self::Setup(_, e) if [ENOMEM, ENOSPC, EAGAIN].contains(&e))
     }
 
-    /// Returns whether another attempt to connect may succeed without anybody's doing: not if the
-    /// target refuses for good, the volume is another one, or one of the two sides has a mistake.
+    /// Returns whether another attempt to connect may succeed by itself: not if the target refuses
+    /// for good, the volume is a different one, or one of the two sides has a bug.
     pub(crate) fn may_pass(self) -> bool {
         match self {
-            // Of the two keys of a disk one may be written a moment after the other.
+            // The second key of a disk may be written a moment after the first.
             Self::Unset(_)
             | Self::Step(..)
             | Self::Timeout(_)
@@ -232,16 +232,17 @@ impl Failure {
             | Self::ExportEnds
             | Self::OtherAccess
             | Self::PortDown
-            // It may come back, or another one reach the target, once what refers to it is gone.
+            // The device may come back, or another reach the target, once all references to it are
+            // dropped.
             | Self::DeviceRemoved
-            // A lesser one answers while the one that the disk began with is away.
+            // A smaller device is used while the one that the disk started with is away.
             | Self::Device(_)
-            // What nobody has proven to say is nothing to give up for; and keys are changed.
+            // An unproven refusal is no reason to give up; keys may change.
             | Self::Unsealed(_)
             | Self::OtherKeys
             | Self::NoChallenge
             | Self::Stranger(_)
-            // The other paths may lead to what was there before the target started again.
+            // The other paths may lead to the export from before the target restarted.
             | Self::OtherExport => true,
             Self::Refused(reject) => match reject.reason {
                 Reason::UnknownVolume
@@ -249,7 +250,7 @@ impl Failure {
                 | Reason::NoMemory
                 | Reason::StaleEpoch
                 | Reason::NoSession
-                // Keys are changed, and volumes are exported anew.
+                // Keys may change, and volumes may be exported again.
                 | Reason::NotProven
                 | Reason::Withdrawn => true,
                 Reason::Version
@@ -284,10 +285,10 @@ impl fmt::Display for Failure {
                 "the target still has a connection from before this host started again",
             ),
             Self::OtherKeys => {
-                f.write_str("what answers does not have the keys of this host and the target")
+                f.write_str("the peer failed authentication: it does not hold the expected keys")
             }
             Self::NoChallenge => f.write_str(
-                "what answers asks for no proof, although keys are set: it is not the target, or too old",
+                "the peer asks for no proof, although keys are set: it is not the target, or too old",
             ),
             Self::Refused(reject) | Self::Unsealed(reject) => match reject.reason {
                 Reason::NotProven => f.write_str(
@@ -295,7 +296,7 @@ impl fmt::Display for Failure {
                      or no such volume for it",
                 ),
                 Reason::Challenge => f.write_str("the target asks for a proof at the wrong time"),
-                Reason::Entry => f.write_str("the target tells what was not asked"),
+                Reason::Entry => f.write_str("the target sent a list entry that was not requested"),
                 Reason::OwnSession => {
                     f.write_str("the target lets the volume share no session with others")
                 }
@@ -323,7 +324,7 @@ impl fmt::Display for Failure {
                 Reason::Withdrawn => f.write_str("the target is withdrawing the volume"),
                 Reason::Malformed => f.write_str("the target did not understand the request"),
             },
-            Self::NotATarget => f.write_str("what answers there is not an hcablk target"),
+            Self::NotATarget => f.write_str("the peer is not an hcablk target"),
             Self::BadAnswer(what) => write!(f, "the target's answer makes no sense: {what}"),
             Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),
             Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
@@ -356,12 +357,12 @@ impl fmt::Display for Failure {
                 "it leads to another target or export than the disk's other paths: nothing would fence one from the other",
             ),
             Self::Exchanged => f.write_str(
-                "the volume of this name is another one than before: disconnect to forget the old one",
+                "the volume of this name is not the one that was connected before: disconnect to forget the old one",
             ),
             Self::Protocol(what) => write!(f, "the target broke the protocol: {what}"),
             Self::Stranger(what) => write!(
                 f,
-                "what answers broke the protocol before it has proven to be the target: {what}"
+                "the peer broke the protocol before it proved to be the target: {what}"
             ),
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a disk keeps over its sessions: the table of its requests, the sizes that the block
-//! layer relies on, and what becomes of requests while there is no session.
+//! The part of a disk that outlives its sessions: the table of its requests, the sizes that the
+//! block layer relies on, and the rule for requests while there is no session.
 
 use self::{
     last_sessions::LastSessions,
@@ -90,25 +90,25 @@ impl Moment for Deadline {
     }
 }
 
-/// See the module. Shared by the disk and its sessions.
+/// The head of a disk; see the module. Shared by the disk and its sessions.
 #[pin_data]
 pub(crate) struct Head {
     requests: Arc<Requests<Driver>>,
     shape: Shape,
     no_path: Arc<NoPath>,
-    /// The disk has been added: sessions to come go on with what was written.
+    /// The disk has been added: later sessions continue its account of writes.
     begun: Atomic<bool>,
-    /// The target has lost writes that it acknowledged: flushes and writes with FUA fail.
+    /// The target has lost acknowledged writes: flushes and FUA writes fail.
     lost_writes: Atomic<bool>,
     /// See [`Self::set_flushes`].
     flushes: Atomic<bool>,
     unflushed: Arc<Unflushed>,
     limits_due: Atomic<bool>,
-    /// A flush or a write with FUA was refused since the last loss.
+    /// A flush or FUA write was refused since the last loss.
     loss_told: Atomic<bool>,
-    /// Sessions by which requests are answered.
+    /// Number of sessions that can still deliver responses.
     open_sessions: Atomic<u32>,
-    /// The export all of whose acknowledged writes are durable, while no session is open.
+    /// The export whose acknowledged writes are all durable, while no session is open.
     #[pin]
     durable: Mutex<Option<ExportInstance>>,
     hw_queues: Arc<HwQueues>,
@@ -116,7 +116,7 @@ pub(crate) struct Head {
     losses: Mutex<Losses<Deadline>>,
     #[pin]
     last_sessions: Mutex<LastSessions>,
-    /// The disk goes. Never taken back.
+    /// The disk is being removed. Never reset.
     #[pin]
     going: Event,
     _in_use: Use,
@@ -126,7 +126,7 @@ pub(crate) struct Head {
 pub(crate) static DISKS: Uses = Uses::new(c"disks of hcablk are connected");
 
 impl Head {
-    /// Makes the head of a disk of `queues` hardware queues. May sleep.
+    /// Creates the head of a disk of `queues` hardware queues. May sleep.
     pub(crate) fn new(queues: u32, shape: Shape) -> Result<Arc<Self>> {
         let requests = Requests::new(queues, shape.depth.into())?;
         let no_path = NoPath::new()?;
@@ -159,8 +159,8 @@ impl Head {
         &self.requests
     }
 
-    /// Returns the sizes of a session of this disk on a device that allows `fitted`, `None` if that
-    /// has less than the block layer was told.
+    /// Returns the sizes of a session of this disk on a device that allows `fitted`, `None` if
+    /// these are less than the block layer was promised.
     pub(crate) fn shape_on(&self, fitted: Shape) -> Option<Shape> {
         let Shape {
             depth,
@@ -178,45 +178,45 @@ impl Head {
         )
     }
 
-    /// Returns whether a lost session is followed by another one, for which requests wait.
+    /// Returns whether requests wait for a new session after one is lost.
     #[inline]
     pub(crate) fn queues_if_no_path(&self) -> bool {
         self.no_path.queues()
     }
 
-    /// Returns whether requests wait now if there is no session, rather than fail.
+    /// Returns whether requests wait, rather than fail, if there is no session now.
     pub(crate) fn requests_wait(&self) -> bool {
         self.no_path.requests_wait()
     }
 
-    /// Returns whether requests fail although there may be another session.
+    /// Returns whether requests fail since `fast_io_fail_tmo` is over, though a session may follow.
     pub(crate) fn fails_fast(&self) -> bool {
         self.no_path.fails_fast()
     }
 
-    /// Fails requests that wait for a session, and all that come until there is one; there may be.
-    /// Sleeps.
+    /// Fails requests that wait for a session, and all later ones until there is one; a session may
+    /// still follow. Sleeps.
     pub(crate) fn fail_fast(&self) {
         self.no_path.set_fails_fast(true);
-        // As below.
+        // As in [`Self::fail_waiting`].
         self.requests.synchronize();
         self.requests.run_hw_queues();
     }
 
-    /// Sets that.
+    /// Sets whether requests wait for a new session after one is lost.
     pub(crate) fn queue_if_no_path(&self, on: bool) {
         self.no_path.set_queues(on);
     }
 
-    /// Fails requests that wait for a session, and all that come until there is one. Sleeps.
+    /// Fails requests that wait for a session, and all later ones until there is one. Sleeps.
     pub(crate) fn fail_waiting(&self) {
         self.queue_if_no_path(false);
-        // Who has been told to wait has put its requests back then: the run finds them.
+        // After this, every waiting request was put back: the queue run finds it.
         self.requests.synchronize();
         self.requests.run_hw_queues();
     }
 
-    /// Records that there is no session any more; `completed` requests were completed so far. See
+    /// Records that there is no session any more; `completed`: requests completed so far. See
     /// [`Losses`]. Process context.
     pub(crate) fn begin_loss(&self, completed: u64, limits: LossLimits) {
         self.losses.lock().begin(completed, limits);
@@ -230,18 +230,18 @@ impl Head {
         self.losses.lock().end();
     }
 
-    /// Returns how long there may be no session; no limits while there is one. Process context.
+    /// Returns the time limits without a session; none while there is one. Process context.
     pub(crate) fn loss(&self) -> Loss<Deadline> {
         self.losses.lock().now()
     }
 
-    /// Records that the disk goes: nothing waits for a path, or for a fence, from here on. Any
-    /// context.
+    /// Records that the disk is being removed: from here on nothing waits for a path or a fence.
+    /// Any context.
     pub(crate) fn go(&self) {
         self.going.set();
     }
 
-    /// Returns whether the disk goes, after `ms` milliseconds if not before. Sleeps.
+    /// Waits up to `ms` milliseconds; returns whether the disk is being removed. Sleeps.
     pub(crate) fn goes_within(&self, ms: u32) -> bool {
         self.going.wait_ms(ms).is_ok()
     }
@@ -264,7 +264,7 @@ impl Head {
         result
     }
 
-    /// Returns whether there were sessions before that of now, whose writes go on to count.
+    /// Returns whether the disk had earlier sessions, whose writes still count.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Acquire)
     }
@@ -274,14 +274,13 @@ impl Head {
         &self.unflushed
     }
 
-    /// Sets whether the disk sends flushes, before it is added: from then on it does, or does not,
-    /// as long as it lives.
+    /// Sets whether the disk sends flushes, for its whole life. Called before the disk is added.
     ///
-    /// A disk that was added without a volatile write cache is never relied on for flushes, though
-    /// its limits may say later that there is one: the block layer strips FUA from bios before they
-    /// enter the queue (`submit_bio_noacct()`), so that no freeze waits for those, and tables of
-    /// device-mapper go on to strip flushes. A disk that has sent flushes goes on, whatever becomes
-    /// of the drive's cache: they fail when writes were lost.
+    /// The kernel cannot be relied on to send flushes to a disk that was added without a volatile
+    /// write cache, even if its limits show one later: the block layer strips FUA from bios before
+    /// they enter the queue (`submit_bio_noacct()`), so that no freeze waits for those, and tables
+    /// of device-mapper continue to strip flushes. A disk that has sent flushes continues to send
+    /// them, regardless of the drive's cache: they fail when writes were lost.
     pub(crate) fn set_flushes(&self, on: bool) {
         self.flushes.store(on, Release);
         self.unflushed.count(on);
@@ -292,9 +291,9 @@ impl Head {
         self.flushes.load(Acquire)
     }
 
-    /// Sets whether the target may keep writes in a volatile write cache by a session that was
-    /// opened just now, before any request goes out by that; `tells`: the target will tell when
-    /// that changes. By other sessions writes may still be answered from a cache, though they have
+    /// Sets whether the target may keep writes in a volatile write cache, as reported to a session
+    /// that was opened just now, before it is used; `tells`: the target reports changes of that.
+    /// Earlier sessions may still deliver responses to writes into a cache, even if they have
     /// ended.
     pub(crate) fn begin_session(&self, write_cache: bool, tells: bool) {
         let alone = self.open_sessions.load(Acquire) == 1;
@@ -303,72 +302,73 @@ impl Head {
         }
     }
 
-    /// Sets whether the disk has yet to follow limits of its drive. Any context.
+    /// Sets whether the disk does not yet follow limits of its drive. Any context.
     pub(crate) fn set_limits_due(&self, due: bool) {
         self.limits_due.store(due, Relaxed);
     }
 
-    /// Returns what was set. Any context.
+    /// Returns whether the disk does not yet follow limits of its drive. Any context.
     pub(crate) fn limits_due(&self) -> bool {
         self.limits_due.load(Relaxed)
     }
 
-    /// Makes flushes and writes with FUA fail from now on, since the target has lost writes that it
-    /// acknowledged. Any context.
+    /// Makes flushes and FUA writes fail from now on: the target has lost acknowledged writes. Any
+    /// context.
     pub(crate) fn set_lost_writes(&self) {
         self.loss_told.store(false, Relaxed);
         self.lost_writes.store(true, Release);
     }
 
-    /// Lets them succeed again. Any context.
+    /// Lets flushes and FUA writes succeed again. Any context.
     pub(crate) fn clear_lost_writes(&self) {
         self.lost_writes.store(false, Release);
     }
 
-    /// Records that one was refused because of that. Any context.
+    /// Records that a flush or FUA write was refused because of the loss. Any context.
     pub(crate) fn tell_loss(&self) {
         self.loss_told.store(true, Relaxed);
     }
 
-    /// Records that whoever was told is no writer. Any context.
+    /// Records that only readers have seen an error. Any context.
     pub(crate) fn forget_told_loss(&self) {
         self.loss_told.store(false, Relaxed);
     }
 
-    /// Returns whether one was refused since the last loss. Any context.
+    /// Returns whether a flush or FUA write was refused since the last loss. Any context.
     pub(crate) fn was_loss_told(&self) -> bool {
         self.loss_told.load(Relaxed)
     }
 
-    /// Records that requests can be answered by one session more. Process context.
+    /// Records that one more session can deliver responses. Process context.
     pub(crate) fn session_opened(&self) {
         self.open_sessions.fetch_add(1, Full);
     }
 
-    /// Records that it is one less; returns whether there is none now. Process context.
+    /// Records that one session less can deliver responses; returns whether none is left. Process
+    /// context.
     pub(crate) fn session_closed(&self) -> bool {
         self.open_sessions.fetch_sub(1, Full) == 1
     }
 
-    /// Records that all is durable that the export of `instance` acknowledged; no session is open.
-    /// Process context.
+    /// Records that all writes acknowledged by the export of `instance` are durable; no session is
+    /// open. Process context.
     pub(crate) fn set_durable(&self, instance: Option<ExportInstance>) {
         *self.durable.lock() = instance;
     }
 
-    /// Takes back that this was so of the export of `instance`, since another session begins;
-    /// returns whether it was. Process context.
+    /// Clears the record that all writes of the export of `instance` are durable, since a session
+    /// begins; returns whether they were. Process context.
     pub(crate) fn take_durable(&self, instance: Option<ExportInstance>) -> bool {
         let durable = self.durable.lock().take();
         durable.is_some() && durable == instance
     }
 
-    /// Returns whether flushes and writes with FUA fail. Any context.
+    /// Returns whether flushes and FUA writes fail. Any context.
     pub(crate) fn has_lost_writes(&self) -> bool {
         self.lost_writes.load(Acquire)
     }
 
-    /// Returns the hardware queues, which its tag set asks for.
+    /// Returns the hardware queues, for the tag set.
     pub(crate) fn hw_queues(&self) -> &Arc<HwQueues> {
         &self.hw_queues
     }

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! By what a target tells a disk's connections: the id of its sessions, and their epochs.
+//! The identity of a disk's connections at a target: the id of its sessions, and their epochs.
 //!
 //! A target ends a session before it admits one of the same id and a later epoch, and waits until
-//! the drive has finished what it had begun for it. So the id belongs to the disk's name for as
-//! long as its number is not needed for another name, and epochs only grow, those of all disks
-//! together: also a disk that was disconnected, forgotten and configured again comes behind what is
-//! left of its past. When all numbers were used, a new name gets that of the disk that was
-//! forgotten first.
+//! the drive has finished the requests of the first. So a disk's name owns its id until the number
+//! is needed for another name, and epochs only grow, across all disks: even a disk that was
+//! disconnected, removed and configured again is ordered after the rest of its past. When all
+//! numbers were used, a new name gets that of the disk that was removed first.
 //!
-//! Each path of a disk has its own id, which differs in the number of the path. What was issued on
-//! one path is issued again on another one only when the target has fenced the first
-//! (`head/fencing.rs`).
+//! Each path of a disk has its own id, which differs in the number of the path. Requests of one
+//! path are issued again on another only after the target has fenced the first (`head/fencing.rs`).
 //!
-//! All ids have the *host instance* in common, a number that is made when the module is loaded: a
-//! target lets a later instance of a host in when nothing is left of the earlier one, and that one
-//! not again. So a host that was started again comes behind what it has forgotten.
+//! All ids share the *host instance*, a random number from the loading of the module: a target
+//! admits a later instance of a host when nothing is left of the earlier one, which it then
+//! refuses. So a host that was restarted is ordered after the requests that it has forgotten.
 //!
-//! Another name and another host are other disks to a target.
+//! To a target, disks of another name or another host are different disks.
 
 use hcablk_core::sync::atomic::{
     Atomic,
@@ -45,22 +43,22 @@ use kernel::{
 /// A disk that the module has, or had.
 struct Named {
     name: CString,
-    /// How many [`Identity`]s of it there are.
+    /// Number of [`Identity`]s of the disk.
     users: u32,
-    /// When the last one went: another number, and a greater one, each time.
+    /// The removal count when its last [`Identity`] was dropped: a greater number each time.
     forgotten: u64,
 }
 
-/// The disks, each at the place that is its number.
+/// The disks; the index is the disk's number.
 struct Disks {
     list: KVec<Named>,
-    /// How many were forgotten so far.
+    /// Number of removals so far.
     forgotten: u64,
 }
 
 impl Disks {
-    /// Returns the place for the disk that is called `name`, which is used once more from now on.
-    /// Fails with `ENOMEM`, and with `EOVERFLOW` if [`DISK_MAX`] others are used.
+    /// Returns the index of the disk that is called `name`, and counts a use of it. Fails with
+    /// `ENOMEM`, and with `EOVERFLOW` if [`DISK_MAX`] others are in use.
     fn take(&mut self, name: &str) -> Result<usize> {
         let known = self
             .list
@@ -92,7 +90,7 @@ impl Disks {
         Ok(place)
     }
 
-    /// Takes back one use of the disk at `place`.
+    /// Drops a use of the disk at `place`.
     fn give_back(&mut self, place: usize) {
         self.forgotten += 1;
         if let Some(disk) = self.list.get_mut(place) {
@@ -102,7 +100,7 @@ impl Disks {
     }
 }
 
-/// See the module.
+/// The identities of a module's disks; see the module.
 #[pin_data]
 pub(crate) struct Identities {
     instance: HostInstance,
@@ -111,11 +109,11 @@ pub(crate) struct Identities {
     epoch: Atomic<u32>,
 }
 
-/// The ids of a disk's sessions, which no other disk has as long as this is there.
+/// The ids of a disk's sessions, which no other disk gets while this exists.
 pub(crate) struct Identity {
     of: Arc<Identities>,
     place: usize,
-    /// On path 0.
+    /// The id on path 0.
     id: SessionId,
 }
 
@@ -151,7 +149,7 @@ impl Identities {
     /// with `EOVERFLOW` if [`DISK_MAX`] others have one.
     pub(crate) fn of(self: &Arc<Self>, name: &str) -> Result<Identity> {
         let place = self.disks.lock().take(name)?;
-        // Disks are counted from 1, so that no id is 0.
+        // Disk numbers start at 1, so that no id is 0.
         let disk = u16::try_from(place + 1).ok();
         let id = disk.and_then(|disk| SessionId::new(self.instance, disk));
         let Some(id) = id else {
@@ -165,7 +163,7 @@ impl Identities {
         })
     }
 
-    /// Returns an epoch above all that there were. Fails with `EOVERFLOW` when there is none left.
+    /// Returns an epoch above all earlier ones. Fails with `EOVERFLOW` when there is none left.
     pub(crate) fn next_epoch(&self) -> Result<Epoch> {
         let mut now = self.epoch.load(Relaxed);
         loop {

@@ -2,26 +2,26 @@
 
 //! The initiator: makes remote volumes local disks.
 //!
-//! Each module uses those below it in this list. A queue has its session, and a session its device,
-//! which it tells how it ends.
+//! Each module uses those below it in this list. A queue refers to its session, and a session to
+//! its device, which it notifies of its end.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk`.
 //! - [`discovery`]: the directories under `/sys/kernel/config/hcablk_discovery`.
 //! - [`device`]: a configured disk and its states.
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
-//! - [`head`]: what a disk keeps over its sessions.
+//! - [`head`]: the part of a disk that outlives its sessions.
 //! - [`io`]: the I/O path.
 //! - [`admin`]: the admin queue pair of a path.
-//! - [`batching`]: which answers interrupt: a pure state machine.
-//! - [`unflushed`]: which acknowledged writes no flush has covered.
-//! - [`shape`]: how large queues and requests are.
-//! - [`settings`]: what users set.
-//! - [`workqueues`]: the workqueues of each path, and who destroys them.
-//! - [`stats`]: what is counted.
-//! - [`keys`]: by which keys this host and a target prove who they are.
-//! - [`identity`]: by what a target tells a disk's connections.
-//! - [`failure`]: everything that can go wrong, in words and as error codes.
+//! - [`batching`]: decides which responses interrupt: a pure state machine.
+//! - [`unflushed`]: tracks acknowledged writes that no flush has covered.
+//! - [`shape`]: the sizes of queues and requests.
+//! - [`settings`]: the user's settings and their defaults.
+//! - [`workqueues`]: the workqueues of each path, and their destruction.
+//! - [`stats`]: counters and histograms.
+//! - [`keys`]: the keys with which this host and a target authenticate each other.
+//! - [`identity`]: the identity of a disk's connections at a target.
+//! - [`failure`]: all failures of a connection, as messages and as error codes.
 
 mod admin;
 mod batching;
@@ -63,8 +63,8 @@ module! {
     license: "GPL",
 }
 
-/// What the module holds, dropped in this order: when the directories are gone no new session
-/// begins; attempts to connect again, and then the ends of sessions, are waited for.
+/// The parts of the module, dropped in this order: after the directories are gone no new session
+/// starts; then the module waits for reconnection attempts, and then for the ends of sessions.
 struct Initiator {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,

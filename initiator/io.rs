@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The I/O path: hardware queues of the disk, their queue pairs, and what moves the data of
+//! The I/O path: hardware queues of the disk, their queue pairs, and the transfer of the data of
 //! requests.
 //!
-//! - [`hw_queue`]: a hardware queue, which chooses a path for each request, and what the block
-//!   layer calls.
-//! - [`queue`]: a queue pair, with what it keeps for each tag; [`life`]: its beginning, its
-//!   keep-alives and its end.
-//! - [`issue`]: from a request of the block layer to work requests; [`send_queue`]: credits, slots,
-//!   doorbells.
-//! - [`transfers`]: how the data of a request moves; [`eager`], [`registered`]: two of the ways.
-//! - [`complete`]: from the target's response to the end of a request; [`status`]: with what
+//! - [`hw_queue`]: a hardware queue, which chooses a path for each request, and the functions that
+//!   the block layer calls.
+//! - [`queue`]: a queue pair and its state for each tag; [`life`]: its start, its keep-alives and
+//!   its end.
+//! - [`issue`]: turns requests of the block layer into work requests; [`send_queue`]: credits,
+//!   slots, doorbells.
+//! - [`transfers`]: the data paths of requests; [`eager`], [`registered`]: two of them.
+//! - [`complete`]: handles the target's responses and ends requests; [`status`]: translates their
 //!   status.
-//! - [`trace`]: what tracepoints report.
+//! - [`trace`]: describes queues and requests to tracepoints.
 //!
 //! A 4 KiB write passes `Driver::queue_rq` and `HwQueue::issue` (`hw_queue.rs`), `Queue::issue` and
-//! `submit` (`issue.rs`), the steps of its way (`eager.rs`), `post_or_queue` (`send_queue.rs`),
-//! and, when its response comes, `receive`, `respond_eager` and `finish` (`complete.rs`).
+//! `submit` (`issue.rs`), the steps of its data path (`eager.rs`), `post_or_queue`
+//! (`send_queue.rs`), and, when its response comes, `receive`, `respond_eager` and `finish`
+//! (`complete.rs`).
 
 mod complete;
 mod eager;

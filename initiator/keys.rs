@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! By which keys this host and a target prove to each other who they are, as the administrator has
-//! set them.
+//! The keys with which this host and a target authenticate each other, as the administrator has set
+//! them.
 
 use crate::failure::Failure;
 use hcablk_core::{
@@ -25,14 +25,14 @@ use kernel::{
     },
 };
 
-/// Whose key it is.
+/// The owner of a key.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Host,
     Target,
 }
 
-/// See the module.
+/// The keys of a disk; see the module.
 #[derive(Default)]
 pub(crate) struct Keys {
     host: Option<KBox<Key>>,
@@ -42,8 +42,8 @@ pub(crate) struct Keys {
 /// A key that is set, or none.
 pub(crate) type OptionalKey = Option<KBox<Key>>;
 
-/// Reads a key; none if `text` is empty. Fails with `EINVAL` if it is something else, and with
-/// `ENOMEM`.
+/// Parses a key; returns none if `text` is empty. Fails with `EINVAL` if `text` is anything else,
+/// and with `ENOMEM`.
 pub(crate) fn parse(text: &str) -> Result<OptionalKey> {
     match text {
         "" => Ok(None),
@@ -55,7 +55,7 @@ pub(crate) fn parse(text: &str) -> Result<OptionalKey> {
 }
 
 impl Keys {
-    /// Sets a key; returns the one that was set before.
+    /// Sets a key; returns the former one.
     pub(crate) fn set(&mut self, side: Side, key: OptionalKey) -> OptionalKey {
         let place = match side {
             Side::Host => &mut self.host,
@@ -69,9 +69,8 @@ impl Keys {
         usize::from(self.host.is_some()) + usize::from(self.target.is_some())
     }
 
-    /// Returns by what to prove who this host is, and to have the target do so; `None` if no key is
-    /// set, or not the target's and the administrator has said that it may be `insecure`. Fails if
-    /// one is missing.
+    /// Returns the pair key with which both sides prove their identity; `None` if no key is set, or
+    /// if the target's is missing and the administrator allows `insecure`. Fails if one is missing.
     pub(crate) fn pair(&self, insecure: bool) -> Result<Option<Key>, Failure> {
         match (&self.host, &self.target) {
             (Some(host), Some(target)) => Ok(Some(host.pair(target))),
@@ -83,11 +82,11 @@ impl Keys {
     }
 }
 
-/// The key of a session, and by what the target names that.
+/// The key of a session, and the number under which the target knows the session.
 pub(crate) struct SessionProof {
     pub(crate) key: SessionKey,
     handle: u64,
-    /// Requests that were sealed.
+    /// Number of sealed requests.
     count: Atomic<u64>,
 }
 
@@ -104,7 +103,7 @@ impl SessionProof {
         self.handle
     }
 
-    /// Encodes a request, which no other one is numbered like.
+    /// Encodes a request with a number that no other request has.
     pub(crate) fn seal(&self, request: &Request, channel: &Channel) -> [u8; REQUEST_LEN] {
         let number = self.count.fetch_add(1, Relaxed).wrapping_add(1);
         self.key.seal_request(request, self.handle, number, channel)

@@ -8,37 +8,35 @@
 //!       └─────────────────────────────────────────────────────►┘
 //! ```
 //!
-//! Whatever goes wrong, in whichever context, calls [`Session::fail`]: the
-//! first call moves the state to `Ending`, remembers why and queues the
-//! teardown; later calls do nothing. The teardown runs once, in process
-//! context, on its path's workqueue:
+//! Every failure, in any context, calls [`Session::fail`]: the first call moves the state to
+//! `Ending`, stores the reason and queues the teardown; later calls do nothing. The teardown runs
+//! once, in process context, on its path's workqueue:
 //!
-//! 1. the queues stop to accept requests, and those being issued are waited for;
-//! 2. every queue pair is disconnected and failed, and then they are drained, all within the same
-//!    time, so that no key of this session works any more and no completion is outstanding;
-//! 3. if the target ends the export in order, it is asked whether all that it acknowledged is
-//!    durable;
-//! 4. completion queues and connection identifiers let go of their handlers, the admin queue pair's
-//!    identifier only by [`Session::let_go`] if another session is to follow;
-//! 5. the requests that the target did not answer end with an error, each after its memory region
-//!    was destroyed; or they go back to the block layer, if the disk waits for another session
-//!    ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another path; in
-//!    that case the target has fenced this session before (`head/fencing.rs`), and if the RDMA
-//!    device goes away meanwhile it is let go of, since it waits for that, and the drive may hang;
-//! 6. the owner is told, a device, which removes the disk, or connects it again.
+//! 1. The queues stop accepting requests; the teardown waits for those that are being issued.
+//! 2. Every queue pair is disconnected and failed, then all are drained within one common time
+//!    limit, so that no key of this session works any more and no completion is outstanding.
+//! 3. If the target ends the export in order, the teardown asks it whether all acknowledged writes
+//!    are durable.
+//! 4. Completion queues and connection identifiers release their handlers, the admin queue pair's
+//!    identifier only in [`Session::let_go`] if another session will follow.
+//! 5. Requests without a response end with an error, each after its memory region was destroyed. If
+//!    the disk waits for a new session
+//!    ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another path, they
+//!    return to the block layer instead, after the target has fenced this session
+//!    (`head/fencing.rs`). The drive may hang during that wait; if the RDMA device is removed then,
+//!    it is released at once, since the removal waits for it.
+//! 6. The owner is notified: a device, which removes the disk, or reconnects it.
 //!
-//! A request that is not answered in time is the matter of its queue alone at
-//! first, see `session/replace.rs`.
+//! A request timeout at first concerns its queue alone, see `session/replace.rs`.
 //!
-//! # Durable at an orderly end
+//! # Durability at an orderly end
 //!
-//! What a target that ends the export in order has acknowledged from a volatile write cache.
-//!
-//! The next export is another instance, which remembers nothing of that, so that the disk would
-//! have to fail a flush. A target that withdraws the volume, or is shut down, has the drive make it
-//! durable when the session's queue pairs are gone. The initiator asks for that by the admin queue
-//! pair, which is closed last. It counts only by the session whose queue pairs are gone last: until
-//! then something may be acknowledged by another path.
+//! Writes that the target has acknowledged from a volatile write cache would be in doubt when it
+//! ends the export: the next export is a new instance, which remembers no writes, so the disk
+//! would have to fail a flush. A target that withdraws the volume, or shuts down, therefore makes
+//! the drive flush them after the session's queue pairs are closed. The initiator asks for the
+//! result on the admin queue pair, which it closes last. The result only counts on the session
+//! whose queue pairs close last: until then another path may acknowledge writes.
 
 use crate::{
     admin::Admin,
@@ -120,22 +118,23 @@ mod watch;
 
 pub(crate) use self::watch::UNSOUND_LIMITS;
 
-/// See the module's picture. The reason is `None` if the session has not failed.
+/// The state of a session; see the module's picture. The reason is `None` if the session has not
+/// failed.
 type State = SessionState<Option<Failure>>;
 
-/// What the target has told of the volume, the same on every queue pair of a session.
+/// The target's report of the volume, the same on every queue pair of a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VolumeInfo {
     pub(crate) geometry: Geometry,
     pub(crate) wwid: Option<VolumeId>,
-    /// `None`: the target may forget what it acknowledged without telling.
+    /// `None`: the target may forget acknowledged writes without notice.
     pub(crate) instance: Option<ExportInstance>,
-    /// What the drive takes and prefers, if the target tells that.
+    /// The limits and preferences of the drive, if the target reports them.
     pub(crate) limits: Option<VolumeLimits>,
 }
 
 impl VolumeInfo {
-    /// Returns what `reply` tells.
+    /// Returns the report in `reply`.
     pub(crate) fn of(reply: &Reply) -> Self {
         Self {
             geometry: reply.geometry,
@@ -145,8 +144,8 @@ impl VolumeInfo {
         }
     }
 
-    /// Returns whether `reply` is about the same volume, which may have another size by now, or be
-    /// read-only or no longer.
+    /// Returns whether `reply` is about the same volume; its size, and whether it is read-only, may
+    /// differ.
     pub(crate) fn is_in(&self, reply: &Reply) -> bool {
         let mut now = Self::of(reply);
         now.geometry.capacity = self.geometry.capacity;
@@ -155,8 +154,8 @@ impl VolumeInfo {
         now == *self
     }
 
-    /// Returns what of it may change while a disk lives, for a watch; `write_cache` if that follows
-    /// it.
+    /// Returns the part that may change during the life of a disk, for a watch; `write_cache` if
+    /// the watch includes it.
     pub(crate) fn state(&self, write_cache: Option<bool>) -> VolumeState {
         VolumeState {
             sectors: self.geometry.capacity >> 9,
@@ -170,36 +169,36 @@ impl VolumeInfo {
 #[pin_data]
 pub(crate) struct Session {
     device: Arc<Device>,
-    /// Where it ends, and keep-alives are sent: its path's.
+    /// The path's workqueues: the teardown and the keep-alives run there.
     workqueues: Arc<WorkQueues>,
     id: SessionId,
     epoch: Epoch,
     settings: Settings,
     shape: Shape,
-    /// Until the teardown lets the RDMA device go.
+    /// Cleared when the teardown releases the RDMA device.
     #[pin]
     pd: Mutex<Option<Arc<ProtectionDomain>>>,
     head: Arc<Head>,
     requests: Arc<Requests<Driver>>,
     #[pin]
     state: IrqLock<State>,
-    /// Until the teardown is done with it.
+    /// Cleared by the teardown after its last use.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
     /// Set with the admin queue pair, until the teardown.
     #[pin]
     port: WatchedPort,
-    /// Set with the admin queue pair, if keys are.
+    /// Set with the admin queue pair, if keys are configured.
     #[pin]
     proof: Mutex<Option<Arc<SessionProof>>>,
-    /// Empty once the teardown has begun.
+    /// Empty after the start of the teardown.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
-    /// Held by who closes queues: the teardown, or who replaces one.
+    /// Held while queues are closed: by the teardown, or by the replacement of one.
     #[pin]
     closing: Mutex<()>,
-    /// By which a queue pair comes up in place of another one: the end of the session ends the wait
-    /// for it.
+    /// The link of a replacement queue pair that is being connected: the end of the session
+    /// interrupts the wait for it.
     #[pin]
     coming: IrqLock<Option<Arc<Link>>>,
     /// Set when the session goes live.
@@ -207,16 +206,16 @@ pub(crate) struct Session {
     volume: Mutex<Option<VolumeInfo>>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
-    /// It was made a path of the disk: requests may have gone by it.
+    /// The session was made a path of the disk: requests may have used it.
     admitted: Atomic<bool>,
-    /// The disk has yet to follow its limits.
-    /// Whether the disk counts it as open.
+    /// The disk does not yet follow its limits.
+    /// Whether the disk counts the session as open.
     #[pin]
     opened: Mutex<Opened>,
-    /// The RDMA device goes away, and waits for what refers to it.
+    /// The RDMA device is being removed, and waits for all references to it.
     device_removed: Atomic<bool>,
-    /// By which that is noticed once the session has ended, while the disk waits for another one:
-    /// the admin queue pair's.
+    /// The admin queue pair's identifier: it reports the device's removal after the session has
+    /// ended, while the disk waits for a new one.
     #[pin]
     watched: Mutex<Option<Arc<Id>>>,
     #[pin]
@@ -229,7 +228,7 @@ pub(crate) struct Session {
     following: Work<Session, FOLLOW>,
 }
 
-/// A session's works.
+/// The work items of a session.
 const TEARDOWN: u64 = 0;
 const REPLACE: u64 = 1;
 const FOLLOW: u64 = 2;
@@ -241,8 +240,8 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Makes a session without queue pairs; it shall have as many as
-    /// `settings` says in numbers that are not 0. May sleep.
+    /// Creates a session without queue pairs; it will have the non-zero numbers of queue pairs in
+    /// `settings`. May sleep.
     pub(crate) fn new(
         (device, workqueues): (Arc<Device>, Arc<WorkQueues>),
         id: SessionId,
@@ -296,28 +295,28 @@ impl Session {
         self.epoch
     }
 
-    /// Returns the number of the path that it is.
+    /// Returns the number of the session's path.
     pub(crate) fn path(&self) -> u8 {
         self.id.path()
     }
 
-    /// Records that it is made a path of the disk.
+    /// Records that the session was made a path of the disk.
     pub(crate) fn admit(&self) {
         self.admitted.store(true, Release);
         self.open();
     }
 
-    /// Returns whether it was.
+    /// Returns whether the session became a path of the disk.
     pub(crate) fn is_admitted(&self) -> bool {
         self.admitted.load(Acquire)
     }
 
-    /// Returns whether it is live.
+    /// Returns whether the session is live.
     pub(crate) fn is_live(&self) -> bool {
         self.state.lock().is_live()
     }
 
-    /// Returns what users have set; the numbers of queues are those of this session.
+    /// Returns the user's settings; the numbers of queues are those of this session.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -326,7 +325,7 @@ impl Session {
         self.shape
     }
 
-    /// Returns what the disk keeps over its sessions.
+    /// Returns the head of the disk, which outlives its sessions.
     #[inline]
     pub(crate) fn head(&self) -> &Head {
         &self.head
@@ -336,7 +335,7 @@ impl Session {
         &self.requests
     }
 
-    /// Returns how many queue pairs the session shall have beside the admin queue pair.
+    /// Returns the number of queue pairs that the session will have besides the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
         self.requests.hw_queues() as u8
     }
@@ -346,7 +345,7 @@ impl Session {
         self.queues.lock().get(index as usize).cloned()
     }
 
-    /// Returns its queue pairs, none once the teardown has begun. Fails with `ENOMEM`.
+    /// Returns the session's queue pairs, none once the teardown has started. Fails with `ENOMEM`.
     pub(crate) fn queues(&self) -> Result<KVec<Arc<Queue>>> {
         let mut all = KVec::new();
         for queue in self.queues.lock().iter() {
@@ -355,7 +354,8 @@ impl Session {
         Ok(all)
     }
 
-    /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive.
+    /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive
+    /// timer.
     pub(crate) fn go_live(self: &Arc<Self>, volume: VolumeInfo) -> Result<(), Failure> {
         *self.volume.lock() = Some(volume);
         {
@@ -367,7 +367,7 @@ impl Session {
         self.comes_to(trace::State::Live);
         let keep_alive_timer = Periodic::start(self.clone(), KEEP_ALIVE_PERIOD_MS)
             .map_err(|e| Failure::Setup("the keep-alive timer", e))?;
-        // A teardown that has run already would not find it.
+        // A teardown that has run already would not find the timer.
         let mut place = self.keep_alive_timer.lock();
         if self.state.lock().is_live() {
             *place = Some(keep_alive_timer);
@@ -378,7 +378,7 @@ impl Session {
         Err(self.failure().unwrap_or(Failure::Disconnected))
     }
 
-    /// Returns what the target has told of the volume, once the session has gone live.
+    /// Returns the target's report of the volume, once the session has gone live.
     pub(crate) fn volume(&self) -> Option<VolumeInfo> {
         *self.volume.lock()
     }
@@ -388,7 +388,7 @@ impl Session {
         self.state.lock().reason().flatten()
     }
 
-    /// Returns the same once the teardown is done.
+    /// Returns why the session ended, once the teardown is done.
     pub(crate) fn has_ended(&self) -> Option<Failure> {
         match *self.state.lock() {
             State::Ended(failure) => failure,
@@ -396,7 +396,7 @@ impl Session {
         }
     }
 
-    /// Returns whether the teardown is done: its queues are past.
+    /// Returns whether the teardown is done: the queues are retired.
     pub(crate) fn is_over(&self) -> bool {
         matches!(*self.state.lock(), State::Ended(_))
     }
@@ -407,7 +407,7 @@ impl Session {
             .map_or(0, |failure| failure.errno().to_errno())
     }
 
-    /// Tells of a state to who listens.
+    /// Traces that the session has entered `state`.
     fn comes_to(&self, state: trace::State) {
         trace::initiator::session(|| trace::Change {
             session: self.id.0,
@@ -423,15 +423,15 @@ impl Session {
         self.end(Some(failure));
     }
 
-    /// Ends the session because the user wants it, and waits until that is
-    /// done. Process context.
+    /// Ends the session on the user's request, and waits for the end of the teardown. Process
+    /// context.
     pub(crate) fn finish(self: &Arc<Self>) {
         self.end(None);
         self.wait();
     }
 
-    /// Waits until the teardown is done. It has an end: queue pairs drain or
-    /// are destroyed after a while.
+    /// Waits for the end of the teardown. The wait is finite: queue pairs drain, or are destroyed
+    /// after a while.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
             pr_warn!("{}: still waiting for the session to end\n", *self.device);
@@ -446,12 +446,12 @@ impl Session {
             }
         }
         self.comes_to(trace::State::Ending);
-        // Who replaces a queue pair holds what the teardown waits for.
+        // A replacement of a queue pair holds a lock that the teardown needs.
         let coming = self.coming.lock().take();
         if let Some(link) = coming {
             link.interrupt(failure.unwrap_or(Failure::Disconnected));
         }
-        // Queued once: the state never comes back.
+        // Queued once: no state leads back.
         let queue = self.workqueues.teardown();
         if queue.enqueue::<_, TEARDOWN>(self.clone()).is_err() {
             broken!("the teardown of a session was queued already");
@@ -470,19 +470,19 @@ impl Session {
         self.head.queues_if_no_path() && self.failure().is_some_and(Failure::may_pass)
     }
 
-    /// Returns whether the RDMA device goes away.
+    /// Returns whether the RDMA device is being removed.
     pub(crate) fn lacks_device(&self) -> bool {
         self.device_removed.load(Acquire)
     }
 
-    /// Returns whether it notices still that its RDMA device goes away: the teardown has found that
-    /// another session is to follow.
+    /// Returns whether the session still watches for the removal of its RDMA device: the teardown
+    /// has found that another session will follow.
     pub(crate) fn watches_device(&self) -> bool {
         self.watched.lock().is_some()
     }
 
-    /// Ends what a session that was to be followed still has: it does not notice any more that
-    /// its device goes away. Waits for a handler that runs; not from one.
+    /// Stops watching for the removal of the RDMA device, and releases it: the rest of a session
+    /// that had a successor. Waits for a running handler; must not be called from one.
     pub(crate) fn let_go(&self) {
         let watched = self.watched.lock().take();
         if let Some(id) = watched {
@@ -500,7 +500,8 @@ impl Tick for Session {
 }
 
 impl Session {
-    /// Ends when the port of `id` goes down, from here on, unless it has ended already. Sleeps.
+    /// Watches the port of `id` until the session ends, which it does when the port goes down.
+    /// Sleeps.
     fn watch_port(self: &Arc<Self>, id: &Arc<Id>) -> Result {
         self.port
             .watch(id, self.clone(), || *self.state.lock() != State::Connecting)
@@ -508,9 +509,9 @@ impl Session {
 }
 
 impl PortListener for Session {
-    /// Ends the session, if another one is to follow it or there are other paths. A disk that has
-    /// none but this one may live on: the queue pairs send again what was lost, until the port is
-    /// back or they have given up.
+    /// Ends the session, if a new one will follow it or there are other paths. A disk without
+    /// another path may survive: the queue pairs retransmit lost packets until the port is back or
+    /// their retries are used up.
     fn port_down(self: Arc<Self>) {
         if self.head.queues_if_no_path() || self.device.has_other_paths(&self) {
             self.fail(Failure::PortDown);
@@ -518,24 +519,25 @@ impl PortListener for Session {
     }
 }
 
-/// How long the target is asked, in milliseconds. It waits about as long for the question.
+/// The time limit of the durability request, in milliseconds. The target waits about as long for
+/// it.
 const DURABLE_MS: u32 = 10_000;
 
-/// Milliseconds between two questions.
+/// Milliseconds between two durability requests.
 const ASK_MS: u32 = 50;
 
-/// Whether requests can go by the queue pairs of a session, and be answered.
+/// Whether the queue pairs of a session can deliver responses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opened {
     NotYet,
     Yes,
-    /// Its queue pairs are closed.
+    /// The session's queue pairs are closed.
     Over,
 }
 
 impl Session {
-    /// Counts the session as one by which requests are answered, unless its queue pairs are closed.
-    /// Process context.
+    /// Counts the session among those that can deliver responses, unless its queue pairs are
+    /// closed. Process context.
     pub(super) fn open(&self) {
         let mut opened = self.opened.lock();
         if *opened == Opened::NotYet {
@@ -544,23 +546,24 @@ impl Session {
         }
     }
 
-    /// Counts it no longer, since its queue pairs are closed; returns whether no other is open.
-    /// Process context.
+    /// Counts the session no longer, since its queue pairs are closed; returns whether no other is
+    /// open. Process context.
     pub(super) fn close(&self) -> bool {
         let mut opened = self.opened.lock();
         let former = core::mem::replace(&mut *opened, Opened::Over);
         former == Opened::Yes && self.head.session_closed()
     }
 
-    /// Returns whether to ask the target of `admin` before that is closed.
+    /// Returns whether the target must be asked for durability before the admin queue pair is
+    /// closed.
     pub(super) fn is_to_ask_durable(&self) -> bool {
         self.failure() == Some(Failure::ExportEnds)
             && self.is_to_be_followed()
             && self.head.flushes()
     }
 
-    /// Asks the target whether all is durable that it acknowledged, and records that it is. Sleeps,
-    /// [`DURABLE_MS`] or so at most.
+    /// Asks the target whether all acknowledged writes are durable, and records it if they are.
+    /// Sleeps, [`DURABLE_MS`] or so at most.
     pub(super) fn ask_durable(&self, admin: &Admin) {
         let deadline = Deadline::new(DURABLE_MS);
         let durable = loop {
@@ -578,15 +581,15 @@ impl Session {
 }
 
 impl Session {
-    /// Returns its protection domain. Fails with `ENODEV` when the teardown has let the RDMA device
-    /// go.
+    /// Returns the session's protection domain. Fails with `ENODEV` after the teardown has released
+    /// the RDMA device.
     fn pd(&self) -> Result<Arc<ProtectionDomain>> {
         self.pd.lock().clone().ok_or(ENODEV)
     }
 }
 
 impl Session {
-    /// Makes queue pair `index` of the connection `id`. May sleep. Fails as verbs do, and with
+    /// Creates queue pair `index` on the connection `id`. May sleep. Fails as verbs do, and with
     /// `ENOMEM`.
     pub(crate) fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
         let config = QueueConfig {
@@ -601,8 +604,8 @@ impl Session {
         Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
     }
 
-    /// Makes a queue pair like that of the connection `id`, which the target will refuse, and does
-    /// not have it.
+    /// Creates a queue pair for a connection request that the target will refuse. The session does
+    /// not own it.
     pub(crate) fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
         let setup = |e| Failure::Setup("the admin queue pair", e);
         let tmo_s = self.settings.keep_alive_tmo_s;
@@ -611,7 +614,8 @@ impl Session {
             .map_err(setup)
     }
 
-    /// Makes the admin queue pair of the connection `id`, and has it. As [`Self::make_queue`].
+    /// Creates the admin queue pair on the connection `id`, which the session then owns. As
+    /// [`Self::make_queue`].
     pub(crate) fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
         let admin = self.clone().make_probe(id)?;
         if let Err(e) = self.watch_port(id) {
@@ -628,18 +632,18 @@ impl Session {
         Err(self.failure().unwrap_or(Failure::Disconnected))
     }
 
-    /// Returns by what it proves that requests are its own, if it does.
+    /// Returns the key that proves the session's requests, if it has one.
     pub(crate) fn proof(&self) -> Option<Arc<SessionProof>> {
         self.proof.lock().clone()
     }
 
-    /// Has it prove that from now on.
+    /// Sets the key that proves the session's requests from now on.
     pub(crate) fn set_proof(&self, proof: Arc<SessionProof>) {
         *self.proof.lock() = Some(proof);
     }
 
-    /// Adds the next queue pair. It belongs to the teardown even if this fails
-    /// because the session is ending: then it is torn down here.
+    /// Adds the next queue pair. The teardown owns it even if this fails because the session is
+    /// ending: then it is torn down here.
     pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
         let mut queues = self.queues.lock();
         let state = *self.state.lock();
@@ -659,29 +663,29 @@ impl Session {
         result
     }
 
-    /// Returns how many RDMA READs of the target the device answers at a time.
+    /// Returns how many RDMA READs of the target the device serves at a time.
     pub(crate) fn responder_resources(&self) -> u8 {
         self.pd().map_or(0, |pd| pd.attributes().max_qp_rd_atom)
     }
 
-    /// Has `link`, by which a queue pair comes up in place of another one, told when the owner
-    /// ends; `None`: not any more. Fails if the owner has ended.
+    /// Registers `link`, on which a replacement queue pair is being connected, to be interrupted
+    /// when the session ends; `None`: unregisters it. Fails if the session has ended.
     pub(crate) fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure> {
         *self.coming.lock() = link.cloned();
-        // Whoever ends it looks for the link after that.
+        // The end of the session sets its state before it looks for the link.
         match self.state.lock().reason() {
             None => Ok(()),
             Some(failure) => Err(failure.unwrap_or(Failure::Disconnected)),
         }
     }
 
-    /// Tells that the target has closed a connection. Any context.
+    /// Handles the target's closing of a connection. Any context.
     pub(crate) fn connection_closed(self: Arc<Self>) {
         self.fail(Failure::Disconnected);
     }
 
-    /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep,
-    /// but not for the end of one.
+    /// Handles the removal of the RDMA device. The connection manager's callback, which may sleep,
+    /// but must not wait for a session to end.
     pub(crate) fn device_removed(self: Arc<Self>) {
         self.device_removed.store(true, Release);
         self.fail(Failure::DeviceRemoved);
@@ -690,11 +694,10 @@ impl Session {
 }
 
 impl Session {
-    /// Starts replacing the queue pair of `queue`, since its request `tag` was not answered in
-    /// time. Any context.
+    /// Starts replacing the queue pair of `queue`, whose request `tag` timed out. Any context.
     pub(crate) fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16) {
         if !self.is_admitted() {
-            // Its replacement would be a path of the disk without having been admitted.
+            // The replacement would serve the disk without being admitted.
             self.fail(Failure::RequestTimeout);
         } else if queue.mark_timed_out(tag) {
             pr_warn!(
@@ -703,7 +706,7 @@ impl Session {
                 queue.index(),
                 self.path()
             );
-            // If that is queued already it has yet to look.
+            // If the work is queued already, it has not looked yet.
             let _ = self
                 .workqueues
                 .teardown()
@@ -711,23 +714,23 @@ impl Session {
         }
     }
 
-    /// Returns whether requests wait for another session when this one has ended.
+    /// Returns whether requests wait for a new session after this one has ended.
     pub(crate) fn requests_wait(&self) -> bool {
         self.head.requests_wait()
     }
 
-    /// Has requests wait for no other session. Any context.
+    /// Lets requests wait for no further session. Any context.
     pub(crate) fn no_other_session(&self) {
         self.head.queue_if_no_path(false);
     }
 
-    /// Returns whether flushes and writes with FUA fail, since the target has lost writes that it
-    /// acknowledged. Any context.
+    /// Returns whether flushes and FUA writes fail, since the target has lost acknowledged writes.
+    /// Any context.
     pub(crate) fn has_lost_writes(&self) -> bool {
         self.head.has_lost_writes()
     }
 
-    /// Records that one was refused because of that. Any context.
+    /// Records that a flush or FUA write was refused because of lost writes. Any context.
     pub(crate) fn tell_loss(&self) {
         self.head.tell_loss();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users set, and what it is when they do not.
+//! The settings of users, and their defaults.
 
 use crate::shape::BATCH_MAX;
 use core::{
@@ -17,11 +17,11 @@ use hcablk_core::proto::{
     VERSION_OF_VOLUME, //
 };
 
-/// Default of `small_read`: up to here copies were cheaper, see `bench/README.md`.
+/// Default of `small_read`: copies are cheaper up to this size, see `bench/README.md`.
 const SMALL_READ: u32 = 8192;
 /// Default of `small_write`.
 const SMALL_WRITE: u32 = 4096;
-/// Default of `eager_write`: above it nothing is won, and the eager ring is soon full.
+/// Default of `eager_write`: larger ones gain nothing, and fill the eager ring.
 const EAGER_WRITE: u32 = 32768;
 /// Default of `max_io_kib`: a larger one takes more memory for each request in flight.
 const MAX_IO_KIB: u32 = TRANSFER_USUAL >> 10;
@@ -38,15 +38,15 @@ const BATCH_LOWER: u32 = 16;
 /// Largest `small_read`.
 pub(crate) const SMALL_READ_MAX: u32 = 65536;
 
-/// By which of a disk's paths a request goes, of those that are live; nvme's `iopolicy`.
+/// The policy that chooses among the live paths of a disk for each request; nvme's `iopolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// That with the fewest requests in flight.
+    /// The path with the fewest requests in flight.
     #[default]
     QueueDepth,
-    /// One after the other.
+    /// The paths in turn.
     RoundRobin,
-    /// That whose RDMA device is nearest to the processor.
+    /// The path whose RDMA device is nearest to the processor.
     Numa,
 }
 
@@ -73,14 +73,14 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What users set.
+/// The settings of a disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) address: Option<IpAddr>,
     pub(crate) port: u16,
     pub(crate) volume: Option<VolumeName>,
     pub(crate) host: Option<HostId>,
-    /// Which volume it must be, if that matters.
+    /// The volume's expected identity, if that matters.
     pub(crate) expect_wwid: Option<VolumeId>,
     /// 0: one for each processor.
     pub(crate) queues: u8,
@@ -91,32 +91,32 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout_s: u32,
     /// Seconds between two attempts to connect a lost disk again.
     pub(crate) reconnect_delay_s: u32,
-    /// Seconds for which a lost disk is connected again; 0: it is not; `None`: for ever.
+    /// Seconds for which a lost disk is reconnected; 0: not at all; `None`: for ever.
     pub(crate) ctrl_loss_tmo_s: Option<u32>,
-    /// Seconds for which the target may leave a keep-alive unanswered.
+    /// Seconds within which the target must respond to a keep-alive.
     pub(crate) keep_alive_tmo_s: u16,
-    /// Seconds for which requests of a lost disk wait; `None`: as long as it is connected again.
+    /// Seconds for which requests of a lost disk wait; `None`: as for `ctrl_loss_tmo`.
     pub(crate) fast_io_fail_tmo_s: Option<u32>,
     pub(crate) remote_invalidate: bool,
-    /// A host with a key goes without proof to a target whose key is not set.
+    /// A host with a key connects without a proof to a target whose key is not set.
     pub(crate) insecure: bool,
-    /// Bytes of the largest read that is answered without registering memory.
+    /// Bytes of the largest read that registers no memory.
     pub(crate) small_read: u32,
-    /// Bytes of the largest write whose data goes with the request.
+    /// Bytes of the largest inline write.
     pub(crate) small_write: u32,
-    /// Bytes of the largest write whose data is put into the eager ring.
+    /// Bytes of the largest write through the eager ring.
     pub(crate) eager_write: u32,
     /// KiB of the largest request.
     pub(crate) max_io_kib: u32,
-    /// Requests that one message may have.
+    /// The most requests in one message.
     pub(crate) message_requests: u32,
-    /// Requests outstanding on a queue from which interrupts are batched, 0: none are.
+    /// Outstanding requests on a queue from which interrupts are batched; 0: never.
     pub(crate) batch_upper: u32,
-    /// Requests outstanding below which they are batched no more.
+    /// Outstanding requests below which batching ends.
     pub(crate) batch_lower: u32,
-    /// By which path requests go.
+    /// The path policy.
     pub(crate) policy: Policy,
-    /// User space is to add a path for each portal of the target.
+    /// User space adds a path for each portal of the target.
     pub(crate) paths_auto: bool,
     /// Lowest and highest protocol version offered.
     pub(crate) protocol: (u8, u8),

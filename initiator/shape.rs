@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How large queues and requests are: what users ask for and devices allow.
+//! The sizes of queues and requests: requested by users, limited by devices.
 
 use crate::failure::Failure;
 use hcablk_core::{
@@ -21,14 +21,14 @@ use hcablk_core::{
 /// and to invalidate.
 pub(crate) const SLOTS_PER_REQUEST: u32 = 3;
 
-/// Segments that a write may have at most whose data goes with the request.
+/// The most segments of an inline write.
 pub(crate) const INLINE_SEGMENTS: usize = 8;
 
-/// Requests that one message has at most: pieces that its device gathers.
+/// The most requests in one message: its SEND gathers that many pieces.
 pub(crate) const BATCH_MAX: usize = 8;
 const _: () = assert!(BATCH_MAX <= INLINE_SEGMENTS + 1 && BATCH_MAX <= MESSAGE_REQUESTS_MAX);
 
-/// Segments that a request may have at most, whatever the device can: a page each.
+/// The most segments of a request on any device: one for each page.
 const SEGMENTS_MAX: u32 = TRANSFER_MAX / REGION_PAGE;
 
 /// Sizes of a queue and of the requests on it.
@@ -42,15 +42,15 @@ pub(crate) struct Shape {
     pub(crate) bytes: u32,
     /// Tags that have a slot for small reads.
     pub(crate) read_bounce_slots: u16,
-    /// Bytes of such a slot.
+    /// Bytes of a slot for small reads.
     pub(crate) small_read: u32,
-    /// Segments of a write whose data goes with the request, or in one RDMA WRITE.
+    /// Segments of an inline write, or of one RDMA WRITE.
     pub(crate) inline_segments: u16,
 }
 
 impl Shape {
-    /// Returns how many send queue slots there are: each request's, and as many as can be waiting
-    /// for the next signaled one, and three: for a keep-alive, for a fence, and to register the
+    /// Returns the number of send queue slots: those of each request, as many as can wait for the
+    /// next signaled work request, and three: for a keep-alive, for a fence, and to register the
     /// read bounce slots. An eager write may need more.
     pub(crate) fn send_slots(self) -> u32 {
         let one = SLOTS_PER_REQUEST.max(self.eager_send_slots());
@@ -86,16 +86,16 @@ impl Shape {
         self.capacity().completions()
     }
 
-    /// Returns what requests can look like on a device, for a queue depth that was asked for.
+    /// Returns the sizes of requests on a device, for a requested queue depth.
     pub(crate) fn fit(attributes: Attributes, depth: u16, limit: u32) -> Result<Self, Failure> {
         if !attributes.fast_registration {
             return Err(Failure::Device(
                 "it cannot register memory by work requests",
             ));
         }
-        // A request is mapped in one piece if its memory is.
+        // A request with contiguous memory is mapped in one piece.
         let bounce_pages = attributes.bounce_bytes.map(|bytes| bytes / REGION_PAGE);
-        // A region has one page more than the data: it may begin anywhere in a page.
+        // A region has one page more than the data, which may start anywhere in a page.
         let pages = attributes
             .max_fast_reg_pages
             .min(region_pages(limit))
@@ -107,8 +107,8 @@ impl Shape {
         }
         let mut shape = Self {
             depth,
-            // A region cannot be laid over bounce buffers, but over one of them: they do not begin
-            // and end with pages.
+            // A region covers at most one bounce buffer: they do not start and end at page
+            // boundaries.
             segments: match bounce_pages {
                 Some(_) => 1,
                 None => pages as u16,
@@ -131,8 +131,8 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Reads of up to `limit` bytes come into slots of their own, as far as the
-    /// device can show them to the target; 0: none do.
+    /// Gives reads of up to `limit` bytes slots of their own, as many as the device can register;
+    /// 0: no slots.
     pub(crate) fn fit_read_bounce(&mut self, attributes: Attributes, limit: u32) {
         if limit > 0 {
             self.small_read = limit;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a queue counts and measures.
+//! Counters and histograms of a queue.
 
 use hcablk_core::{
     report::stats::{
@@ -12,28 +12,27 @@ use hcablk_core::{
 };
 
 metrics! {
-    /// Written under the queue's send lock.
+    /// Counters written under the queue's send lock.
     pub(crate) struct Sent of Counter {
         /// Messages sent.
         sends,
-        /// Requests that went in another one's message.
+        /// Requests that shared another request's message.
         joined,
         /// Work requests posted, receives left out.
         work_requests,
-        /// Calls by which they were, each of which is a doorbell on an HCA.
+        /// Calls that posted them, each of which rings a doorbell of the HCA.
         doorbells,
         /// Memory regions registered.
         registrations,
-        /// Bytes in them, and sent with requests: what the HCA moves without
-        /// our processor.
+        /// Bytes in them, and sent with requests: moved by the HCA without our processor.
         rdma_bytes,
-        /// Writes whose data was sent with the request.
+        /// Inline writes.
         inline_writes,
-        /// Writes whose data was put into memory that the target has granted.
+        /// Writes whose data was put into the eager ring.
         eager_writes,
-        /// Writes that found no room there, and went another way or had to wait.
+        /// Writes that found no room in the ring, and were sent in another way or waited.
         eager_misses,
-        /// Requests whose answer need not interrupt.
+        /// Requests whose response need not interrupt.
         quiet,
         /// Requests that had to wait for a credit or a send queue slot.
         credit_waits,
@@ -41,7 +40,7 @@ metrics! {
 }
 
 metrics! {
-    /// Written by the queue's completion handler.
+    /// Counters written by the queue's completion handler.
     pub(crate) struct Done of Counter {
         /// Read requests ended.
         reads,
@@ -63,20 +62,20 @@ metrics! {
         written_bytes,
         /// Requests ended with an error.
         errors,
-        /// Requests that were not answered and were issued again.
+        /// Requests without a response that were issued again.
         retries,
-        /// Queue pairs that others came in place of, since a request was not answered in time.
+        /// Queue pairs that were replaced because of a request timeout.
         replaced_queues,
         /// Messages received.
         receives,
-        /// Small reads that the target answered by an immediate value.
+        /// Small reads whose response was an immediate value.
         immediates,
-        /// Keys that the target invalidated with its answer.
+        /// Keys that the target invalidated with its response.
         remote_invalidations,
         /// Keys invalidated by a work request of our own.
         local_invalidations,
-        /// Requests that were answered before what had been sent with them was out, or
-        /// whose key was still to be invalidated.
+        /// Requests whose response came before their send had completed, or whose key was still
+        /// valid then.
         send_waits,
         /// Bytes that a processor of this host copied: the data of small reads.
         copied_bytes,
@@ -100,50 +99,48 @@ impl Done {
 }
 
 metrics! {
-    /// Written under the lock of the admin queue pair, or by its completion handler.
+    /// Counters written under the lock of the admin queue pair, or by its completion handler.
     pub(crate) struct AdminCounts of Counter {
         /// Keep-alives sent.
         keep_alives,
-        /// Changes of the volume that the target has told.
+        /// Notices of changes of the volume.
         notices,
-        /// Times that the target has told of its portals: in each session first how they are, then
-        /// that they have changed.
+        /// Reports of the target's portals: in each session first the present ones, then changes.
         portal_notices,
     }
 }
 
 metrics! {
-    /// How answers were found. Not kept by the queue: made of what its
-    /// completion queue counts.
+    /// Wake-ups of a queue: how responses were found. Computed from the counts of its completion
+    /// queue.
     pub(crate) struct Wakeups of Counter {
         /// Completion events, which are interrupts.
         events,
-        /// Looks for answers by those who issue requests.
+        /// Polls by tasks that issue requests.
         reaps,
-        /// Looks for answers because no event had come for a while.
+        /// Polls because no event had come for a while.
         guards,
-        /// Messages that were looked for by who waits for them, without events.
+        /// Messages found by tasks that poll for them, without events.
         polled,
     }
 }
 
 metrics! {
-    /// How long requests were in each state, for those issued while that is
-    /// measured. Written by the queue's completion handler, when a request ends.
+    /// Durations of requests in each state, while measuring is enabled. Written by the queue's
+    /// completion handler, when a request ends.
     pub(crate) struct Times of Histogram {
-        /// From the block layer's making the request to its being sent: in the
-        /// scheduler, or for want of a credit.
+        /// From the creation of the request in the block layer to its sending: in the scheduler, or
+        /// waiting for a credit.
         queued,
-        /// From there to the target's answer.
+        /// From sending to the target's response.
         sent,
-        /// From the answer to the end: an invalidation of our own, a SEND that
-        /// had not completed, copying.
+        /// From the response to the end: an invalidation of our own, an uncompleted SEND, copying.
         ending,
     }
 }
 
-/// When a request changed its state; `sent` is 0, and the others say nothing, unless that is
-/// measured.
+/// When a request changed its state; `sent` is 0, and the others are meaningless, unless durations
+/// are measured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Marks {
     made: u64,
@@ -152,7 +149,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Records that a request which was made at `made` is sent now, if it is `measured`.
+    /// Records that a request created at `made` is sent now, if it is `measured`.
     #[inline]
     pub(crate) fn send(&mut self, measured: bool, made: u64) {
         if measured {
@@ -166,7 +163,7 @@ impl Marks {
         }
     }
 
-    /// Records that the answer has come.
+    /// Records the arrival of the response.
     #[inline]
     pub(crate) fn answer(&mut self) {
         if self.sent != 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a disk has acknowledged writes that no flush has covered: an account without a lock.
-//! Uses nothing but atomics: its tests run on the host.
+//! Tracks whether a disk has acknowledged writes that no flush has covered: an account without a
+//! lock. Uses nothing but atomics: its tests run on the host.
 //!
 //! The flushes of a disk, over all queues and paths, are numbered from 1 in the order in which they
 //! are sent. A write is *volatile* when it ends without FUA while the target may keep it in a
@@ -28,11 +28,11 @@ use hcablk_core::sync::atomic::{
     Relaxed, //
 };
 
-/// See the module.
+/// The account of unflushed writes; see the module.
 pub(crate) struct Unflushed {
     /// The number of the next flush, from 1.
     next: Atomic<u64>,
-    /// The same while writes are volatile, else 0.
+    /// The value of `next` while writes are volatile, else 0.
     counted_at: Atomic<u64>,
     /// The highest number at which a volatile write ended.
     acked: Atomic<u64>,
@@ -52,7 +52,7 @@ fn raise(number: &Atomic<u64>, from: u64, least: u64) {
 }
 
 impl Unflushed {
-    /// Makes the account of a disk without writes, none of which is volatile.
+    /// Creates the account of a disk without writes, whose writes are not volatile.
     pub(crate) const fn new() -> Self {
         Self {
             next: Atomic::new(1),
@@ -62,22 +62,23 @@ impl Unflushed {
         }
     }
 
-    /// Sets whether writes that end without FUA are volatile. What was counted stays until a flush
-    /// covers it. One caller at a time, and before the first volatile write can end.
+    /// Sets whether writes that end without FUA are volatile. Writes that were counted before
+    /// remain until a flush covers them. One caller at a time, and before the first volatile write
+    /// can end.
     pub(crate) fn count(&self, on: bool) {
         let is_on = self.counted_at.load(Relaxed) != 0;
         if !on {
             self.counted_at.store(0, Relaxed);
         } else if !is_on {
-            // Ordered before the load that follows: either that sees the number of a flush, or the
-            // flush sees this.
+            // Ordered before the load that follows: either that load sees the number of a flush, or
+            // the flush sees this store.
             self.counted_at.xchg(self.next.load(Relaxed), Full);
             // A flush may have been sent in between.
             raise(&self.counted_at, 1, self.next.load(Acquire));
         }
     }
 
-    /// Returns the number at which a write that ends now is to be reported; 0: it is not volatile.
+    /// Returns the number at which a write that ends now must be reported; 0: it is not volatile.
     /// Any context.
     #[inline(always)]
     pub(crate) fn now(&self) -> u64 {
@@ -108,9 +109,9 @@ impl Unflushed {
         self.acked.load(Acquire) > self.covered.load(Acquire)
     }
 
-    /// Forgets all writes that have ended. Any context.
+    /// Drops all writes that have ended. Any context.
     pub(crate) fn forget(&self) {
-        // Queues report their next write anew, since the number is another one.
+        // Queues report their next write again, since the number has changed.
         let number = self.begin_flush();
         self.flushed(number);
     }
@@ -120,7 +121,7 @@ impl Unflushed {
 mod tests {
     use super::*;
 
-    /// An account as a queue uses it.
+    /// A queue's use of the account.
     struct Queue<'a>(&'a Unflushed, u64);
 
     impl Queue<'_> {

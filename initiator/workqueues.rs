@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the work of paths is done.
+//! The workqueues of paths.
 //!
-//! Each path has two workqueues of its own, since its work may have to wait for long (for a drive,
-//! a target, an RDMA device). When memory is short, all work on a queue may have to be done by one
-//! thread, one after the other (its *rescuer*): on a queue for several paths what waits for one
-//! target would hold up the others. So the end of a session, which waits until another path has had
-//! it fenced, would hold up that other one's end, without which it asks in vain. A queue costs the
-//! memory of that thread, some 30 KiB. Keep-alives wait for nothing, so that there is one queue for
-//! all.
+//! Each path has two workqueues of its own, since its work may wait a long time for a drive, a
+//! target or an RDMA device. When memory is short, one thread (the *rescuer*) may have to do all
+//! work of a queue, item after item: on a queue for several paths, work that waits for one target
+//! would hold up the others. The end of a session waits until another path has had it fenced; on a
+//! shared queue it could hold up the end of that other path's session, without which the fence
+//! never succeeds. A queue costs the memory of that thread, some 30 KiB. Keep-alives wait for
+//! nothing, so one queue serves all paths.
 //!
 //! # Ownership
 //!
-//! A path and its sessions refer to its queues. The last of these may be dropped by work on them,
-//! where they cannot be destroyed, since that waits for the work. So they are destroyed by work on
-//! another queue, for which the module waits in the end ([`AllGone`]).
+//! A path and its sessions refer to its queues. Work on a queue may drop the last reference to it,
+//! but cannot destroy the queue, since destruction waits for the work. So another queue destroys
+//! them, and the module waits for that queue in the end ([`AllGone`]).
 
 use hcablk_core::{
     report::broken::keep,
@@ -41,16 +41,16 @@ use kernel::{
     },
 };
 
-/// What the paths' workqueues have in common.
+/// The shared part of the paths' workqueues.
 #[pin_data]
 pub(crate) struct AllQueues {
     keep_alive: Arc<WorkQueue>,
     events: Arc<WorkQueue>,
-    /// Destroys the queues of paths.
+    /// The queue that destroys the queues of paths.
     destroy: Arc<WorkQueue>,
-    /// How many paths ever had queues, with wrap: for their names.
+    /// Number of paths that have ever had queues, with wrap: for their names.
     made: Atomic<u32>,
-    /// How many have.
+    /// Number of paths that have queues now.
     count: Atomic<u32>,
     #[pin]
     changed: Event,
@@ -59,7 +59,7 @@ pub(crate) struct AllQueues {
 /// The workqueues of a path.
 #[pin_data]
 struct Queues {
-    /// Dropped first: attempts wait for what is done on the other one.
+    /// Dropped first: attempts wait for work on the other queue.
     reconnect: WorkQueue,
     teardown: WorkQueue,
     all: Arc<AllQueues>,
@@ -73,13 +73,13 @@ impl_has_work! {
 
 /// A path's workqueues.
 pub(crate) struct WorkQueues {
-    /// The only reference, until it is given to who destroys them.
+    /// The only reference, until the destroying queue gets it.
     queues: Option<Arc<Queues>>,
     all: Arc<AllQueues>,
 }
 
 impl AllQueues {
-    /// Makes what paths will have in common. Sleeps.
+    /// Creates the shared part of the paths' workqueues. Sleeps.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let keep_alive = Arc::new(WorkQueue::new(c"hcablk_keep_alive")?, GFP_KERNEL)?;
         let events = Arc::new(WorkQueue::new(c"hcablk_events")?, GFP_KERNEL)?;
@@ -102,8 +102,8 @@ impl AllQueues {
         &self.events
     }
 
-    /// Makes the workqueues of a path. Sleeps; makes threads, so that nobody may be waited for here
-    /// who reclaims memory. Fails with `ENOMEM`.
+    /// Creates the workqueues of a path. Sleeps; creates threads, so memory reclaim must not wait
+    /// for the caller. Fails with `ENOMEM`.
     pub(crate) fn of_path(self: &Arc<Self>) -> Result<Arc<WorkQueues>> {
         let number = self.made.fetch_add(1, Relaxed);
         let teardown = CString::try_from_fmt(fmt!("hcablk_end{number}"))?;
@@ -124,7 +124,7 @@ impl AllQueues {
             queues: Some(queues),
             all: self.clone(),
         };
-        // What cannot be kept is destroyed, and counted.
+        // On an error, the drop destroys the queues and counts them.
         Ok(Arc::new(queues, GFP_KERNEL)?)
     }
 }
@@ -135,17 +135,18 @@ impl WorkQueues {
         self.one(|queues| &queues.teardown)
     }
 
-    /// Connects again; waits for what is done on the other one.
+    /// Reconnects paths; waits for work on the other queue.
     pub(crate) fn reconnect(&self) -> &WorkQueue {
         self.one(|queues| &queues.reconnect)
     }
 
-    /// Sends keep-alives. Nothing waits there for anything, so that no target hears of them late.
+    /// Sends keep-alives. No work on it waits, so that no target gets a keep-alive late.
     pub(crate) fn keep_alive(&self) -> &Arc<WorkQueue> {
         &self.all.keep_alive
     }
 
-    /// Returns one of them; while this is dropped, when nobody asks, that of all paths.
+    /// Returns one of the path's workqueues; while this is being dropped and has none, returns the
+    /// queue of all paths.
     fn one(&self, which: impl FnOnce(&Queues) -> &WorkQueue) -> &WorkQueue {
         self.queues.as_deref().map_or(&self.all.destroy, which)
     }
@@ -153,12 +154,12 @@ impl WorkQueues {
 
 impl Drop for WorkQueues {
     fn drop(&mut self) {
-        // No reference stays here: whoever drops this may be on one of the queues.
+        // No reference remains here: this may be dropped by work on one of the queues.
         if let Some(queues) = self.queues.take() {
             if let Err(queues) = self.all.destroy.enqueue(queues) {
                 keep(
                     queues,
-                    "the workqueues of a path were to be destroyed already",
+                    "the workqueues of a path are being destroyed already",
                 );
             }
         }
@@ -176,14 +177,14 @@ impl WorkItem for Queues {
     }
 }
 
-/// A module's reference to them. Dropping it waits until the queues of all paths are gone, with all
-/// that their work referred to. Nobody makes paths any more.
+/// A module's reference to the paths' workqueues. Dropping it waits until the queues of all paths
+/// are destroyed, with everything that their work referred to. No new path may be created any more.
 pub(crate) struct AllGone(pub(crate) Arc<AllQueues>);
 
 impl Drop for AllGone {
     fn drop(&mut self) {
         while self.0.count.load(Acquire) != 0 {
-            // Whether it has changed or not: it is looked at again.
+            // The loop checks the count again whether the wait timed out or not.
             let _ = self.0.changed.wait_ms(1000);
             self.0.changed.reset();
         }

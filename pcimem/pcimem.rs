@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver that does nothing but lend a PCI device's memory to peers.
+//! A driver that lends a PCI device's memory to peers, and does nothing else.
 //!
 //! Any device with a large memory BAR and no better use for it can stand between
 //! drives and HCAs: an accelerator, an NVRAM card, an `ivshmem-plain` device of
 //! QEMU. The kernel's p2pmem users find it from then on (`p2pmem` in its sysfs
 //! directory), the target of hcablk among them.
 //!
-//! It takes no device by itself, since it cannot know what else one is for. Each
-//! is given to it by name:
+//! It binds to no device by itself, since it cannot know the purpose of a device. The administrator
+//! binds each device by name:
 //!
 //! ```text
 //! echo hcablk_pcimem > /sys/bus/pci/devices/0000:03:00.0/driver_override
@@ -22,7 +22,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Not a device that there is: identifiers have 16 bits. The table wants an entry.
+/// Matches no existing device: identifiers have 16 bits. The table must have an entry.
 const NOTHING: pci::DeviceId = pci::DeviceId::from_id(pci::Vendor::REDHAT, 0xffff_0000);
 
 #[cfg(hcablk_kernel_7_3)]

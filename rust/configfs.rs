@@ -17,12 +17,11 @@
 //! - `rmdir` of a directory that has no pin and no children made by `mkdir`
 //!   (in itself or in its default groups) ends attribute access, then calls
 //!   [`Node::removed`], under the subsystem's mutex.
-//! - The module is pinned as long as there are directories made by `mkdir`, or
-//!   open attributes.
+//! - The module is pinned while there are directories made by `mkdir`, or open attributes.
 //!
 //! # Unsupported
 //!
-//! Links, binary attributes, items that are no groups.
+//! Links, binary attributes, items that are not groups.
 //!
 //! C headers: [`include/linux/configfs.h`](srctree/include/linux/configfs.h),
 //! [`fs/configfs/dir.c`](srctree/fs/configfs/dir.c).
@@ -70,7 +69,7 @@ pub struct Attribute<T> {
     store: Option<Store<T>>,
     /// Only root can read it.
     is_private: bool,
-    /// What is written is overwritten where configfs keeps it.
+    /// The written text is overwritten in configfs's buffer.
     is_secret: bool,
 }
 
@@ -108,8 +107,8 @@ impl<T> Attribute<T> {
         }
     }
 
-    /// Makes a file that can be written by root and read by nobody. What was written is overwritten
-    /// where configfs keeps it.
+    /// Creates a file that root can write and nobody can read. The written text is overwritten in
+    /// configfs's buffer.
     pub const fn secret(name: &'static CStr, store: Store<T>) -> Self {
         Self {
             name,
@@ -140,7 +139,7 @@ pub trait Node: Sized + Send + Sync + 'static {
     /// Its files, at most [`MAX_ATTRIBUTES`].
     const ATTRIBUTES: &'static [Attribute<Self>];
 
-    /// What `mkdir` in it makes; [`NoChild`] if that is not allowed.
+    /// The type of the children that `mkdir` creates; [`NoChild`] if `mkdir` is not allowed.
     type Child: Node;
 
     /// Handles `mkdir` of `name`. May sleep, but holds up all other `mkdir` and `rmdir` of the
@@ -180,7 +179,7 @@ pub struct Directory<'a> {
 }
 
 impl Directory<'_> {
-    /// Makes `rmdir` fail with `EBUSY` as long as the pin lives.
+    /// Makes `rmdir` fail with `EBUSY` until the pin is dropped.
     ///
     /// Errors: `ENOENT` (`rmdir` has begun), `EINVAL` (a default group or the
     /// root, which cannot be removed anyhow).
@@ -224,12 +223,12 @@ impl Drop for DirectoryPin {
 
 /// A directory directly under `/sys/kernel/config`, removed when dropped.
 ///
-/// It is the module's to drop, when it is unloaded: as long as there are
-/// directories made by `mkdir` below, the module cannot be.
+/// The module drops it when it is unloaded: it cannot be unloaded while there are directories made
+/// by `mkdir` below.
 ///
 /// # Invariants
 ///
-/// The pointer is to the begin of a registered root directory of ours.
+/// The pointer is to the start of a registered root directory of ours.
 pub struct Subsystem(NonNull<bindings::configfs_subsystem>);
 
 // SAFETY: The subsystem is only passed to C functions that lock.

@@ -4,7 +4,7 @@
 //!
 //! - [`array_vec`]: a short vector on the stack.
 //! - [`fifo`]: a queue.
-//! - [`slots`]: a table for what the hardware works on.
+//! - [`slots`]: a table for objects that the hardware works on.
 
 pub mod array_vec;
 pub mod fifo;

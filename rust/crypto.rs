@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's crypto library, for what [`auth`](crate::proto::auth) makes of it.
+//! The kernel's crypto library, for the functions of [`auth`](crate::proto::auth).
 //!
-//! X25519 is a module of its own in most kernels and left out of some: then proofs do without it,
-//! as they say.
+//! X25519 is a separate module in most kernels and absent in some: then proofs work without it, and
+//! say so.
 //!
 //! C headers: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h),
 //! [`include/crypto/curve25519.h`](srctree/include/crypto/curve25519.h).

@@ -3,8 +3,8 @@
 //! Decisions and accounts that use nothing but `core`: their tests run on the host, and programs
 //! in user space share them.
 //!
-//! - [`change_turns`]: whose change of a drive's reservations is made, and whose is next.
-//! - [`fair_share`]: who may borrow how many shared buffers.
+//! - [`change_turns`]: the order in which hosts change a drive's reservations.
+//! - [`fair_share`]: how many shared buffers each queue pair may borrow.
 //! - [`mq`]: the Multi-Queue replacement algorithm, which lines a cache keeps.
 //! - [`reservation`]: the persistent reservations of a drive.
 //! - [`session_state`]: the states of a session, the same on both sides.

@@ -4,9 +4,9 @@
 //! host RAM.
 //!
 //! - [`address`]: the name of a PCI device.
-//! - [`provider`]: a device that lends its memory, and who can reach it.
+//! - [`provider`]: a device that lends its memory, and the devices that can reach it.
 //! - [`memory`]: a piece of that memory, for drives, HCAs and copies.
-//! - [`lease`]: who has how much of it, and how it is called back.
+//! - [`lease`]: leases of that memory, and their recall.
 //! - [`publish`]: making a device's memory available, for drivers.
 //!
 //! C header: [`include/linux/pci-p2pdma.h`](srctree/include/linux/pci-p2pdma.h); see also

@@ -2,16 +2,16 @@
 
 //! The wire protocol, versions 2 and 3. `docs/reference/protocol.md` is the specification.
 //!
-//! This module uses nothing but `core`: the same code runs in the modules and
-//! in the unit tests on the host. Decoding is total: a decoder either returns
-//! a value all of whose fields were checked, or says what was wrong.
+//! This module uses nothing but `core`: the same code runs in the modules and in the unit tests on
+//! the host. Decoding is total: a decoder returns either a value all of whose fields were checked,
+//! or the error.
 //!
-//! - [`auth`]: how both sides prove who they are.
-//! - [`connect`]: what travels in the connection manager's private data.
-//! - [`discovery`]: what a host asks before it connects.
-//! - [`message`]: what travels in SENDs once connected.
+//! - [`auth`]: mutual authentication.
+//! - [`connect`]: the contents of the connection manager's private data.
+//! - [`discovery`]: questions of a host before it connects.
+//! - [`message`]: the contents of SENDs once connected.
 //! - [`name`]: host ids and volume names.
-//! - [`credits`]: who may send when.
+//! - [`credits`]: when each side may send.
 //! - [`eager_ring`]: memory of the target for the data of writes.
 
 pub mod auth;
@@ -27,7 +27,7 @@ mod wire;
 pub const VERSION_MIN: u8 = 2;
 /// Highest protocol version that this implementation speaks.
 pub const VERSION_MAX: u8 = 3;
-/// The version in which a session is of one volume, which its connection requests name.
+/// The version in which a session belongs to one volume, which its connection requests name.
 pub const VERSION_OF_VOLUME: u8 = 2;
 /// The version in which volumes are attached to a session by its admin queue pair.
 pub const VERSION_OF_HOST: u8 = 3;
@@ -39,7 +39,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"HCAB");
 pub const DEPTH_MIN: u16 = 1;
 /// See [`DEPTH_MIN`].
 pub const DEPTH_MAX: u16 = 1024;
-/// Most queue pairs that one session may have, beside its admin queue pair.
+/// Most queue pairs of a session, besides its admin queue pair.
 pub const QUEUES_MAX: u8 = 127;
 /// The number of the admin queue pair in its connection request.
 pub const ADMIN_QUEUE: u8 = 0xff;

@@ -28,15 +28,13 @@
 //! MemoryRegion, DmaBuffer ───────────────────┘
 //! ```
 //!
-//! An arrow is a counted reference, so a queue pair cannot outlive its
-//! completion queue, and nothing outlives the protection domain. The chain ends
-//! at a connection identifier because it is what keeps the device: when a
-//! device is removed, the connection manager waits until the last identifier
-//! on it is gone. Completions and connection events go to handlers that are
-//! referenced back from the queue and the identifier;
-//! [`CompletionQueue::stop`](cq::CompletionQueue::stop) and
-//! [`Id::detach`](cm::Id::detach) cut those references, and whoever tears down
-//! a queue pair calls both.
+//! An arrow is a counted reference, so a queue pair cannot outlive its completion queue, and
+//! nothing outlives the protection domain. The chain ends at a connection identifier because that
+//! keeps the device: when a device is removed, the connection manager waits until the last
+//! identifier on it is gone. Completions and connection events go to handlers that are referenced
+//! back from the queue and the identifier; [`CompletionQueue::stop`](cq::CompletionQueue::stop) and
+//! [`Id::detach`](cm::Id::detach) cut those references, and the teardown of a queue pair calls
+//! both.
 //!
 //! Everything here is made and dropped in process context; dropping sleeps.
 //! Posting and completing work in any context.

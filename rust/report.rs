@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the modules report of themselves.
+//! Counters, histograms, messages and tracepoints of the modules.
 //!
 //! - [`stats`]: counters that cost one addition each.
 //! - [`times`]: how long requests take, as histograms.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From a request's physical memory to something that the peer can reach: the
-//! request's segments as they are, mapped for the HCA and registered for this
-//! request and its direction. No byte of data is touched.
+//! Makes a request's physical memory accessible to the peer: the request's own segments, mapped for
+//! the HCA and registered for this request and its direction. No byte of data is touched.
 //!
 //! ```text
 //!  Empty ──map()──► Mapped ──register()──► Registered ──┬─ invalidated_by_peer() ─┬─► Mapped
@@ -10,8 +9,8 @@
 //!    └───release()────┘                                    invalidated() ─────────┘
 //! ```
 //!
-//! [`SegmentList::release`] is refused while the peer may have access. Until it succeeded
-//! the request is [`Held`]: it cannot be ended.
+//! [`SegmentList::release`] is refused while the peer may have access. Until it succeeds the
+//! request is [`Held`]: it cannot be ended.
 
 use crate::{
     bindings,
@@ -136,8 +135,7 @@ impl SegmentList {
         Ok(())
     }
 
-    /// Puts the mapped segments into `sges`, and returns how many they are;
-    /// `None`: there is no room.
+    /// Puts the mapped segments into `sges`, and returns their number; `None`: there is no room.
     #[inline]
     pub fn sges(&mut self, sges: &mut [Sge]) -> Option<usize> {
         let mapped = self.mapped as usize;
@@ -165,8 +163,8 @@ impl SegmentList {
         Some(Sge::mapped(address, length, self.pd.lkey()))
     }
 
-    /// Puts mapped segments from the one numbered `first` on into `sges`, as many as there
-    /// is room for; how many they are, and how many bytes.
+    /// Puts mapped segments from number `first` on into `sges`, as many as there is room for;
+    /// returns their number and their bytes.
     #[inline]
     pub fn part(&mut self, first: usize, sges: &mut [Sge]) -> (usize, u32) {
         let lkey = self.pd.lkey();
@@ -223,16 +221,15 @@ impl SegmentList {
         }
     }
 
-    /// Takes the peer's access away for good, with the region: when the
-    /// connection is lost, whatever became of its queue pair. The list cannot
-    /// be used again. Process context, sleeps.
+    /// Ends the peer's access for good, by destroying the region: after the connection was lost, in
+    /// any state of its queue pair. The list cannot be used again. Process context, sleeps.
     ///
-    /// If the device refuses, the peer may have access as before: then
-    /// [`Self::release`] goes on to fail, and the request must never be ended.
+    /// If the device refuses, the peer may have access as before: then [`Self::release`] keeps
+    /// failing, and the request must never be ended.
     pub fn revoke(&mut self) {
         let refused = self.region.take().map(MemoryRegion::revoke);
         if let Some(Err(region)) = refused {
-            // Else it reaches nothing, and dropping it says what there is to say.
+            // Otherwise the region allows no access, and its drop logs any failure.
             self.region = Some(region).filter(MemoryRegion::is_registered);
         }
     }
@@ -250,13 +247,13 @@ impl SegmentList {
         self.mapped
     }
 
-    /// Gives the memory back to the request, `EBUSY` while the peer may reach it.
+    /// Releases the memory to the request. Fails with `EBUSY` while the peer may reach it.
     #[inline]
     pub fn release(&mut self) -> Result {
         if self.is_registered() {
             return Err(EBUSY);
         }
-        // What was mapped and never registered is to be mapped again.
+        // A region that was mapped and never registered must be mapped again.
         if let Some(region) = &mut self.region {
             region.invalidated();
         }
@@ -287,8 +284,8 @@ impl SegmentList {
 
 impl Drop for SegmentList {
     fn drop(&mut self) {
-        // The peer's access ends before the mapping does: other queue pairs of the
-        // protection domain may outlive this list, and reach it by the same key.
+        // The peer's access ends before the mapping does: other queue pairs of the protection
+        // domain may outlive this list, and reach it with the same key.
         self.revoke();
         if self.is_registered() {
             // The request is never ended.

@@ -115,7 +115,7 @@ macro_rules! new_irq_lock {
 }
 pub use new_irq_lock;
 
-/// Something that happens once, or once in each round, and can be waited for.
+/// An event that happens once, or once in each round, and can be waited for.
 ///
 /// Wraps `struct completion`.
 #[pin_data]
@@ -147,7 +147,7 @@ impl Event {
     }
 
     /// Resets the event: it has not happened. A thread that has not yet returned from its wait may
-    /// go on waiting. Any context.
+    /// continue to wait. Any context.
     pub fn reset(&self) {
         // SAFETY: `inner` is an initialised completion.
         unsafe { bindings::hcablk_c_reinit_completion(self.inner.get()) };
@@ -186,9 +186,9 @@ impl Event {
     }
 }
 
-/// A workqueue of one module's. Dropping it waits for the work queued on it, so
-/// that work must not be the one that drops it. Of a queue that has several references
-/// the module keeps one in a [`Drained`].
+/// A workqueue of one module. Dropping it waits for the work queued on it, so that work must not be
+/// the one that drops it. If there are several references to a queue, the module keeps one in a
+/// [`Drained`].
 pub struct WorkQueue(NonNull<bindings::workqueue_struct>);
 
 // SAFETY: Workqueues may be used from any thread.
@@ -202,9 +202,9 @@ impl WorkQueue {
         Self::with(name, bindings::wq_flags_WQ_UNBOUND, 0)
     }
 
-    /// Makes a workqueue as [`Self::new`] does, of whose work no more than `most`, at least 1, runs
-    /// at the same time: on each NUMA node its part of `most`, by its processors. What is beyond
-    /// that waits.
+    /// Creates a workqueue as [`Self::new`] does, which runs at most `most` items (at least 1) at
+    /// the same time: on each NUMA node its part of `most`, by its number of processors. Other
+    /// items wait.
     pub fn bounded(name: &CStr, most: u16) -> Result<Self> {
         Self::with(name, bindings::wq_flags_WQ_UNBOUND, most.into())
     }
@@ -233,7 +233,7 @@ impl WorkQueue {
         self.0.as_ptr()
     }
 
-    /// Waits until nothing is queued, also not what queued work queues. May sleep.
+    /// Waits until nothing is queued, including work that queued work queues. May sleep.
     pub fn drain(&self) {
         // SAFETY: The queue is alive as long as `self`.
         unsafe { bindings::drain_workqueue(self.0.as_ptr()) };
@@ -280,16 +280,16 @@ pub fn synchronize_completions() {
     unsafe { bindings::synchronize_rcu_expedited() };
 }
 
-/// What a [`Periodic`] task does.
+/// The work of a [`Periodic`] task.
 pub trait Tick: Send + Sync + 'static {
-    /// Does one round. Process context; may sleep. Runs [without I/O](without_io).
+    /// Runs a round. Process context; may sleep. Runs [without I/O](without_io).
     fn tick(&self);
 }
 
 /// A task that runs every so often until it is stopped.
 ///
-/// It holds a reference to the object that it works for; whoever keeps the
-/// [`Running`] inside that object must take it out again to end the cycle.
+/// It holds a reference to the object that it works for; an object that owns its [`Running`] must
+/// take it out again to end the cycle.
 #[pin_data(PinnedDrop)]
 pub struct Periodic<T: Tick> {
     #[pin]

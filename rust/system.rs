@@ -17,9 +17,8 @@ pub fn online_cpus() -> u32 {
     unsafe { bindings::hcablk_c_num_online_cpus() }
 }
 
-/// Returns how far the NUMA node `node` is from the processor that this runs on, as the firmware's
-/// table has it; a negative one, which nobody knows, is as near as the processor's own. Any
-/// context.
+/// Returns the distance between the NUMA node `node` and the current processor, from the firmware's
+/// table; a negative (unknown) node counts as the processor's own. Any context.
 ///
 /// C: `node_distance()`.
 pub fn numa_distance(node: i32) -> u32 {
@@ -42,28 +41,27 @@ pub fn random_u64() -> u64 {
     unsafe { bindings::hcablk_c_get_random_u64() }.max(1)
 }
 
-/// Kinds of lines that a peer can cause as often as it likes; none takes the room of another.
+/// Kinds of lines that a peer can cause without limit; each has its own limit.
 #[derive(Clone, Copy, Debug)]
 pub enum Lines {
     /// A connection was refused.
     Refusals,
     /// A session ends because something is wrong.
     Faults,
-    /// A session, or a queue pair of it, begins.
+    /// The start of a session, or of one of its queue pairs.
     Begins,
     /// A session ends in the usual way.
     Ends,
     /// Nothing is left of a session.
     Gone,
-    /// What memory a session that begins has got: smaller requests than it asked for, no peer
-    /// memory.
+    /// The memory that a new session has got: smaller requests than requested, no peer memory.
     Sizes,
     /// A change of reservations was refused.
     Reservations,
 }
 
-/// Returns whether one more line of `kind` may be printed: ten in five seconds. Says itself how
-/// many were left out. Any context.
+/// Returns whether another line of `kind` may be printed: ten in five seconds. Logs the number of
+/// omitted lines. Any context.
 ///
 /// C: `__ratelimit()`.
 pub fn may_print(kind: Lines) -> bool {
@@ -71,7 +69,7 @@ pub fn may_print(kind: Lines) -> bool {
     unsafe { bindings::hcablk_c_may_print(kind as u32) }
 }
 
-/// Returns a number that identifies the current thread as long as it lives; 0 in an interrupt or
+/// Returns a number that identifies the current thread during its life; 0 in an interrupt or
 /// softirq. Any context.
 ///
 /// C: `current`, `in_task()`.
@@ -81,8 +79,8 @@ pub fn this_thread() -> usize {
     unsafe { bindings::hcablk_c_this_thread() }
 }
 
-/// Returns the nanoseconds since the machine was started, suspended time left out: the clock that
-/// the block layer's requests are stamped by. Any context.
+/// Returns the nanoseconds since the machine was started, without suspended time: the clock of the
+/// block layer's request time stamps. Any context.
 ///
 /// C: `ktime_get()`.
 #[inline]

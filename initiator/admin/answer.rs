@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the target says by an admin queue pair. Softirq context, one call at a time.
+//! Handles messages of the target on an admin queue pair. Softirq context, one call at a time.
 
 use super::{
     kind,
@@ -81,8 +81,8 @@ impl Handler for Admin {
             } else if self.state.lock().life() == Life::Live {
                 self.fail(Failure::Flushed);
             }
-            // While connecting, a refusal flushes the receives before its event comes, and that
-            // says why.
+            // While connecting, a refusal flushes the receives before the event that carries its
+            // reason arrives.
             return;
         }
         match work.kind {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Questions to the target: to let nothing of another path's session reach the volume any more;
-//! and, when it has ended the export, whether all that it acknowledged is durable.
+//! Requests to fence another path's session at the target, and, when the target has ended the
+//! export, requests for the durability of acknowledged writes.
 //!
-//! The target answers at once: that it is so, or that the drive has not finished what it had begun,
-//! and whoever asks does so again. There is one question at a time.
+//! The target responds at once: with yes, or with the information that the drive has not finished;
+//! the caller then asks again. There is one request at a time.
 
 use super::{
     state::{
@@ -20,18 +20,18 @@ use crate::failure::{
 };
 use hcablk_core::proto::message::AdminOp;
 
-/// Milliseconds until an answer is not waited for any more.
+/// The time limit of a response, in milliseconds.
 const ANSWER_MS: u32 = 2000;
 
 impl Admin {
-    /// Asks the target to fence this disk's session on a path up to an epoch; returns whether
-    /// nothing of it can reach the volume any more. Sleeps until the answer, [`ANSWER_MS`] at most.
-    /// Fails when nothing is sent any more, there is no answer in time, or the target refuses.
+    /// Asks the target to fence this disk's session on a path up to an epoch; returns whether no
+    /// request of it can reach the volume any more. Sleeps until the response, [`ANSWER_MS`] at
+    /// most. Fails when the queue pair is stopped, the response is late, or the target refuses.
     pub(crate) fn ask_fence(&self, (path, epoch): Fenced) -> Result<bool, Failure> {
         self.ask(AdminOp::Fence { path, epoch })
     }
 
-    /// Asks the target, which ends the export, whether all that it acknowledged is durable;
+    /// Asks the target, which ends the export, whether all acknowledged writes are durable;
     /// `false`: not yet. As [`Self::ask_fence`].
     pub(crate) fn ask_durable(&self) -> Result<bool, Failure> {
         self.ask(AdminOp::Durable)
@@ -49,7 +49,7 @@ impl Admin {
                 Err(NotAsked::Busy) => return Ok(false),
                 Err(NotAsked::NotLive) => return Err(Failure::Disconnected),
                 Err(NotAsked::Pending) => {
-                    // That is waited for first.
+                    // Wait for the outstanding response first.
                     drop(state);
                     return match self.fence_answered.wait_ms(ANSWER_MS) {
                         Ok(()) if self.is_live() => Ok(false),

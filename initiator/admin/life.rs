@@ -8,22 +8,22 @@
 //!      └──────stop()──► Abandoned
 //! ```
 
-/// See the module.
+/// The state of an admin queue pair; see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Life {
-    /// Who answers has not proven to be the target.
+    /// The peer has not proven to be the target.
     Connecting,
     /// The session is live.
     Live,
-    /// It was live.
+    /// The session was live.
     Stopped,
-    /// It was given up before it was live. Until it is drained, messages still come of whoever
-    /// answered.
+    /// The queue pair was abandoned before the session was live. Until it is drained, it still
+    /// receives messages of a peer that may not be the target.
     Abandoned,
 }
 
 impl Life {
-    /// Returns the state after the end.
+    /// Returns the state after stopping.
     pub(super) fn stopped(self) -> Self {
         match self {
             Self::Connecting | Self::Abandoned => Self::Abandoned,
@@ -31,8 +31,8 @@ impl Life {
         }
     }
 
-    /// Returns whether it is the target that has sent what comes; else it may be anyone, and a disk
-    /// is not given up for it.
+    /// Returns whether messages certainly come from the target; otherwise they may be anyone's, and
+    /// must not cost the disk its path for good.
     pub(super) fn is_of_target(self) -> bool {
         match self {
             Self::Live | Self::Stopped => true,
@@ -45,14 +45,14 @@ impl Life {
 mod tests {
     use super::Life;
 
-    /// The probe of a handshake is stopped while it is connecting; on iWARP messages may come until
-    /// it is drained.
+    /// A handshake's probe is stopped while connecting; on iWARP it receives messages until it is
+    /// drained.
     #[test]
     fn a_message_before_it_was_live_is_nobodys_in_particular_also_after_the_end() {
         assert!(!Life::Connecting.is_of_target());
         let abandoned = Life::Connecting.stopped();
         assert!(!abandoned.is_of_target());
-        // It is stopped by each who tears down.
+        // Stopping is repeated by each part of the teardown.
         assert!(!abandoned.stopped().is_of_target());
         assert!(Life::Live.is_of_target());
         assert!(Life::Live.stopped().stopped().is_of_target());

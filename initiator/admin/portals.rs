@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The request by which the target tells that it has begun or ceased to listen somewhere.
+//! The request for changes of the addresses on which the target listens.
 //!
-//! It goes out in rounds of the timer only: of a target that tells changes without end one is heard
-//! in each round, and no other request has to wait for that.
+//! It goes out only in rounds of the timer: even if the portals change continuously, the target can
+//! respond only once in each round, and no other request has to wait for that.
 
 use super::{
     Admin,
@@ -18,14 +18,14 @@ impl Admin {
         self.post(state, request)
     }
 
-    /// Returns the generation of the portals that the target has told, if user space was not told
-    /// yet. Any context.
+    /// Returns the generation of the reported portals, if user space was not notified of it yet.
+    /// Any context.
     pub(crate) fn portals_news(&self) -> Option<u32> {
         self.state.lock().portals_news()
     }
 
-    /// Records that user space was told of what [`Self::portals_news`] returned: the next round
-    /// asks on. Any context.
+    /// Records that user space was notified of the generation that [`Self::portals_news`] returned:
+    /// the next round sends a new request. Any context.
     pub(crate) fn portals_followed(&self) {
         self.state.lock().portals_followed();
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Questions to the target about the drive's reservations, and changes of these.
+//! Requests to read or change the drive's reservations.
 //!
-//! There is one at a time. Who gets no answer asks again, by this session or another one: the
-//! target knows a change that it has made by its sequence number.
+//! There is one at a time. A caller without a response repeats the request, on this or
+//! another session: the target recognises a change that it has made by its sequence number.
 
 use super::{
     state::{
@@ -19,13 +19,13 @@ use crate::failure::{
 };
 use hcablk_core::proto::message::AdminOp;
 
-/// Milliseconds until an answer is not waited for any more: the target writes a file before.
+/// The time limit of a response, in milliseconds: the target writes a file first.
 const ANSWER_MS: u32 = 10_000;
 
 impl Admin {
-    /// Asks the target, and returns its answer. Sleeps until that, [`ANSWER_MS`] at most. Fails
-    /// when nothing is sent any more, and when there is no answer in time: then it may be answered
-    /// or not.
+    /// Sends the request, and returns the target's response. Sleeps until then, [`ANSWER_MS`] at
+    /// most. Fails when the queue pair is stopped, and when the response is late: the target may
+    /// then have handled the request or not.
     pub(crate) fn ask_reservation(&self, question: AdminOp) -> Result<Answer, Failure> {
         let _alone = self.reserver.lock();
         let posted = {
@@ -36,7 +36,7 @@ impl Admin {
                     self.post(&mut state, Some(request))
                 }
                 Err(NotAsked::NotLive) => return Err(Failure::Disconnected),
-                // An answer for which nobody waits any more would be taken for that to this one.
+                // A late response to an earlier request would be taken for the one to this request.
                 Err(NotAsked::Pending | NotAsked::Busy) => {
                     return Err(Failure::Timeout(Step::Answer))
                 }

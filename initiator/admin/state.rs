@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an admin queue pair has in flight, what is due, and what follows from each answer: a pure
-//! state machine. Uses nothing but `core` and the wire format: its tests run on the host, and the
-//! client in user space shares it.
+//! The state of an admin queue pair: requests in flight, requests that are due, and the effect of
+//! each response. A pure state machine. Uses nothing but `core` and the wire format: its tests run
+//! on the host, and the client in user space shares it.
 //!
-//! Of each kind of request one is in flight. The tag is its [kind](tag), the generation counts the
-//! requests of that kind. A function that returns a request has recorded it as sent: the caller
+//! There is one request of each kind in flight. The tag is its [kind](tag), the generation counts
+//! the requests of that kind. A function that returns a request has recorded it as sent: the caller
 //! posts it, or ends the session.
 
 use super::life::Life;
@@ -24,48 +24,48 @@ use hcablk_core::proto::message::{
 /// The tags of requests, and the numbers of their buffers: each kind has one.
 pub(super) mod tag {
     pub(in super::super) const KEEP_ALIVE: u16 = 0;
-    /// Also of the question whether all is durable, which comes when nothing is fenced by this any
+    /// Also the tag of durability requests, which are sent when this path fences no others any
     /// more.
     pub(in super::super) const FENCE: u16 = 1;
     pub(in super::super) const WATCH: u16 = 2;
     pub(in super::super) const RESERVE: u16 = 3;
     pub(in super::super) const PORTALS: u16 = 4;
-    /// How many there are.
+    /// The number of kinds.
     pub(in super::super) const KINDS: usize = 5;
 }
 
-/// Sends whose completions are outstanding, at most: they may be reported later than the answers
-/// come.
+/// The most sends whose completions are outstanding: they may be reported later than the responses
+/// arrive.
 pub(super) const SENDS: u32 = 16;
 
-/// Changes that may come between two rounds of the timer. The next watch waits for that then, so
-/// that a target that tells changes without end does not keep this host busy.
+/// The most notices between two rounds of the timer. The next watch then waits for the round, so
+/// that a target with continuous changes does not keep this host busy.
 const NOTICES: u32 = 4;
 
-/// Milliseconds between two rounds of the timer, at most.
+/// The most milliseconds between two rounds of the timer.
 const PERIOD_MS: u32 = 1000;
 
 const UNASKED: &str = "it answered what was not asked";
 pub(super) const NONSENSE: &str = "a message cannot be understood";
 const NO_CHANGE: &str = "it told a change that is none";
 
-/// Returns the milliseconds between two rounds of the timer: a quarter of `tmo_s` seconds, if that
-/// is not too rare.
+/// Returns the milliseconds between two rounds of the timer: a quarter of `tmo_s` seconds,
+/// [`PERIOD_MS`] at most.
 pub(super) fn period_ms(tmo_s: u16) -> u32 {
     (u32::from(tmo_s) * 250).min(PERIOD_MS)
 }
 
-/// What the target has told of the volume by its admin queue pair.
+/// The target's report of the volume on its admin queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct News {
     pub(crate) state: VolumeState,
-    /// Its limits, and the generation of both: `None` if the target does not tell them, or has not
-    /// yet.
+    /// Its limits, and the generation of both: `None` if the target does not report them, or has
+    /// not yet.
     pub(crate) limits: Option<(u32, VolumeLimits)>,
 }
 
 impl News {
-    /// Returns whether `now` is nothing new.
+    /// Returns whether `now` equals this report.
     fn tells(&self, now: &Self) -> bool {
         match (self.limits, now.limits) {
             (Some((known, _)), Some((generation, _))) => known == generation,
@@ -75,14 +75,14 @@ impl News {
     }
 }
 
-/// The request by which the target tells what changes.
+/// The watch: a request to which the target responds when the volume changes.
 ///
 /// ```text
 ///             SEND                     answer                    the disk follows
 ///  Due(known) ────► Watching(known) ───────────► Told(changed) ───────────────────► Due(changed)
 /// ```
 ///
-/// A target that tells limits answers the first one at once.
+/// A target that reports limits responds to the first watch at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
     Due(News),
@@ -90,26 +90,26 @@ enum Watch {
     Told(News),
 }
 
-/// How the volume is watched.
+/// The subjects of the watch.
 #[derive(Clone, Copy)]
 pub(crate) struct Watching {
-    /// What the target's reply has said.
+    /// The volume's state in the target's reply.
     pub(crate) known: VolumeState,
     /// The disk sends flushes.
     pub(crate) flushes: bool,
-    /// The target tells limits.
+    /// The target reports limits.
     pub(crate) limits: bool,
-    /// It tells of its portals.
+    /// The target reports its portals.
     pub(crate) portals: bool,
 }
 
-/// A keep-alive. Its times are counted in rounds of the timer: what passes while nothing runs here
-/// (the host is suspended) is not the target's silence.
+/// The state of keep-alives. Their times are counted in rounds of the timer: time in which nothing
+/// runs here (the host is suspended) is not the target's silence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeepAlive {
-    /// The last one was sent so long ago, and was answered.
+    /// The last keep-alive was sent `ms` milliseconds ago, and has its response.
     Answered { ms: u32 },
-    /// It was sent so long ago, and is not answered.
+    /// A keep-alive was sent `ms` milliseconds ago, and has no response.
     Asked { ms: u32 },
 }
 
@@ -120,7 +120,7 @@ impl KeepAlive {
         }
     }
 
-    /// Returns it after `ms` milliseconds more.
+    /// Returns the state `more` milliseconds later.
     fn after(self, more: u32) -> Self {
         let ms = self.ms().saturating_add(more);
         match self {
@@ -129,7 +129,7 @@ impl KeepAlive {
         }
     }
 
-    /// Returns it when its answer has come; `None`: it was not asked for.
+    /// Returns the state after a response; `None`: no keep-alive was outstanding.
     fn answered(self) -> Option<Self> {
         match self {
             Self::Asked { ms } => Some(Self::Answered { ms }),
@@ -138,7 +138,7 @@ impl KeepAlive {
     }
 }
 
-/// A question whose answer is yes or no: of a fence, or of what is durable.
+/// A request for a fence or for durability, whose response is yes or no.
 ///
 /// ```text
 ///             SEND              answer
@@ -148,14 +148,14 @@ impl KeepAlive {
 pub(super) enum Fence {
     Nothing,
     Asked,
-    /// Whether it is so; `None`: the target refuses to say.
+    /// The response; `None`: the target refuses to say.
     Answered(Option<bool>),
 }
 
-/// How a question about reservations ended, and what was told if it was one for something.
+/// The response to a reservation request, with the state of the reservations if it asked for that.
 pub(crate) type Answer = (Status, Option<ReservationInfo>);
 
-/// A question about reservations, as [`Fence`].
+/// The state of a reservation request, as [`Fence`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reserving {
     Nothing,
@@ -163,7 +163,7 @@ pub(super) enum Reserving {
     Answered(Answer),
 }
 
-/// The request by which the target tells that it has begun or ceased to listen somewhere.
+/// The request for changes of the addresses on which the target listens.
 ///
 /// ```text
 ///             SEND                       answer                 user space was told
@@ -171,7 +171,7 @@ pub(super) enum Reserving {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Portals {
-    /// The target does not tell.
+    /// The target does not report its portals.
     NotTold,
     Due(u32),
     Asked(u32),
@@ -179,7 +179,8 @@ enum Portals {
 }
 
 impl Portals {
-    /// Returns it when the target has told the generation `now`. Fails with what the target broke.
+    /// Returns the state after a response with generation `now`. Fails with the rule that the
+    /// target broke.
     fn answered(self, now: Option<u32>) -> Result<Self, &'static str> {
         match (self, now) {
             (Self::Asked(known), Some(now)) if known == now => Err(NO_CHANGE),
@@ -189,32 +190,32 @@ impl Portals {
     }
 }
 
-/// What follows from an answer.
+/// The action that a response requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
-    /// The session knows what the volume is.
+    /// Continue the start of the session: the state of the volume is known.
     Begin,
-    /// The disk is to follow the volume.
+    /// Make the disk follow the volume.
     Follow,
-    /// User space is to be told of the portals.
+    /// Notify user space of the portals.
     Tell,
-    /// The export ends.
+    /// End the session: the export ends.
     End,
 }
 
-/// Why a question is not sent.
+/// Why a request is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAsked {
-    /// No slot of the send queue is free, which passes.
+    /// No slot of the send queue is free; this passes.
     Busy,
-    /// The answer to an earlier one, for which nobody waits any more, is still to come.
+    /// The late response to an earlier request is still outstanding.
     Pending,
-    /// Nothing is sent any more, or not yet.
+    /// The queue pair is not live yet, or stopped.
     NotLive,
 }
 
-/// See the module.
+/// The state of an admin queue pair; see the module.
 pub(super) struct State {
     life: Life,
     /// Sends whose completions are outstanding.
@@ -225,17 +226,17 @@ pub(super) struct State {
     fence: Fence,
     reserving: Reserving,
     watch: Watch,
-    /// What each watch says: the disk sends flushes.
+    /// The flag in each watch that the disk sends flushes.
     flushes: bool,
-    /// It follows the limits.
+    /// The disk follows the limits.
     follows_limits: bool,
     portals: Portals,
-    /// Changes that were told since the timer's last round.
+    /// Notices since the timer's last round.
     notices: u32,
 }
 
 impl State {
-    /// Makes the state of an admin queue pair that is being connected.
+    /// Creates the state of an admin queue pair that is being connected.
     pub(super) const fn new() -> Self {
         let known = News {
             state: VolumeState {
@@ -260,7 +261,7 @@ impl State {
         }
     }
 
-    /// Returns where in its life it is.
+    /// Returns the life-cycle state.
     pub(super) fn life(&self) -> Life {
         self.life
     }
@@ -270,8 +271,8 @@ impl State {
         self.life == Life::Live
     }
 
-    /// Makes it live; the first keep-alive and the first watch are due. Returns `false` if it has
-    /// ended meanwhile.
+    /// Goes live; the first keep-alive and the first watch are due. Returns `false` if the queue
+    /// pair was stopped in the meantime.
     pub(super) fn go_live(&mut self, watching: Watching) -> bool {
         if self.life != Life::Connecting {
             return false;
@@ -290,7 +291,7 @@ impl State {
         true
     }
 
-    /// Has nothing sent any more.
+    /// Stops sending.
     pub(super) fn stop(&mut self) {
         self.life = self.life.stopped();
     }
@@ -320,7 +321,7 @@ impl State {
         })
     }
 
-    /// Counts a round of the timer. Returns `false` if a keep-alive was not answered for `tmo_s`
+    /// Counts a round of the timer. Returns `false` if a keep-alive has had no response for `tmo_s`
     /// seconds: the session ends.
     #[must_use]
     pub(super) fn round(&mut self, tmo_s: u16) -> bool {
@@ -334,8 +335,8 @@ impl State {
         !silent
     }
 
-    /// Returns the keep-alive if it is due: half of `tmo_s` seconds after the last one, which was
-    /// answered.
+    /// Returns the keep-alive if it is due: half of `tmo_s` seconds after the last one, which has
+    /// its response.
     pub(super) fn keep_alive_due(&mut self, tmo_s: u16) -> Option<AdminRequest> {
         match self.keep_alive {
             KeepAlive::Answered { ms } if self.is_live() && ms >= u32::from(tmo_s) * 500 => {
@@ -366,7 +367,7 @@ impl State {
         Some(request)
     }
 
-    /// Returns the request to be told of the target's portals if it is due.
+    /// Returns the request for changes of the target's portals if it is due.
     pub(super) fn portals_due(&mut self) -> Option<AdminRequest> {
         let Portals::Due(known) = self.portals else {
             return None;
@@ -379,7 +380,7 @@ impl State {
         Some(request)
     }
 
-    /// Returns the request that asks for a fence, or whether all is durable.
+    /// Returns a request for a fence or for durability.
     pub(super) fn ask_fence(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
         self.may_ask(self.fence == Fence::Asked)?;
         let request = self.request(tag::FENCE, question).ok_or(NotAsked::Busy)?;
@@ -387,12 +388,12 @@ impl State {
         Ok(request)
     }
 
-    /// Returns how the last fence that was asked for stands.
+    /// Returns the state of the last fence request.
     pub(super) fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// Returns the request that asks about reservations.
+    /// Returns a reservation request.
     pub(super) fn ask_reservation(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
         self.may_ask(self.reserving == Reserving::Asked)?;
         let request = self.request(tag::RESERVE, question).ok_or(NotAsked::Busy)?;
@@ -400,7 +401,7 @@ impl State {
         Ok(request)
     }
 
-    /// Returns how the last question about reservations stands.
+    /// Returns the state of the last reservation request.
     pub(super) fn reserving(&self) -> Reserving {
         self.reserving
     }
@@ -413,7 +414,7 @@ impl State {
         }
     }
 
-    /// Returns what the target has told, if the disk has not followed it yet.
+    /// Returns the target's report, if the disk has not followed it yet.
     pub(super) fn news(&self) -> Option<News> {
         match self.watch {
             Watch::Told(changed) => Some(changed),
@@ -421,15 +422,14 @@ impl State {
         }
     }
 
-    /// Records that the disk has followed what [`Self::news`] returned.
+    /// Records that the disk has followed the report that [`Self::news`] returned.
     pub(super) fn followed(&mut self) {
         if let Watch::Told(changed) = self.watch {
             self.watch = Watch::Due(changed);
         }
     }
 
-    /// Returns the generation of the portals that the target has told, if user space was not told
-    /// yet.
+    /// Returns the generation of the reported portals, if user space was not notified of it yet.
     pub(super) fn portals_news(&self) -> Option<u32> {
         match self.portals {
             Portals::Told(now) => Some(now),
@@ -437,14 +437,14 @@ impl State {
         }
     }
 
-    /// Records that user space was told of what [`Self::portals_news`] returned.
+    /// Records that user space was notified of the generation that [`Self::portals_news`] returned.
     pub(super) fn portals_followed(&mut self) {
         if let Portals::Told(now) = self.portals {
             self.portals = Portals::Due(now);
         }
     }
 
-    /// Takes an answer. Fails with what the target broke.
+    /// Handles a response. Fails with the rule that the target broke.
     pub(super) fn answered(&mut self, response: &AdminResponse) -> Result<Then, &'static str> {
         let AdminResponse {
             tag,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The timer of an admin queue pair: when keep-alives are sent, and when the target has been silent
-//! for too long.
+//! The timer of an admin queue pair: sends keep-alives, and detects a target that is silent for too
+//! long.
 
 use super::{
     Admin,
@@ -21,7 +21,8 @@ impl Admin {
         self.post(state, keep_alive)
     }
 
-    /// Counts a round of the timer, and sends what is due. Fails with why the session ends.
+    /// Counts a round of the timer, and sends the requests that are due. Fails with the reason if
+    /// the session ends.
     fn round(&self) -> Result<(), Failure> {
         let mut state = self.state.lock();
         if !state.round(self.tmo_s) {
@@ -36,7 +37,7 @@ impl Admin {
 
 impl Tick for Admin {
     fn tick(&self) {
-        // Errors may have come without an event.
+        // Find errors that raised no event.
         self.pair.cq().kick();
         if let Err(failure) = self.round() {
             self.fail(failure);
@@ -46,7 +47,7 @@ impl Tick for Admin {
             state.news().is_some() || state.portals_news().is_some()
         };
         if told || self.owner.is_behind() {
-            // The disk could not follow, or user space not be told, when it came.
+            // Retry what was impossible at first: updating the disk, or notifying user space.
             self.owner.clone().on_news();
         }
     }

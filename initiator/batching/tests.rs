@@ -18,7 +18,7 @@ impl Rng {
 
 enum Completion {
     Answer(Solicited),
-    /// Of a request that awaits its send's completion then.
+    /// The response to a request that then awaits its send's completion.
     EarlyAnswer(Solicited),
     OwnWork,
 }
@@ -35,7 +35,7 @@ struct Queue {
     any_armed: bool,
     /// The timer runs.
     guarded: bool,
-    /// An event has come that nobody has followed yet.
+    /// An event was raised and not handled yet.
     event: bool,
     events: usize,
     seen: usize,
@@ -94,7 +94,7 @@ impl Queue {
         self.events += 1;
     }
 
-    /// The first part of a round: what is there, and what to arm for.
+    /// The first part of a round: takes the completions, and returns what to arm for.
     fn look(&mut self) -> ArmFor {
         self.event = false;
         for completion in self.unseen.drain(..) {
@@ -117,7 +117,7 @@ impl Queue {
         self.batching.outstanding().arm_for()
     }
 
-    /// The second: the device tells if something has come meanwhile.
+    /// The second part: the device raises an event if a completion has come in between.
     fn arm(&mut self, arm_for: ArmFor) {
         self.solicited_armed = true;
         self.any_armed |= arm_for == ArmFor::Any;
@@ -132,7 +132,7 @@ impl Queue {
         }
     }
 
-    /// Everything is answered and nobody issues any more.
+    /// Every request gets its response, and no new one is issued.
     fn fall_silent(&mut self, rng: &mut Rng) {
         self.follow();
         while self.outstanding.len() + self.awaiting_send != 0 {
@@ -169,7 +169,7 @@ fn a_burst_of_any_length_is_seen_to_its_end() {
         for burst in 1..200 {
             let mut q = Queue::new(upper, lower);
             (0..burst).for_each(|n| q.issue(n % 16 == 15));
-            // In order, and only then is anybody told.
+            // Responses come in order, and the event only after all of them.
             (0..burst).for_each(|_| q.answer(0));
             q.follow();
             assert_eq!(q.seen, burst, "{upper} {lower}");
@@ -201,8 +201,8 @@ fn nothing_is_stranded_whatever_happens() {
                         q.answer(i);
                     }
                     6 => q.follow(),
-                    // A round, of an event or of one who issues, with
-                    // others at work between its parts.
+                    // A round, started by an event or by an issuer, with other tasks at work
+                    // between its parts.
                     7 if q.event || q.batching.shall_reap() => {
                         let arm_for = q.look();
                         for _ in 0..rng.below(4) {
@@ -233,7 +233,7 @@ fn a_slow_solicited_one_keeps_nobody_waiting_beyond_the_guard() {
         for seed in 0..300 {
             let mut rng = Rng(seed);
             let mut q = Queue::new(upper, lower);
-            // No solicited one is answered, but perhaps the first.
+            // None of the solicited requests gets a response, except perhaps the first.
             for n in 0..1 + rng.below(150) {
                 q.issue(rng.below(8) == 0);
                 let quiet = q.outstanding.iter().position(|v| *v == Solicited::No);
@@ -251,7 +251,7 @@ fn a_slow_solicited_one_keeps_nobody_waiting_beyond_the_guard() {
             }
             q.follow();
             assert!(q.unseen.is_empty() || q.guarded, "{upper} {lower} {seed}");
-            // The timer's end.
+            // The timer expires.
             q.event = q.guarded;
             q.follow();
             assert!(q.unseen.is_empty(), "{upper} {lower} {seed}");
@@ -301,8 +301,8 @@ fn without_a_threshold_each_interrupts() {
     }
 }
 
-/// Events of so many requests issued in batches, as answers are seen, which
-/// come so many at a time.
+/// Returns the events of `depth` requests issued in batches of `batch` as responses come, `round`
+/// at a time.
 fn events(depth: usize, batch: usize, round: usize) -> usize {
     const REQUESTS: usize = 19_200;
     let mut q = Queue::new(32, 16);
@@ -331,7 +331,7 @@ fn with_64_outstanding_fewer_than_one_in_twenty_interrupt() {
             assert!(per_mille <= 50, "{depth} {round}: {per_mille}");
         }
     }
-    // One at a time, when the answers are not too many at a time.
+    // One event for each, when few responses come at a time.
     for round in [1, 4, 8, 16] {
         let per_mille = events(64, 1, round);
         assert!(per_mille <= 50, "{round}: {per_mille}");
@@ -347,7 +347,7 @@ fn batching_begins_at_the_upper_threshold() {
     assert_eq!(batching.issue(false), Solicited::No);
 }
 
-/// Lets so many requests of each kind wait for their responses.
+/// Lets this many requests of each kind wait for their responses.
 fn wait_for(batching: &mut Batching, solicited: u64, unsolicited: u64) {
     let rest = batching.outstanding.word() & !u64::from(u32::MAX);
     batching.outstanding = Outstanding::of(rest | unsolicited << 16 | solicited);
@@ -373,7 +373,7 @@ fn the_word_holds_each_count() {
     assert_eq!(batching.outstanding().arm_for(), ArmFor::Any);
     batching.sends_completed(1023);
     assert_eq!(batching.outstanding().awaiting_send(), 1);
-    // More than there are.
+    // More than were counted.
     batching.sends_completed(2);
     assert_eq!(batching.outstanding().word(), Outstanding::BATCHED);
     assert_eq!(batching.outstanding().arm_for(), ArmFor::Solicited);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a target is asked for an entry of a list: by connection requests that it answers by rejects,
-//! so that nothing is connected. Who has the keys proves who it is as the admin queue pair of a
-//! session does, and takes no other answer than the target's.
+//! Asks a target for an entry of a list: with connection requests that the target rejects, so that
+//! no connection is made. A host with keys authenticates as the admin queue pair of a session does,
+//! and accepts only the target's response.
 
 use super::{
     channel_end,
@@ -57,7 +57,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Whose queue pair it is by which is asked: it is never connected, so there is nothing to tell.
+/// The owner of a queue pair for such requests: the pair is never connected, so nothing is
+/// reported.
 struct Nobody;
 
 impl AdminOwner for Nobody {
@@ -70,7 +71,7 @@ impl AdminOwner for Nobody {
     fn on_news(self: Arc<Self>) {}
 }
 
-/// A queue pair by which the target is asked once.
+/// A queue pair for one request to the target.
 struct Asking {
     link: Arc<Link>,
     id: Arc<Id>,
@@ -79,7 +80,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Makes one, to send a connection request to `address`. Sleeps.
+    /// Creates the queue pair, to send a connection request to `address`. Sleeps.
     fn new(address: &SocketAddr, deadline: Deadline) -> Result<Self, Failure> {
         let (link, id) = Link::new()?;
         link.resolve(&id, address, deadline)?;
@@ -107,8 +108,8 @@ impl Asking {
         })
     }
 
-    /// Sends the request `bytes`, and returns the reject that answers it by `reason`, padded by
-    /// zeroes. Fails with what another one says. Who grants it is no target.
+    /// Sends the request `bytes`, and returns the private data of the reject with `reason`, padded
+    /// by zeroes. Fails on any other event. A peer that grants the request is not a target.
     fn ask(
         &self,
         bytes: &[u8; REQUEST_LEN],
@@ -124,7 +125,7 @@ impl Asking {
             .connect_held(parameters, bytes)
             .map_err(not_sent)?;
         match self.link.wait(Step::Answer, deadline)? {
-            // What the bytes are worth is seen by who has the key for that.
+            // The owner of the key verifies the bytes.
             News::Rejected(reject, bytes) if reject.reason == reason => Ok(bytes),
             News::Rejected(reject, _) => Err(Failure::Unsealed(reject)),
             _ => Err(Failure::NotATarget),
@@ -139,8 +140,8 @@ impl Drop for Asking {
     }
 }
 
-/// Asks the target at `address`; proves by `pair`, if there is one, who this host is, and has the
-/// target do the same. Sleeps, until the deadline at most.
+/// Asks the target at `address`. With `pair`, both sides prove their identity. Sleeps, until the
+/// deadline at most.
 pub(crate) fn ask(
     address: &SocketAddr,
     question: &Question,
@@ -167,7 +168,7 @@ pub(crate) fn ask(
     Told::decode(&entry, question).map_err(Failure::BadAnswer)
 }
 
-/// Says who this host is, and returns the challenge to prove it.
+/// Sends this host's identity, and returns the challenge to prove it.
 fn challenge(
     address: &SocketAddr,
     hello: &[u8; REQUEST_LEN],

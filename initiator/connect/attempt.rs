@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The connections of an attempt to connect a path. Each step of one waits for an event that may be
-//! long in coming, or never come; who does not want the path any more ends all these waits. On
-//! iWARP a provider may connect TCP inside of its verb, which nothing ends.
+//! late, or never come; disabling the path ends all these waits. On iWARP a provider may connect
+//! TCP inside its verb, which cannot be interrupted.
 
 use super::Link;
 use crate::failure::Failure;
@@ -16,8 +16,8 @@ use kernel::{
     },
 };
 
-/// See the module. Shared by who makes the attempt and, if that is the path's worker, by the path.
-/// Nothing of the connection manager's is called with the lock held.
+/// The connections of an attempt; see the module. Shared with the path if the path's worker makes
+/// the attempt. The lock is not held across calls to the connection manager.
 #[pin_data]
 pub(crate) struct AttemptLinks {
     #[pin]
@@ -26,12 +26,12 @@ pub(crate) struct AttemptLinks {
 
 struct AttemptState {
     links: KVec<Arc<Link>>,
-    /// Why the attempt is not to go on.
+    /// Why the attempt must not continue.
     end: Option<Failure>,
 }
 
 impl AttemptLinks {
-    /// Begins an attempt. May sleep. Fails with `ENOMEM`, as a [`Failure::Setup`].
+    /// Starts an attempt. May sleep. Fails with `ENOMEM`, as a [`Failure::Setup`].
     pub(crate) fn new() -> Result<Arc<Self>, Failure> {
         let state = AttemptState {
             links: KVec::new(),
@@ -46,8 +46,8 @@ impl AttemptLinks {
         .map_err(|e| Failure::Setup("a connection", e))
     }
 
-    /// Makes an identifier, and the link that hears its events, for the attempt. Fails with why it
-    /// is over, if it is. Sleeps.
+    /// Creates an identifier, and the link that handles its events, for the attempt. If the attempt
+    /// was ended, fails with the reason. Sleeps.
     pub(crate) fn connection(&self) -> Result<(Arc<Link>, Arc<Id>), Failure> {
         let (link, id) = Link::new()?;
         self.add(&link)?;
@@ -65,8 +65,8 @@ impl AttemptLinks {
         }
     }
 
-    /// Ends the attempt with `failure`, unless that was done: what it waits for, and whatever else
-    /// it begins, fails with that. May sleep.
+    /// Ends the attempt with `failure`, unless it was ended before: its waits fail with that, and
+    /// all later steps. May sleep.
     pub(crate) fn end(&self, failure: Failure) {
         let mut state = self.state.lock();
         if state.end.is_none() {
@@ -77,8 +77,8 @@ impl AttemptLinks {
         }
     }
 
-    /// Lets go of the connections: whoever has been ending the attempt meanwhile is not the last
-    /// who has one. May sleep.
+    /// Releases the connections, so that a concurrent [`Self::end`] does not drop the last
+    /// reference to one. May sleep.
     pub(crate) fn let_go(&self) {
         let links = core::mem::replace(&mut self.state.lock().links, KVec::new());
         drop(links);

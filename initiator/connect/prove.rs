@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the admin queue pair comes up when this host proves who it is, and the target, too.
+//! Connects the admin queue pair when this host and the target authenticate each other.
 //!
-//! The target answers the first request by a challenge, which refuses it. That request's queue pair
-//! is not used for anything else. The second one carries the proof; its reply proves the target,
-//! and nothing of it is looked at before.
+//! The target responds to the first request with a challenge, in a reject. The queue pair of that
+//! request is not used for anything else. The second request carries the proof; its reply proves
+//! the target, and is not evaluated before that is verified.
 
 use super::{
     establish,
@@ -46,9 +46,9 @@ use kernel::{
 };
 
 impl Rising {
-    /// Connects the admin queue pair of `owner`, proves by `pair` who this host is, and returns the
-    /// reply of who has proven the same. The challenge is waited for until the first deadline, all
-    /// until the second.
+    /// Connects the admin queue pair of `owner`: proves this host's identity with `pair`, and
+    /// returns the reply of a peer that has proven to be the target. The first deadline limits the
+    /// wait for the challenge, the second the whole.
     pub(crate) fn prove(
         self,
         owner: &Arc<Session>,
@@ -93,7 +93,7 @@ impl Rising {
         }
     }
 
-    /// Says who this host is, and returns the challenge to prove it.
+    /// Sends this host's identity, and returns the challenge to prove it.
     fn challenge(
         mut self,
         owner: &Arc<Session>,
@@ -104,7 +104,7 @@ impl Rising {
         let probe = owner.clone().make_probe(&self.id)?;
         let sent = self.send_held(owner, probe.pair(), hello);
         let news = sent.and_then(|()| self.link.wait(Step::Answer, deadline));
-        // Its end is no news of the session.
+        // The end of this connection does not concern the session.
         self.id.detach();
         probe.close();
         match news? {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection request by which a session proves that it is its own, and whose answer proves the
-//! same of the target.
+//! A connection request that proves the session that sends it, and whose response proves the
+//! target.
 
 use super::padded;
 use crate::{
@@ -22,7 +22,7 @@ use hcablk_core::proto::{
 };
 use kernel::sync::Arc;
 
-/// A request that was sealed, until it is answered.
+/// A sealed request, until its response.
 pub(super) struct Sealed {
     proof: Arc<SessionProof>,
     channel: Channel,
@@ -30,7 +30,8 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Seals `request`, on `channel`; returns what to send, and by what the answer is known.
+    /// Seals `request`, on `channel`; returns the bytes to send, and the state that verifies the
+    /// response.
     pub(super) fn new(
         proof: Arc<SessionProof>,
         channel: Channel,
@@ -46,8 +47,8 @@ impl Sealed {
         (bytes, sealed)
     }
 
-    /// Returns the reply that `bytes` are, on queue pair `target_qp` of the target. Fails if they
-    /// are somebody else's.
+    /// Returns the verified reply in `bytes`, on queue pair `target_qp` of the target. Fails if
+    /// another host made them.
     pub(super) fn open(&self, bytes: &[u8], target_qp: u32) -> Result<[u8; REPLY_LEN], Failure> {
         let channel = self.channel.of_reply(target_qp);
         match self.proof.key.open_reply(&self.mac, bytes, &channel) {
@@ -56,7 +57,7 @@ impl Sealed {
         }
     }
 
-    /// Returns what the reject that `bytes` are means.
+    /// Returns the failure that the reject in `bytes` stands for.
     pub(super) fn refused(&self, reject: Reject, bytes: &[u8]) -> Failure {
         match self.proof.key.has_rejected(&self.mac, bytes, &self.channel) {
             true => Failure::Refused(reject),

@@ -2,14 +2,14 @@
 
 //! Uevents of a disk, sent by a thread of their own.
 //!
-//! A uevent is sent under a mutex of the kernel for all uevents, whose holder waits for memory
-//! (`uevent_net_broadcast_untagged()`). What that has to write may be for this very disk: so nobody
-//! sends one who brings the disk back. Whoever has news leaves them here, and goes on.
+//! The kernel sends all uevents under one mutex, whose holder may wait for memory
+//! (`uevent_net_broadcast_untagged()`). Freeing that memory may require writes to this very disk.
+//! So code that brings the disk back sends no uevent: it queues its news here and continues.
 //!
 //! # Locks and contexts
 //!
-//! `announcer` is held while one is sent: whoever takes the disk away waits for that, and has the
-//! disk's requests fail before. `waiting` is held for looks and changes only.
+//! `announcer` is held while a uevent is sent: removing the disk waits for that, and fails the
+//! disk's requests first. `waiting` is held for looks and changes only.
 
 use crate::{
     failure::Failure,
@@ -40,37 +40,37 @@ use kernel::{
     },
 };
 
-/// Uevents that may wait to be sent. Each path has two states that are told, and the disk a few.
+/// The most uevents that wait to be sent. Each path has two announced states, and the disk a few.
 const WAITING_MAX: usize = 64;
 
-/// What user space is to be told.
+/// A change that user space is notified of.
 #[derive(Clone, Copy)]
 pub(super) enum News {
-    /// A path, or the disk, is in another state.
+    /// A path, or the disk, has entered another state.
     State {
         path: Option<u8>,
         state: &'static CStr,
         failure: Option<Failure>,
     },
-    /// The target's portals are others; `auto`: the disk is to have a path for each.
+    /// The target's portals have changed; `auto`: user space adds a path to the disk for each.
     Portals { auto: bool },
-    /// The disk has another size.
+    /// The size of the disk has changed.
     Resized,
-    /// The disk is one that nobody may write to, or no longer.
+    /// The disk has become read-only, or writable.
     ReadOnly(bool),
-    /// The target has lost writes that it acknowledged, or that is over.
+    /// The target has lost acknowledged writes, or flushes succeed again.
     LostWrites(bool),
 }
 
-/// See the module.
+/// The queue of a disk's uevents; see the module.
 #[pin_data]
 pub(super) struct Announcements {
     /// The disk's name in configfs.
     disk: CString,
     queues: Arc<AllQueues>,
-    /// There is a disk to tell of.
+    /// The disk exists.
     has_disk: Atomic<bool>,
-    /// Those that come first are first. It has room for all.
+    /// The waiting news, oldest first. It has room for [`WAITING_MAX`].
     #[pin]
     waiting: Mutex<KVec<News>>,
     #[pin]
@@ -84,7 +84,7 @@ impl_has_work! {
 }
 
 impl Announcements {
-    /// Makes those of the disk of this name, which is not there yet. May sleep.
+    /// Creates the queue of the disk of this name, which does not exist yet. May sleep.
     pub(super) fn new(disk: &str, queues: &Arc<AllQueues>) -> Result<Arc<Self>> {
         let disk = CString::try_from_fmt(fmt!("{disk}"))?;
         let waiting = KVec::with_capacity(WAITING_MAX, GFP_KERNEL)?;
@@ -99,8 +99,9 @@ impl Announcements {
         Arc::pin_init(announcements, GFP_KERNEL)
     }
 
-    /// Sets of which disk is told from now on; what waits is told of the former one. Sleeps, as
-    /// long as uevents need; when the disk is taken away none of its requests waits any more.
+    /// Sets the disk that sends the uevents from now on; waiting news are announced by the former
+    /// disk. Sleeps until a running uevent is sent. When the disk is being removed, none of its
+    /// requests may wait any more.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
         self.has_disk.store(announcer.is_some(), Relaxed);
         let mut place = self.announcer.lock();
@@ -110,8 +111,8 @@ impl Announcements {
         drop(former);
     }
 
-    /// Has user space told; `false`: there is no disk, or too much waits. Process context; waits
-    /// for nothing.
+    /// Queues news for user space; `false`: there is no disk, or too many news wait. Process
+    /// context; waits for nothing.
     pub(super) fn announce(self: &Arc<Self>, news: News) -> bool {
         if !self.has_disk.load(Relaxed) {
             return false;
@@ -119,16 +120,16 @@ impl Announcements {
         let pushed = self.waiting.lock().push_within_capacity(news).is_ok();
         if !pushed {
             pr_warn!(
-                "{}: user space was not told of a change: too many wait\n",
+                "{}: cannot notify user space of a change: too many events wait\n",
                 self.name()
             );
         }
-        // If it is queued it has yet to look.
+        // If the work is queued already, it has not looked yet.
         let _ = self.queues.events().enqueue(self.clone());
         pushed
     }
 
-    /// Sends all that wait, by who has the lock of `announcer`.
+    /// Sends all waiting news. The caller holds `announcer`.
     fn announce_all(&self, announcer: Option<&Announcer>) {
         loop {
             let next = self.waiting.lock().remove(0);
@@ -142,7 +143,7 @@ impl Announcements {
     }
 
     fn send(&self, announcer: &Announcer, news: News) {
-        // Whoever takes the disk away waits for this.
+        // The removal of the disk waits for this.
         let result = without_io(|| match news {
             News::State {
                 path,
@@ -155,7 +156,7 @@ impl Announcements {
                 announcer.announce(&[&disk, c"HCABLK_PORTALS=1", &auto])
             }
             News::Resized => announcer.announce(&[c"RESIZE=1"]),
-            // As set_disk_ro() would send it.
+            // The same event as set_disk_ro() sends.
             News::ReadOnly(true) => announcer.announce(&[c"DISK_RO=1"]),
             News::ReadOnly(false) => announcer.announce(&[c"DISK_RO=0"]),
             News::LostWrites(lost) => {
@@ -166,7 +167,7 @@ impl Announcements {
         });
         if let Err(e) = result {
             pr_warn!(
-                "{}: user space was not told of a change (error {})\n",
+                "{}: cannot notify user space of a change (error {})\n",
                 self.name(),
                 e.to_errno()
             );

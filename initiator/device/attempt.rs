@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! One attempt to connect a path of an existing disk: it makes a session, fences the other paths,
-//! and then lets requests use it. Its steps are those of the first session of a disk
-//! (`bring_up.rs`); when the next attempt comes is said in `reconnect.rs`.
+//! and then lets requests use it. The steps are those of a disk's first session (`bring_up.rs`);
+//! `reconnect.rs` decides when the next attempt starts.
 
 use super::{
     pace::{
@@ -36,14 +36,14 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What came of an attempt.
+/// The result of an attempt.
 pub(super) enum Attempt {
-    /// There is a session, or nobody wants one any more.
+    /// The path has a session, or does not need one any more.
     Over,
     Failed(Failure, Outcome),
 }
 
-/// Returns what `failure` says of the target, which has said something or not.
+/// Returns how an attempt ended because of `failure`; `answered`: the target had responded.
 fn outcome(failure: Failure, answered: bool) -> Outcome {
     match failure {
         Failure::Timeout(_) if answered => Outcome::Late,
@@ -52,19 +52,20 @@ fn outcome(failure: Failure, answered: bool) -> Outcome {
     }
 }
 
-/// Returns what came of an attempt for which nothing was sent to the target, because of `failure`.
+/// Returns the result of an attempt that failed before anything was sent to the target.
 fn not_begun(failure: Failure) -> Attempt {
     Attempt::Failed(failure, outcome(failure, false))
 }
 
 impl Device {
-    /// Returns when an attempt that begins now has failed: not after the moment from which on
-    /// requests fail, since that is seen to between attempts; and not long after the disk is to go.
+    /// Returns the deadline of an attempt that starts now: not later than the moment from which on
+    /// requests fail, since only the code between attempts fails them; and not long after the disk
+    /// is due to be removed.
     fn attempt_end(&self, plan: &Plan, pace: &Pace) -> Deadline {
         let loss = plan.head.loss();
         let fail_fast = loss.fail_fast.filter(|_| plan.head.requests_wait());
         let fail_fast = fail_fast.map(Deadline::left_ms);
-        // Also the last one is to have a chance.
+        // The last attempt gets its least time, too.
         let gone = loss.end.map(|end| end.left_ms().max(pace.least_ms()));
         let limit = pace.whole_ms(plan.path.usual_ms());
         Deadline::new(
@@ -75,8 +76,9 @@ impl Device {
         )
     }
 
-    /// Returns the epoch of the next attempt, `None` if nobody wants one any more. Whoever enables
-    /// the disk anew has a later one, so that this one can never end its session at the target.
+    /// Returns the epoch of the next attempt, `None` if the path needs no session any more.
+    /// Enabling the disk again uses a later epoch, so this attempt can never end that session at
+    /// the target.
     fn epoch_for(&self, plan: &Plan) -> Result<Option<Epoch>> {
         let control = self.control.lock();
         match self.is_wanted(&control, plan) {
@@ -96,8 +98,8 @@ impl Device {
         result
     }
 
-    /// Does what [`Self::attempt`] does, by `links`, which are interrupted from now on if nobody
-    /// wants the path any more.
+    /// Does the work of [`Self::attempt`] with `links`, which are interrupted from now on when the
+    /// path needs no session any more.
     fn attempt_by(
         self: &Arc<Self>,
         links: Arc<AttemptLinks>,
@@ -108,7 +110,7 @@ impl Device {
         if plan.volume.wwid.is_none() {
             return not_begun(Failure::Unnamed);
         }
-        // It may have lost that since it was looked at.
+        // The device may have been removed since it was checked.
         if plan.lacks_device() {
             return not_begun(Failure::DeviceRemoved);
         }
@@ -139,7 +141,7 @@ impl Device {
             result.and_then(|volume| self.fence_and_install(&session, plan, volume, deadline));
         match installed {
             Ok(true) => {
-                // It may have been lost before it was the disk's.
+                // The session may have been lost before the disk had it.
                 if !session.is_live() {
                     plan.head.set_unfenced(number, session.epoch());
                 }
@@ -154,10 +156,10 @@ impl Device {
                 Attempt::Over
             }
             Err(failure) => {
-                // What broke the session comes before what that broke.
+                // The failure of the session is the cause; report it rather than its consequence.
                 let failure = session.failure().unwrap_or(failure);
                 let outcome = outcome(failure, session.was_answered(is_proven));
-                // Its queue pairs may take long to drain.
+                // The queue pairs may need a long time to drain.
                 self.fail_fast_if_due(plan);
                 session.fail(failure);
                 session.wait();
@@ -167,9 +169,9 @@ impl Device {
         }
     }
 
-    /// Makes `session` a path of the disk when all other paths that were lost are fenced; returns
-    /// `false` if nobody wants it any more. Sleeps, as long as the drive takes for what it has
-    /// begun. If it cannot be used then, it is lost as any session of the disk is.
+    /// Makes `session` a path of the disk after all other lost paths are fenced; returns `false` if
+    /// the path needs no session any more. Sleeps until the drive has finished what it had begun.
+    /// If the session cannot be used afterwards, it is lost like any session of the disk.
     fn fence_and_install(
         &self,
         session: &Arc<Session>,
@@ -186,7 +188,7 @@ impl Device {
                 plan.goes_on(deadline)?;
                 session.failure().map_or(Ok(()), Err)
             })?;
-            // Dropped with nothing locked, when requests go by what is new.
+            // Dropped without a lock, after requests have moved to the new hardware queues.
             let mut retired = Retired::new();
             let mut control = self.control.lock();
             if !self.is_wanted(&control, plan) {
@@ -207,7 +209,8 @@ impl Device {
             if installed.is_some() {
                 self.tell_changes();
                 plan.head.requests().run_hw_queues();
-                // When what has waited is issued: the disk's limits change between requests.
+                // Called after the waiting requests were issued: the disk's limits change between
+                // requests.
                 self.follow_begun(session);
                 session.follow();
                 return Ok(true);
@@ -215,11 +218,11 @@ impl Device {
         }
     }
 
-    /// Makes the disk follow `volume`, as a session that begins was told of it, before the first
-    /// request goes out by that; returns what is true of the disk from now on. While other paths
-    /// are live (`others`) they tell what changes, and may have told what is newer. Fails if they
-    /// say otherwise who may write: a target refuses writes by what it said when the session began.
-    /// With `control` held.
+    /// Makes the disk follow `volume`, as reported to a session that starts, before the first
+    /// request uses it; returns the volume that the disk shows from now on. While other paths are
+    /// live (`others`), these report changes, and may have reported newer values. Fails if their
+    /// reports differ on whether the volume is read-only: a target refuses writes according to its
+    /// state at the session's start. The caller holds `control`.
     fn agree(
         &self,
         active: &Active,
@@ -228,9 +231,9 @@ impl Device {
     ) -> Result<VolumeInfo, Failure> {
         let former = active.volume.geometry;
         let mut geometry = Geometry {
-            // Requests are not larger than when the disk was made.
+            // Requests are not larger than at the disk's creation.
             max_transfer: former.max_transfer,
-            // These follow later.
+            // These limits follow later.
             physical_block_shift: former.physical_block_shift,
             write_cache: former.write_cache,
             fua: former.fua,
@@ -254,9 +257,9 @@ impl Device {
         })
     }
 
-    /// Makes `session` a path of the disk, and has requests go by it. With `control` held, while
-    /// all other paths are fenced. Sleeps. If it fails some may go by it already: the session has
-    /// to end, before the path has another one.
+    /// Makes `session` a path of the disk, and lets requests use it. The caller holds `control`,
+    /// and all other paths are fenced. Sleeps. On an error, requests may already use the session:
+    /// it has to end before the path gets a new one.
     fn install(
         &self,
         (session, retired): (&Arc<Session>, &mut Retired),
@@ -273,10 +276,10 @@ impl Device {
             lost.let_go();
         }
         plan.path.set_state(PathState::Live, None);
-        // One that does not tell may have forgotten all.
+        // A target that reports no instance may have forgotten all.
         let is_other = volume.instance.is_none() || volume.instance != active.volume.instance;
         if is_other {
-            // The export counts anew.
+            // The new export instance counts its generations from the start.
             active.generation = None;
         }
         let (write_cache, tells) = (volume.geometry.write_cache, volume.limits.is_some());
@@ -303,7 +306,7 @@ impl Device {
         self.show_sessions(active, State::Queueing, None);
         if session.path() == 0 && plan.lost.is_some() {
             pr_info!(
-                "{self}: connected again with {} queues\n",
+                "{self}: connection restored with {} queues\n",
                 session.queue_count()
             );
         } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From settings to a live session with its disk.
+//! Brings up a disk: from settings to a live session.
 
 use super::{
     no_sessions,
@@ -51,8 +51,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The first connection of a session, whose address is resolved, by which key it proves who this
-/// host is, and the attempt that it is of.
+/// The first connection of a session: its address is resolved. With the key that proves this host's
+/// identity, and the attempt it belongs to.
 pub(super) struct First {
     attempt: Arc<AttemptLinks>,
     link: Arc<Link>,
@@ -61,14 +61,14 @@ pub(super) struct First {
 }
 
 impl First {
-    /// Returns whether both sides prove who they are.
+    /// Returns whether both sides prove their identity.
     pub(super) fn is_proven(&self) -> bool {
         self.pair.is_some()
     }
 }
 
 impl Device {
-    /// Connects a path to a volume that is `lost`, if that is known, and makes its disk.
+    /// Connects a path and makes its disk; fails if the volume is not `lost`, if that is given.
     pub(super) fn connect(
         self: &Arc<Self>,
         path: &Path,
@@ -85,7 +85,7 @@ impl Device {
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
             path.set_usual_ms(begun.gone_ms());
             session.admit();
-            // Whoever adds the disk waits for who reads its partitions: that can be forced off.
+            // Adding the disk waits for the partition scan; the shown session can be forced off.
             self.show_session(path.number(), Some(&session));
             let first = (path.number(), epoch, session.origin(&volume)?);
             let (disk, lost_writes, limits) = session
@@ -102,11 +102,11 @@ impl Device {
                     })
                 })
                 .map_err(|e| Failure::Setup("the disk", e))?;
-            // It may have been lost before it was the disk's.
+            // The session may have been lost before the disk had it.
             if !session.is_live() {
                 head.set_unfenced(path.number(), epoch);
             }
-            // Not before: whoever reads partitions would wait, and this for them.
+            // Not earlier: the partition scan would wait for a path, and this code for the scan.
             head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
             Ok((disk, lost_writes, limits, volume))
         });
@@ -129,7 +129,7 @@ impl Device {
                 })
             }
             Err(failure) => {
-                // What broke the session comes before what that broke.
+                // The failure of the session is the cause; report it rather than its consequence.
                 let failure = session.failure().unwrap_or(failure);
                 session.finish();
                 self.show_session(path.number(), None);
@@ -138,7 +138,7 @@ impl Device {
         }
     }
 
-    /// Makes a session of `path` without queue pairs by `attempt`, for the disk of `head` or for a
+    /// Makes a session of `path` without queue pairs for `attempt`, for the disk of `head` or for a
     /// new one, and resolves the target's address.
     pub(super) fn begin_session(
         self: &Arc<Self>,
@@ -167,7 +167,7 @@ impl Device {
                 "it has less than the one that the disk began with",
             ))?;
         }
-        // iWARP has no RDMA WRITE that tells the peer that it is done.
+        // iWARP has no RDMA WRITE that notifies the peer of its completion.
         if !id.is_iwarp() {
             shape.fit_read_bounce(id.attributes().map_err(device)?, settings.small_read);
         }
@@ -200,8 +200,9 @@ impl Device {
         Ok((session, first, head))
     }
 
-    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known, until
-    /// the second deadline; the target's first answer is waited for until the first one.
+    /// Connects the queue pairs of a session before the second deadline; the first deadline limits
+    /// the wait for the target's first response. Fails if the volume is not `lost`, if that is
+    /// given.
     pub(super) fn bring_up(
         session: &Arc<Session>,
         first: First,
@@ -211,7 +212,7 @@ impl Device {
         let (address, request) = session
             .connection_request(ADMIN_QUEUE, false)
             .ok_or(Failure::Unset("address"))?;
-        // The admin queue pair makes the session at the target, the others join it.
+        // The admin queue pair begins the session at the target; the others join it.
         let First {
             attempt,
             link,
@@ -251,7 +252,7 @@ impl Device {
     }
 }
 
-/// Returns the settings with the numbers of queues that this machine gets.
+/// Returns the settings with the number of queues that this machine gets.
 fn with_queue_counts(settings: Settings) -> Settings {
     let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
     let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The block device of a disk, and what the block layer knows of the volume.
+//! The block device of a disk, and its view of the volume.
 
 use super::{
     announce,
@@ -53,7 +53,7 @@ use kernel::{
 pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
 
 impl Device {
-    /// Makes the disk of `session`, with the limits that `geometry` and the device have. Sleeps.
+    /// Makes the disk of `session`, with the limits of `geometry` and of the device. Sleeps.
     pub(super) fn add_disk(
         &self,
         session: &Arc<Session>,
@@ -85,7 +85,7 @@ impl Device {
             logical_block_size: 1 << geometry.logical_block_shift,
             max_hw_sectors: bytes >> 9,
             max_segments: session.shape().segments,
-            // A region's pages are whole, but for the first and the last.
+            // A region consists of whole pages, except for the first and the last.
             virt_boundary_mask: u64::from(REGION_PAGE - 1),
             dma_alignment: 3,
             live: live_limits(volume.limits.as_ref(), geometry, geometry.write_cache),
@@ -108,9 +108,9 @@ impl Device {
         Ok((disk, lost_writes, FollowedLimits::new(limits.live)))
     }
 
-    /// Makes the disk follow the volume, as the target has told of it by `session`. Returns `false`
-    /// while the device is busy with something else, or the session is not the disk's yet: it has
-    /// to be tried again then. Process context.
+    /// Makes the disk follow the volume, as the target has reported it on `session`. Returns
+    /// `false` while the device is busy with something else, or the session is not the disk's yet:
+    /// the caller must try again then. Process context.
     pub(super) fn follow_volume(&self, session: &Session, now: News) -> bool {
         let VolumeState {
             sectors,
@@ -128,7 +128,7 @@ impl Device {
         else {
             return false;
         };
-        // What an instance has told that is gone is none of this one.
+        // Reports of a former export instance do not apply to this one.
         let is_of_former = session
             .volume()
             .is_some_and(|begun| begun.instance != active.volume.instance);
@@ -155,7 +155,8 @@ impl Device {
         let generation = now.limits.map(|(generation, _)| generation);
         if let (Some(generation), Some(followed)) = (generation, active.generation) {
             if generation.wrapping_sub(followed) > u32::MAX / 2 {
-                // Another path has told what is newer. The target hears that this is known, too.
+                // Another path has reported a newer state. The target is notified that this one is
+                // known, too.
                 if write_cache == Some(true) && active.head.flushes() {
                     active.head.unflushed().count(true);
                 }
@@ -164,8 +165,8 @@ impl Device {
         }
         active.generation = generation.or(active.generation);
         if !read_only {
-            // A target that tells no limits refuses the writes of a session that began while nobody
-            // could write: another one comes in its place.
+            // A target that reports no limits refuses the writes of a session that began while the
+            // volume was read-only: a new session replaces it.
             for session in active.sessions.iter().flatten() {
                 let stays_read_only =
                     |info: VolumeInfo| info.geometry.read_only && info.limits.is_none();
@@ -185,19 +186,19 @@ impl Device {
         true
     }
 
-    /// Makes the disk follow the limits of `active.volume`, and that it has a volatile write cache,
-    /// or none; what the block layer is too busy for is left to [`Self::follow_limits`]. With
-    /// `control` held, process context.
+    /// Makes the disk follow the limits of `active.volume`, and the presence of a volatile write
+    /// cache. Limits that the block layer is too busy for are left to [`Self::follow_limits`]. The
+    /// caller holds `control`; process context.
     ///
-    /// What a disk sends does not depend on the cache ([`Head::set_flushes`]): one that sends no
-    /// flushes shows the cache, and its target goes on to make each write stable; one that sends
-    /// them goes on.
+    /// The cache does not decide which requests a disk sends ([`Head::set_flushes`]): a disk that
+    /// sends no flushes shows the cache, and its target continues to make each write stable; a disk
+    /// that sends flushes continues to send them.
     fn follow_drive(&self, active: &mut Active, cache: bool) {
         active.volume.geometry.write_cache = cache;
         let flushes = active.head.flushes();
         if flushes && cache {
-            // Before the target hears that this is known. It is not taken back: on another path it
-            // may still be so.
+            // Done before the target is notified that the change is known. It is not undone: on
+            // another path the cache may still be volatile.
             active.head.unflushed().count(true);
         }
         let volume = &active.volume;
@@ -243,7 +244,7 @@ impl Device {
         }
     }
 
-    /// Makes the disk follow what it could not yet, if `session` is a path of it. Process context.
+    /// Makes the disk follow the postponed limits, if `session` is a path of it. Process context.
     pub(crate) fn follow_limits(&self, session: &Session) {
         let Some(mut control) = self.control.try_lock() else {
             return;
@@ -253,8 +254,8 @@ impl Device {
         }
     }
 
-    /// Makes the disk follow what `session`, a path of it that begins, was told, when what has
-    /// waited was issued. Process context.
+    /// Makes the disk follow the report to `session`, a path of it that starts, after the waiting
+    /// requests were issued. Process context.
     pub(super) fn follow_begun(&self, session: &Session) {
         let Some(told) = session.volume().filter(|_| session.is_live()) else {
             return;
@@ -264,7 +265,7 @@ impl Device {
             return;
         };
         if told.limits.is_some() {
-            // It follows as news.
+            // The report is followed as news.
             return;
         }
         active.volume.limits = None;
@@ -280,8 +281,8 @@ impl Device {
         self.follow_drive(active, told.geometry.write_cache);
     }
 
-    /// Tells the block layer of the volume's size, in sectors of 512 bytes, and whether nobody may
-    /// write to it, if that is news. By who has `control`.
+    /// Updates the block layer's size of the volume, in sectors of 512 bytes, and whether it is
+    /// read-only, where these have changed. The caller holds `control`.
     pub(super) fn set_size_and_access(&self, active: &Active, sectors: u64, read_only: bool) {
         if active.disk.capacity() != sectors {
             pr_info!("{self}: the volume has {sectors} sectors now\n");

@@ -3,12 +3,12 @@
 //! Reports state changes of a disk and its paths: each by a tracepoint, those that last also by
 //! [uevents](super::announce) of the block device.
 //!
-//! Whoever changes states calls [`Device::tell_changes`] afterwards, in process context and without
-//! their locks. It compares them with what was told last, under one lock, so that what is told
-//! comes in order.
+//! Code that changes states calls [`Device::tell_changes`] afterwards, in process context and
+//! without their locks. That function compares the states with those announced last, under one
+//! lock, so that announcements are in order.
 //!
-//! That the target's portals are others is a uevent, too, `HCABLK_PORTALS=1`. Nothing here follows
-//! it: which paths a disk is to have is up to user space.
+//! A change of the target's portals is a uevent, too, `HCABLK_PORTALS=1`. The kernel does not act
+//! on it: user space decides which paths a disk gets.
 
 use super::{
     announce::News,
@@ -25,17 +25,16 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Nanoseconds between two events that tell of the target's portals, at least: each may have a
-/// program run.
+/// Least nanoseconds between two events about the target's portals: each may run a program.
 const PORTALS_NS: u64 = 1_000_000_000;
 
-/// What was told last. A path that there is not is new.
+/// The states announced last. A path that does not exist has state New.
 pub(super) struct Told {
     state: State,
     paths: [PathState; PATHS_MAX as usize],
-    /// Generation of the target's portals, 0: none was told of this disk.
+    /// Generation of the target's portals, 0: none was announced for this disk.
     portals: u32,
-    /// When that was told, nanoseconds.
+    /// Time of that announcement, nanoseconds.
     portals_ns: u64,
 }
 
@@ -51,16 +50,16 @@ impl Told {
 }
 
 impl Device {
-    /// Sets through which disk user space is told from now on. Sleeps, as long as uevents need.
+    /// Sets the disk that announces changes to user space. Sleeps until a running uevent is sent.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
-        // Of another disk nothing was told.
+        // Nothing was announced for the new disk.
         self.told.lock().portals = 0;
         self.announcements.set_announcer(announcer);
     }
 
-    /// Tells user space that the target's portals have this generation, if it was not told last;
-    /// `false`: there is no disk yet, or it was told of another one less than [`PORTALS_NS`] ago.
-    /// Process context; not with the lock of any state.
+    /// Notifies user space that the target's portals have this generation, unless it was announced
+    /// last; `false`: there is no disk yet, or another generation was announced less than
+    /// [`PORTALS_NS`] ago. Process context; the caller holds no state's lock.
     pub(crate) fn tell_portals(&self, generation: u32) -> bool {
         let auto = self.settings().paths_auto;
         let mut told = self.told.lock();
@@ -77,8 +76,8 @@ impl Device {
         true
     }
 
-    /// Tells of all states that are others than those told last. Process context; not with the lock
-    /// of any state.
+    /// Announces all states that differ from those announced last. Process context; the caller
+    /// holds no state's lock.
     pub(super) fn tell_changes(&self) {
         let mut told = self.told.lock();
         let mut now = [(PathState::New, None); PATHS_MAX as usize];
@@ -121,7 +120,7 @@ impl Device {
         }
     }
 
-    /// Has user space told of a state, if there is a disk.
+    /// Announces a state to user space, if there is a disk.
     fn announce(&self, path: Option<u8>, state: &'static CStr, failure: Option<Failure>) {
         self.announcements.announce(News::State {
             path,

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the disk follows the limits of its drive while it is in use.
+//! Makes the disk follow the limits of its drive while it is in use.
 //!
-//! A disk that sends flushes goes on to show a write cache, and one that sends none shows the cache
-//! that there is: see [`Head::set_flushes`](crate::head::Head::set_flushes).
+//! A disk that sends flushes continues to show a write cache; one that sends none shows the cache
+//! that the volume has: see [`Head::set_flushes`](crate::head::Head::set_flushes).
 //!
 //! # Without hanging
 //!
-//! Limits change between requests, by a freeze of the queue. Requests that wait for a path hold the
-//! queue's usage counter, so that a freeze lasts until the path is back; and each write to an
+//! Limits change between requests, during a freeze of the queue. Requests that wait for a path hold
+//! the queue's usage counter, so that a freeze lasts until the path is back; and each write to an
 //! attribute of the queue in sysfs freezes it with `limits_lock` held. So nothing here waits for
-//! either: the lock is only tried, and the freeze ends after [`FREEZE_MS`] in any case. What could
-//! not be followed is tried again, ever more seldom, by the timers of the sessions. Meanwhile
-//! nothing is promised that does not hold: the target has a drive's block layer split what is too
-//! long, ends what the drive cannot do any more as not supported, and makes writes stable by itself
-//! for a disk that sends no flushes.
+//! either: the lock is only tried, and the freeze ends after [`FREEZE_MS`] in any case. The
+//! sessions' timers retry limits that could not be applied, ever more seldom. In the meantime the
+//! disk makes no false promise: the target's block layer splits requests that are too long for the
+//! drive, ends those that the drive no longer supports as not supported, and makes writes stable
+//! itself for a disk that sends no flushes.
 //!
-//! Discards and writes of zeroes that are gone are taken away at once, without a freeze: those who
-//! issue them look at the limit first, and take a request that ends as not supported for what it
-//! is.
+//! When the volume no longer supports discards or writes of zeroes, they are disabled at once,
+//! without a freeze: their callers check the limit first, and handle a request that ends as not
+//! supported.
 
 use crate::io::Driver;
 use hcablk_core::{
@@ -34,15 +34,15 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Milliseconds for which the disk takes no new requests, at most, while those under way end: its
+/// The most milliseconds for which the disk accepts no new requests while those under way end: its
 /// limits change in between.
 const FREEZE_MS: u32 = 200;
 
-/// Milliseconds until what could not be followed is tried again: at first, and in the end.
+/// Milliseconds before limits that could not be applied are retried: at first, and at most.
 const RETRY_MS: core::ops::RangeInclusive<u32> = 500..=30_000;
 
-/// Returns the limits of a disk whose volume has `limits`, if the target tells these, else those of
-/// `geometry`; `write_cache`: the disk shows one.
+/// Returns the limits of a disk whose volume has `limits`, if the target reports these, else those
+/// of `geometry`; `write_cache`: the disk shows a write cache.
 pub(super) fn live_limits(
     limits: Option<&VolumeLimits>,
     geometry: &Geometry,
@@ -82,20 +82,21 @@ pub(super) fn live_limits(
     }
 }
 
-/// See the module. With `Device::control` held.
+/// The limits that a disk has and those that it should have; see the module. Under
+/// `Device::control`.
 pub(super) struct FollowedLimits {
-    /// Those that the block layer has.
+    /// The limits that the block layer has.
     shown: LiveLimits,
-    /// Those that it shall have.
+    /// The limits that the block layer should have.
     wanted: LiveLimits,
-    /// The block layer may have less than `shown`: see [`Self::want`].
+    /// Some of the block layer's limits may be lower than in `shown`: see [`Self::want`].
     is_lowered: bool,
-    /// When they are tried again, and how long that was put off.
+    /// When the limits are tried again, and the delay until then.
     retry: Option<(Deadline, u32)>,
 }
 
 impl FollowedLimits {
-    /// Makes those of a disk that was added with `limits`.
+    /// Creates the state of a disk that was added with `limits`.
     pub(super) fn new(limits: LiveLimits) -> Self {
         Self {
             shown: limits,
@@ -105,12 +106,12 @@ impl FollowedLimits {
         }
     }
 
-    /// Returns those that the block layer has.
+    /// Returns the limits that the block layer has.
     pub(super) fn shown(&self) -> &LiveLimits {
         &self.shown
     }
 
-    /// Sets the limits that `disk` shall have, and takes away at once what it cannot do any more.
+    /// Sets the limits that `disk` should have, and disables at once the operations that it lost.
     pub(super) fn want(&mut self, disk: &Disk<Driver>, limits: LiveLimits) {
         if self.wanted == limits {
             return;
@@ -121,9 +122,9 @@ impl FollowedLimits {
         self.is_lowered = true;
     }
 
-    /// Gives `disk` the limits that it shall have, if it does not have them, and they are due.
-    /// Returns the limits before if it has others now, and `None` if nothing has changed;
-    /// [`Self::is_due`] says whether something is left to do. Sleeps for [`FREEZE_MS`] at most.
+    /// Applies the wanted limits to `disk` if they differ and a try is due. Returns the limits
+    /// before if they have changed, `None` otherwise; [`Self::is_due`] returns whether work is
+    /// left. Sleeps for [`FREEZE_MS`] at most.
     pub(super) fn follow(&mut self, disk: &Disk<Driver>) -> Option<LiveLimits> {
         let is_early = self.retry.is_some_and(|(at, _)| !at.has_passed());
         if !self.is_due() || is_early {
@@ -136,10 +137,10 @@ impl FollowedLimits {
                 let former = core::mem::replace(&mut self.shown, self.wanted);
                 (former != self.shown).then_some(former)
             }
-            // Nothing would ever change that.
+            // No retry would succeed.
             Err(EINVAL) => {
                 self.retry = None;
-                // What was lowered for them comes back.
+                // Operations disabled for the wanted limits are enabled again.
                 self.is_lowered &= self.wanted != self.shown;
                 self.wanted = self.shown;
                 None
@@ -153,7 +154,7 @@ impl FollowedLimits {
         }
     }
 
-    /// Returns whether the block layer has other limits than it shall have.
+    /// Returns whether the block layer's limits differ from the wanted ones.
     pub(super) fn is_due(&self) -> bool {
         self.is_lowered || self.shown != self.wanted
     }

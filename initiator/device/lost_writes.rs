@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What follows when a target has lost writes that it acknowledged to this host. Flushes and writes
-//! with FUA of the disk fail until it is closed ([`LostState`]), and user space is notified of the
-//! beginning and the end.
+//! Handles a target's loss of writes that it acknowledged to this host. Flushes and FUA writes of
+//! the disk fail until it is closed ([`LostState`]), and user space is notified of the start and
+//! the end.
 //!
 //! # Locks and contexts
 //!
-//! `state` is held for looks and changes only. The block layer calls with its `open_mutex` of the
-//! disk, so nothing here waits for I/O, nor for `Device::control`, whose holder may wait for that
+//! `state` is held for looks and changes only. The block layer calls with the disk's `open_mutex`
+//! held, so nothing here waits for I/O, nor for `Device::control`, whose holder may wait for that
 //! mutex.
 
 use super::announce::{
@@ -34,7 +34,7 @@ use kernel::{
     },
 };
 
-/// See the module. One for each disk.
+/// The state of lost writes; see the module. One for each disk.
 #[pin_data]
 pub(super) struct LostWrites {
     head: Arc<Head>,
@@ -44,7 +44,7 @@ pub(super) struct LostWrites {
 }
 
 impl LostWrites {
-    /// Makes the state of a disk that has lost nothing. May sleep.
+    /// Creates the state of a disk that has lost no writes. May sleep.
     pub(super) fn new(head: &Arc<Head>, announcements: &Arc<Announcements>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -61,14 +61,14 @@ impl LostWrites {
         self.state.lock().is_lost()
     }
 
-    /// Records that the target does not remember what it acknowledged: the writes among that which
-    /// no flush has covered are lost. No request is under way. Process context.
+    /// Records that the target has forgotten acknowledged writes: those that no flush has covered
+    /// are lost. No request is under way. Process context.
     pub(super) fn lose(&self) {
         let unflushed = self.head.unflushed();
         if !unflushed.is_dirty() {
             return;
         }
-        // The next loss is one of later writes.
+        // The next loss concerns later writes.
         unflushed.forget();
         let mut state = self.state.lock();
         let again = state.is_lost();
@@ -85,7 +85,7 @@ impl LostWrites {
         }
     }
 
-    /// Lets flushes succeed again, whatever was lost. May sleep.
+    /// Lets flushes succeed again, regardless of lost writes. May sleep.
     pub(super) fn acknowledge(&self) {
         let mut state = self.state.lock();
         let was_lost = state.acknowledge();
@@ -113,7 +113,7 @@ impl DiskOpeners for LostWrites {
     fn opened(&self, mode: OpenMode, claims: u32) {
         let mut state = self.state.lock();
         if state.opened(mode, claims) {
-            // What a reader was told, no writer was.
+            // The error was returned to a reader; no writer has seen it.
             self.head.forget_told_loss();
         }
     }
@@ -123,7 +123,7 @@ impl DiskOpeners for LostWrites {
         if !state.closed(claims, self.head.was_loss_told()) {
             return;
         }
-        // Nobody has it open: no flush is under way that this could let succeed.
+        // The disk is closed: no flush is under way that this could let succeed.
         self.head.clear_lost_writes();
         drop(state);
         pr_info!(

@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How fast attempts to connect a path follow each other, and how long each may take: a pure state
-//! machine. Uses nothing but `core`: its tests run on the host.
+//! The delay between attempts to connect a path, and the time limit of each: a pure state machine.
+//! Uses nothing but `core`: its tests run on the host.
 //!
-//! Attempts begin [`Pace::delay_ms`] apart. One that the target does not answer gives way to the
-//! next one ([`Pace::answer_ms`]), so that a path that returns is used soon: the connection manager
-//! would send the request again only after 4 s.
+//! Attempts start [`Pace::delay_ms`] apart. An attempt without a response from the target ends when
+//! the next one is due ([`Pace::answer_ms`]), so that a path that returns is used soon: the
+//! connection manager would repeat the request only after 4 s.
 //!
-//! A target that answers, but so slowly that the attempt runs out of time, has too much to do, as
-//! when all its initiators come back at once. It would never be connected if all began anew for
-//! ever, since each attempt is work that has the others run out of time, too. So the next one may
-//! take twice as long ([`Pace::whole_ms`]), and rests before ([`Pace::rest_ms`]).
+//! If a target responds, but so slowly that the attempt times out, it is overloaded, as when all
+//! its initiators reconnect at once. Since each attempt is work that delays the others, attempts
+//! that always restarted would never succeed. So the next attempt gets twice the time
+//! ([`Pace::whole_ms`]), and starts after a rest ([`Pace::rest_ms`]).
 
-/// Of attempts in a row that were not answered, each so many'th waits for the answer as long as it
-/// may: a target may take longer than ever to answer.
+/// Every `PATIENT`-th unanswered attempt in a row waits for its full time limit: a target may
+/// respond more slowly than ever before.
 const PATIENT: u32 = 8;
 
-/// So often the time of an attempt is doubled at most: from half of the connect timeout to twice
-/// that.
+/// The most doublings of an attempt's time limit: from half of the connect timeout to twice the
+/// connect timeout.
 const DOUBLINGS: u32 = 2;
 
-/// After so many losses in a row a path is set aside while others work.
+/// After this many losses in a row a path is set aside while others work.
 const LOSSES: u32 = 3;
 
 /// A path is set aside for no longer than this, in milliseconds.
 const ASIDE_MAX_MS: u32 = 300_000;
 
-/// How an attempt that made no session ended.
+/// The end of an attempt that made no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The target said nothing for as long as the attempt waited for its first answer.
+    /// The target did not respond within the limit for its first response.
     Unanswered,
-    /// The target had answered, and the attempt ran out of time all the same.
+    /// The target had responded, but the attempt timed out.
     Late,
-    /// By anything but time.
+    /// The attempt failed for another reason than time.
     Refused,
 }
 
-/// How the attempts for one path that has no session go on. See the module.
+/// The schedule of attempts for one path that has no session. See the module.
 pub(crate) struct Pace {
     connect_timeout_s: u32,
     reconnect_delay_s: u32,
-    /// Attempts in a row that were not answered.
+    /// Unanswered attempts in a row.
     unanswered: u32,
-    /// How often the time of an attempt was doubled because the target was too slow.
+    /// How often the time limit of an attempt was doubled because the target was too slow.
     late: u32,
-    /// The last one was too slow: a rest is due.
+    /// The last attempt timed out: a rest is due.
     is_late: bool,
 }
 
@@ -60,26 +60,25 @@ impl Pace {
         }
     }
 
-    /// Returns the milliseconds from the begin of an attempt to that of the next one:
-    /// `reconnect_delay` seconds, or down to half of that by `random`, so that the clients of a
-    /// target do not come all at once.
+    /// Returns the milliseconds from the start of one attempt to the start of the next: between
+    /// half of `reconnect_delay` and all of it, by `random`, so that the clients of a target do not
+    /// reconnect all at once.
     pub(crate) fn delay_ms(&self, random: u64) -> u32 {
         down_to_half(self.reconnect_delay_s.saturating_mul(1000), random)
     }
 
-    /// Returns the milliseconds for which a path is set aside that was lost `losses` times in a
-    /// row, each time soon after it was connected: twice as long each time, [`ASIDE_MAX_MS`] at
-    /// most. `None`: it is not yet. Each time requests that go by it wait until it is lost again,
-    /// as on a way by which only small packets pass.
+    /// Returns the milliseconds for which a path is set aside after `losses` in a row, each soon
+    /// after it was connected: twice as many each time, [`ASIDE_MAX_MS`] at most. `None`: the path
+    /// is not set aside yet. Requests on such a path wait each time until it is lost again, as on a
+    /// network that passes only small packets.
     pub(crate) fn aside_ms(&self, losses: u32) -> Option<u32> {
         let doublings = losses.checked_sub(LOSSES)?.min(16) + 1;
         let delay = u64::from(self.reconnect_delay_s.max(1)) * 1000 << doublings;
         Some(u32::try_from(delay).map_or(ASIDE_MAX_MS, |ms| ms.min(ASIDE_MAX_MS)))
     }
 
-    /// Returns the milliseconds for which nothing is done between the end of the last attempt and
-    /// the begin of the next one: none, unless the target was too slow for that; then no longer
-    /// than the next one may take.
+    /// Returns the milliseconds of rest between the end of the last attempt and the start of the
+    /// next: 0 unless the target was too slow; then no more than the next attempt's time limit.
     pub(crate) fn rest_ms(&self, random: u64) -> u32 {
         match self.is_late {
             true => {
@@ -91,13 +90,13 @@ impl Pace {
         }
     }
 
-    /// Returns half of the connect timeout, doubled so often, in milliseconds.
+    /// Returns half of the connect timeout, doubled `doublings` times, in milliseconds.
     fn limit_ms(&self, doublings: u32) -> u32 {
         let half = self.connect_timeout_s.saturating_mul(500);
         half.saturating_mul(1 << doublings)
     }
 
-    /// Returns the milliseconds that any attempt may take: half of the connect timeout.
+    /// Returns the least time limit of an attempt, in milliseconds: half of the connect timeout.
     pub(crate) fn least_ms(&self) -> u32 {
         self.limit_ms(0)
     }
@@ -106,9 +105,9 @@ impl Pace {
         self.unanswered % PATIENT == PATIENT - 1
     }
 
-    /// Returns how often the time of the next attempt is doubled. Of the patient ones each fourth
-    /// waits twice as long, and of these each fourth again: not more often, since a path that
-    /// returns meanwhile is found later by those.
+    /// Returns how often the time limit of the next attempt is doubled. Every fourth patient
+    /// attempt waits twice as long, and every fourth of these twice as long again. More would delay
+    /// finding a path that returns during the attempt.
     fn doublings(&self) -> u32 {
         let patience = match self.is_patient() {
             true => (self.unanswered / PATIENT + 1).trailing_zeros() / 2,
@@ -117,18 +116,18 @@ impl Pace {
         self.late.max(patience).min(DOUBLINGS)
     }
 
-    /// Returns the milliseconds that the next attempt may take: half of the connect timeout, 5 s by
-    /// default; twice as long as it took when the path was connected last, `usual` ms, if that is
-    /// more; and more for a target that is slow.
+    /// Returns the time limit of the next attempt, in milliseconds: half of the connect timeout, 5
+    /// s by default; twice the duration of the path's last successful attempt, `usual` ms, if that
+    /// is more; and more for a slow target.
     pub(crate) fn whole_ms(&self, usual: u32) -> u32 {
         let needed = usual.saturating_mul(2).min(self.limit_ms(DOUBLINGS));
         self.limit_ms(self.doublings()).max(needed)
     }
 
     /// Returns the milliseconds for which the next attempt, of at most `whole` ms, waits for the
-    /// target's first answer: until the one after it is due, `delay` ms, but twice as long as it
-    /// took when the path was connected last, `usual` ms. All of it where the target is known to be
-    /// slow, and once in a while where it does not answer.
+    /// target's first response: until the following attempt is due, `delay` ms, but twice the
+    /// duration of the path's last successful attempt, `usual` ms, if that is more. Returns `whole`
+    /// for a target known to be slow, and once in a while for one that does not respond.
     pub(crate) fn answer_ms(&self, delay: u32, usual: u32, whole: u32) -> u32 {
         match self.late > 0 || self.is_patient() {
             true => whole,
@@ -142,7 +141,7 @@ impl Pace {
         match outcome {
             Outcome::Unanswered => {
                 self.unanswered = self.unanswered.saturating_add(1);
-                // It may be gone, and is to be found soon when it is back.
+                // The target may be gone, and its return must be found soon.
                 self.late = self.late.saturating_sub(1);
             }
             Outcome::Late => {
@@ -154,7 +153,7 @@ impl Pace {
     }
 }
 
-/// Returns `ms`, or down to half of it by `random`.
+/// Returns a value between half of `ms` and `ms`, by `random`.
 fn down_to_half(ms: u32, random: u64) -> u32 {
     ms - (random % (u64::from(ms / 2) + 1)) as u32
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a device has counted and measured: its queues, and those that are
-//! gone.
+//! Sums up a device's counters and measurements, those of destroyed queues included.
 
 use super::Device;
 use crate::{
@@ -24,7 +23,7 @@ use kernel::{
     },
 };
 
-/// Of queues that are gone.
+/// The sums of destroyed queues.
 #[derive(Default)]
 pub(super) struct Past {
     sent: Sent,
@@ -49,8 +48,8 @@ impl Past {
 }
 
 impl Device {
-    /// Takes a session's closed queues and its admin queue pair away and keeps what they have
-    /// counted: who sums up meanwhile has each of them once.
+    /// Removes a session's closed queues and its admin queue pair, and keeps their counts. A
+    /// concurrent sum includes each of them once.
     pub(super) fn retire(
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
@@ -68,7 +67,7 @@ impl Device {
         drop(past);
     }
 
-    /// Retires one of the queues as [`Self::retire`] does all, and puts `new` in its place.
+    /// Retires a single queue as [`Self::retire`] retires all, and puts `new` in its place.
     pub(super) fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
         let past = self.past.lock();
         let mut queues = queues.lock();
@@ -78,18 +77,18 @@ impl Device {
         }
     }
 
-    /// Counts requests of queues that are past: how many are issued again, and how many failed.
+    /// Counts requests of retired queues: how many are issued again, and how many failed.
     pub(super) fn count_past(&self, again: u64, failed: u64) {
         let past = self.past.lock();
         past.done.retries.add(again);
         past.done.errors.add(failed);
     }
 
-    /// Returns how many requests were completed by all queues that the device ever had. Process
+    /// Returns the number of requests that all queues of the device have ever completed. Process
     /// context.
     pub(super) fn completed(&self) -> u64 {
         let mut completed = 0;
-        // As in `sum`.
+        // Locked as in `sum`.
         let past = self.past.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
@@ -98,10 +97,10 @@ impl Device {
         completed + past.done.completed()
     }
 
-    /// Returns the sum over all queues that the device ever had.
+    /// Returns the sum over all queues that the device has ever had.
     fn sum(&self) -> Past {
         let sum = Past::default();
-        // Held until the end: queues become past under it.
+        // Held until the end: queues are retired under it.
         let past = self.past.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
@@ -127,12 +126,12 @@ impl Device {
         sum.wakeups.for_each(&mut f)
     }
 
-    /// Returns how long requests were in their states.
+    /// Returns the durations of requests in each state.
     pub(crate) fn times(&self) -> Times {
         self.sum().times
     }
 
-    /// Sets whether to measure that, from now on and over connections.
+    /// Sets whether to measure the durations of requests, from now on and across connections.
     pub(crate) fn time(&self, on: bool) {
         let mut shown = self.shown.lock();
         shown.timing = on;

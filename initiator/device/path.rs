@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path of a disk: an address of the target by which it is reached, and how that goes.
+//! A path of a disk: an address of the target, with the state of its connection.
 //!
 //! ```text
 //!        the disk is enabled, or the path               connected, fenced
@@ -13,11 +13,11 @@
 //!                                                           Refused ◄─────────┘ for good
 //! ```
 //!
-//! A refused path that is enabled once more is connecting. The path that the disk begins with goes
-//! from New to Live at once, or stays New, with the reason.
+//! A refused path that is enabled once more enters Connecting. The path that the disk starts with
+//! goes from New to Live at once, or remains New, with the reason.
 //!
-//! Path 0 is the disk's own address; the others have directories of their own. A worker for each
-//! connects it, while others carry the requests ([`reconnect`](super::reconnect)).
+//! Path 0 is the disk's own address; the others have directories of their own. Each has a worker
+//! that connects it while others carry the requests ([`reconnect`](super::reconnect)).
 
 use super::{
     Device,
@@ -59,15 +59,14 @@ use kernel::{
     },
 };
 
-/// Milliseconds for which a path's session must live so that the next attempt after its loss comes
-/// at once.
+/// Milliseconds that a path's session must live for the first attempt after its loss to start at
+/// once.
 const STABLE_MS: u32 = 10_000;
 
-/// Milliseconds for which a path's session must live so that its loss is not one of several in a
-/// row.
+/// Milliseconds that a path's session must live for its loss to end the count of losses in a row.
 const SOUND_MS: u32 = 60_000;
 
-/// See the module's picture.
+/// The state of a path; see the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathState {
     New,
@@ -84,14 +83,14 @@ impl PathState {
         matches!(self, Self::Connecting | Self::Waiting)
     }
 
-    /// Returns whether requests go by the path, or may again.
+    /// Returns whether requests use the path, or may again.
     pub(super) fn is_of_use(self) -> bool {
         self.is_reconnecting() || matches!(self, Self::Live | Self::Lost)
     }
 }
 
 impl PathState {
-    /// Returns its name in attributes and events.
+    /// Returns the state's name in attributes and events.
     pub(super) fn name(self) -> &'static CStr {
         match self {
             Self::New => c"new",
@@ -110,47 +109,47 @@ impl fmt::Display for PathState {
     }
 }
 
-/// What users set of a path, and what attributes show of it.
+/// The settings of a path, and its state as attributes show it.
 #[derive(Clone, Copy)]
 pub(crate) struct PathInfo {
     /// Not used for path 0, whose address is the disk's.
     pub(crate) address: Option<IpAddr>,
     pub(crate) port: u16,
-    /// It is to be used while the disk is enabled.
+    /// The path is used while the disk is enabled.
     pub(crate) enabled: bool,
-    /// How often that was changed: what was begun before does not count.
+    /// How often `enabled` was changed: an attempt from before a change is void.
     pub(super) usage: u32,
     pub(crate) state: PathState,
-    /// Why it is not live.
+    /// Why the path is not live.
     pub(crate) failure: Option<Failure>,
-    /// When its session has lived long enough.
+    /// When the path's session has lived for [`STABLE_MS`].
     stable: Option<Deadline>,
-    /// When it has lived so long that the losses in a row are over.
+    /// When the path's session has lived for [`SOUND_MS`].
     sound: Option<Deadline>,
     /// Losses in a row.
     losses: u32,
-    /// How many milliseconds it took to connect it last.
+    /// Duration of the last successful attempt, in milliseconds.
     usual_ms: u32,
 }
 
-/// See the module. Shared by the device, its directory and its worker.
+/// A path; see the module. Shared by the device, its directory and its worker.
 #[pin_data]
 pub(crate) struct Path {
     number: u8,
     workqueues: Arc<WorkQueues>,
     #[pin]
     info: Mutex<PathInfo>,
-    /// Ends the wait between two attempts. Set when what the worker looks at has changed, and reset
-    /// by the worker before it looks.
+    /// Ends the wait between two attempts. Set when a condition of the worker has changed, and
+    /// reset by the worker before it looks.
     #[pin]
     pub(super) woken: Event,
-    /// The worker's attempt, while it makes one.
+    /// The worker's current attempt.
     #[pin]
     attempt: Mutex<Option<Arc<AttemptLinks>>>,
-    /// Keeps its directory while it is used.
+    /// Pins the path's directory while the path is used.
     #[pin]
     pin: Mutex<Option<DirectoryPin>>,
-    /// Whose path it is, while the worker is scheduled.
+    /// The device, while the worker is scheduled.
     #[pin]
     device: Mutex<Option<Arc<Device>>>,
     #[pin]
@@ -162,7 +161,7 @@ impl_has_work! {
 }
 
 impl Path {
-    /// Makes a path that is not used. May sleep.
+    /// Creates an unused path. May sleep.
     pub(super) fn new(number: u8, queues: &Arc<AllQueues>) -> Result<Arc<Self>> {
         let enabled = number == 0;
         let workqueues = queues.of_path()?;
@@ -204,7 +203,7 @@ impl Path {
         *self.info.lock()
     }
 
-    /// Changes what users set, `EBUSY` unless the path is not used.
+    /// Changes the path's settings. Fails with `EBUSY` while the path is used.
     pub(crate) fn configure(&self, change: impl FnOnce(&mut PathInfo)) -> Result {
         let mut info = self.info.lock();
         if info.enabled {
@@ -214,13 +213,13 @@ impl Path {
         Ok(())
     }
 
-    /// Sets whether it is to be used: by `pin`, which keeps its directory, or not.
+    /// Sets whether the path is used: used with `pin`, which pins its directory, else unused.
     pub(super) fn set_enabled(&self, pin: Option<DirectoryPin>) {
         {
             let mut info = self.info.lock();
             info.enabled = pin.is_some();
             info.usage = info.usage.wrapping_add(1);
-            // Who takes it out of use and back wants it now.
+            // An administrator who disables and enables a path expects a connection at once.
             info.stable = None;
             info.losses = 0;
         }
@@ -241,7 +240,7 @@ impl Path {
         }
     }
 
-    /// Comes to `state`, because of `failure`.
+    /// Enters `state`, because of `failure`.
     pub(super) fn set_state(&self, state: PathState, failure: Option<Failure>) {
         let mut info = self.info.lock();
         if state == PathState::Live && info.state != state {
@@ -252,7 +251,7 @@ impl Path {
         info.failure = failure;
     }
 
-    /// Comes from live to lost, because of `failure`.
+    /// Changes from live to lost, because of `failure`.
     pub(super) fn lose(&self, failure: Failure) {
         let mut info = self.info.lock();
         if info.state == PathState::Live {
@@ -265,7 +264,7 @@ impl Path {
         }
     }
 
-    /// Comes from waiting to connecting.
+    /// Changes from waiting to connecting.
     pub(super) fn set_connecting(&self) {
         let mut info = self.info.lock();
         if info.state == PathState::Waiting {
@@ -273,36 +272,37 @@ impl Path {
         }
     }
 
-    /// Returns whether its last session did not live long: the next attempt is not to come at once.
+    /// Returns whether the path's last session was short: the next attempt then starts with a
+    /// delay.
     pub(super) fn was_lost_soon(&self) -> bool {
         let stable = self.info.lock().stable;
         stable.is_some_and(|stable| !stable.has_passed())
     }
 
-    /// Returns how often it was lost in a row, each time soon after it was connected.
+    /// Returns how often the path was lost in a row, each time soon after it was connected.
     pub(super) fn losses(&self) -> u32 {
         self.info.lock().losses
     }
 
-    /// Returns how many milliseconds it took to connect it last; 0: it never was.
+    /// Returns the duration of the path's last successful attempt, in milliseconds; 0: none yet.
     pub(super) fn usual_ms(&self) -> u32 {
         self.info.lock().usual_ms
     }
 
-    /// Sets that.
+    /// Sets the duration of the path's last successful attempt.
     pub(super) fn set_usual_ms(&self, ms: u32) {
         self.info.lock().usual_ms = ms;
     }
 
-    /// Begins an attempt, which [`Self::interrupt`] ends. The worker's, which looks afterwards
-    /// whether it is to make one.
+    /// Starts an attempt, which [`Self::interrupt`] ends. Called by the worker, which checks
+    /// afterwards whether the path still needs a session.
     pub(super) fn begin_attempt(&self) -> Result<Arc<AttemptLinks>, Failure> {
         let attempt = AttemptLinks::new()?;
         *self.attempt.lock() = Some(attempt.clone());
         Ok(attempt)
     }
 
-    /// Records that the attempt is over.
+    /// Records the end of the attempt.
     pub(super) fn attempt_over(&self) {
         let attempt = self.attempt.lock().take();
         if let Some(attempt) = attempt {
@@ -310,7 +310,7 @@ impl Path {
         }
     }
 
-    /// Has the worker look again at what has changed: ends its wait between two attempts, or the
+    /// Makes the worker check its conditions again: ends its wait between two attempts, or the
     /// waits of an attempt, which fails with `failure`. May sleep.
     pub(super) fn interrupt(&self, failure: Failure) {
         self.woken.set();
@@ -320,10 +320,10 @@ impl Path {
         }
     }
 
-    /// Has the worker connect it for `device`.
+    /// Schedules the worker to connect the path for `device`.
     pub(super) fn schedule(self: &Arc<Self>, device: &Arc<Device>) {
         *self.device.lock() = Some(device.clone());
-        // If it is queued already it has yet to look.
+        // If the work is queued already, it has not looked yet.
         let _ = self.workqueues.reconnect().enqueue(self.clone());
     }
 }
@@ -334,7 +334,7 @@ impl WorkItem for Path {
     fn run(this: Arc<Self>) {
         let device = this.device.lock().take();
         if let Some(device) = device {
-            // Whoever reclaims memory may wait for this disk's requests.
+            // Memory reclaim may wait for this disk's requests.
             for_reclaim(|| device.reconnect(&this));
         }
     }

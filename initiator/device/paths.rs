@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device's paths together: which there are, how they begin and end with the disk, and how they
-//! come and go while it is used.
+//! The set of a device's paths: how they are added and removed, and how they start and end with the
+//! disk.
 
 use super::{
     path::{
@@ -42,20 +42,20 @@ use kernel::{
     },
 };
 
-/// How long a connection that was refused as stale is not tried again.
+/// The delay before a connection that was refused as stale is tried again.
 const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
 
 impl Device {
-    /// Returns the path of this number.
+    /// Returns path `number`.
     pub(crate) fn path(&self, number: u8) -> Option<Arc<Path>> {
         let paths = self.paths.lock();
         paths.iter().find(|path| path.number() == number).cloned()
     }
 
-    /// Makes a path. Fails with `EEXIST` if there is one of this number, and with `ENOMEM`.
+    /// Adds a path. Fails with `EEXIST` if `number` is taken, and with `ENOMEM`.
     pub(crate) fn add_path(&self, number: u8) -> Result<Arc<Path>> {
-        // Not with the list locked: whoever ends a session waits for that, and who reclaims memory
-        // may wait for whoever does.
+        // Allocated without the list's lock: ending a session takes that lock, and memory reclaim
+        // may wait for the end of a session.
         let path = Path::new(number, &self.queues)?;
         let mut paths = self.paths.lock();
         if paths.iter().any(|path| path.number() == number) {
@@ -65,26 +65,26 @@ impl Device {
         Ok(path)
     }
 
-    /// Forgets a path, which is not used any more.
+    /// Removes a path, which is unused.
     pub(crate) fn forget_path(&self, path: &Path) {
         let mut paths = self.paths.lock();
         paths.retain(|own| !core::ptr::eq(&**own, path));
     }
 
-    /// Returns whether `f` holds for all paths that are to be used.
+    /// Returns whether `f` holds for all enabled paths.
     pub(super) fn for_all_wanted_paths(&self, f: impl Fn(&Path) -> bool) -> bool {
         let paths = self.paths.lock();
         paths.iter().all(|path| !path.info().enabled || f(path))
     }
 
-    /// Returns whether the disk has another path than `session`, live or to be connected again.
+    /// Returns whether the disk has another path than `session`, live or reconnecting.
     pub(crate) fn has_other_paths(&self, session: &Session) -> bool {
         !self.for_all_wanted_paths(|path| {
             path.number() == session.path() || !path.info().state.is_of_use()
         })
     }
 
-    /// Connects the first path that can be, and makes the disk. Sleeps.
+    /// Connects the first path that works, and makes the disk. Sleeps.
     pub(super) fn connect_first(
         self: &Arc<Self>,
         settings: Settings,
@@ -109,7 +109,7 @@ impl Device {
                 .and_then(|epoch| self.connect_path(&next, settings, epoch, lost));
             match connected {
                 Ok(mut active) => {
-                    // Those of path 0, whichever it was.
+                    // The disk keeps path 0's address, regardless of the path that was connected.
                     active.settings.address = settings.address;
                     active.settings.port = settings.port;
                     return Ok((next, active));
@@ -127,7 +127,7 @@ impl Device {
         Err(first_failure.unwrap_or(Failure::Unset("address")))
     }
 
-    /// Connects a path, and makes the disk. Sleeps, until [`Path::interrupt`] or a signal ends it.
+    /// Connects a path, and makes the disk. Sleeps until [`Path::interrupt`] or a signal ends it.
     fn connect_path(
         self: &Arc<Self>,
         path: &Path,
@@ -141,7 +141,8 @@ impl Device {
             let connected = self.connect(path, settings, epoch, lost, deadline);
             path.attempt_over();
             match connected {
-                // The target's connection manager ends what it has left as soon as it has refused.
+                // After its refusal, the target's connection manager ends the left-over connection
+                // at once.
                 Err(Failure::StaleConnection) if !deadline.has_passed() => {
                     pr_info!("{}: {}; trying again\n", **self, Failure::StaleConnection);
                     fsleep(STALE_RETRY_DELAY);
@@ -155,7 +156,7 @@ impl Device {
         }
     }
 
-    /// Has all paths but `first` connected that are to be used.
+    /// Schedules the workers of all enabled paths except `first`.
     pub(super) fn schedule_other_paths(self: &Arc<Self>, first: &Path) {
         for path in self.paths.lock().iter() {
             if path.number() != first.number() && path.info().enabled {
@@ -165,8 +166,8 @@ impl Device {
         }
     }
 
-    /// Ends the sessions of a disk that is gone, and all attempts to make others. By who has
-    /// `control`. Sleeps.
+    /// Ends the sessions of a disk that was removed, and all attempts to make new ones. The caller
+    /// holds `control`. Sleeps.
     pub(super) fn end_paths(&self, head: &Head, sessions: &Sessions) {
         head.go();
         for session in sessions.iter().flatten() {
@@ -180,8 +181,8 @@ impl Device {
         }
     }
 
-    /// Uses a path from now on: it is connected if there is a disk, else together with it. Nothing
-    /// happens if it is used already. Fails with `EINVAL` if its address is not set.
+    /// Enables a path: it is connected now if there is a disk, else together with the disk. Does
+    /// nothing if the path is enabled already. Fails with `EINVAL` if its address is not set.
     pub(crate) fn enable_path(
         self: &Arc<Self>,
         path: &Arc<Path>,
@@ -203,14 +204,14 @@ impl Device {
         Ok(())
     }
 
-    /// Has a path that was refused connected again, whatever has come of that.
+    /// Reconnects a path that was refused, and ignores whether that succeeds.
     pub(super) fn connect_refused(self: &Arc<Self>, path: &Arc<Path>, active: &Active) {
         if path.info().state == PathState::Refused {
             self.begin_path(path, active);
         }
     }
 
-    /// Has a path connected that has no session. By who has `control`.
+    /// Starts connecting a path that has no session. The caller holds `control`.
     fn begin_path(self: &Arc<Self>, path: &Arc<Path>, active: &Active) {
         path.set_state(PathState::Connecting, None);
         self.show_sessions(active, State::Queueing, None);
@@ -218,9 +219,9 @@ impl Device {
         path.schedule(self);
     }
 
-    /// Uses a path no longer: its requests go on by others. Nothing happens if it is not used.
-    /// Fails with `EBUSY` if it is live, or was until now, and no other one is, or if it is the
-    /// last one that may come back. Sleeps until its session has ended.
+    /// Disables a path: its requests continue on others. Does nothing if the path is disabled
+    /// already. Fails with `EBUSY` if the path is live, or was until now, and no other path is
+    /// live; and if it is the last path that may come back. Sleeps until its session has ended.
     pub(crate) fn disable_path(&self, path: &Path) -> Result {
         let mut control = self.control.lock();
         if !path.info().enabled {
@@ -250,7 +251,7 @@ impl Device {
         path.set_enabled(None);
         path.set_state(PathState::New, None);
         path.interrupt(Failure::Forced);
-        // What has gone by it is fenced, or kept in mind as to be fenced.
+        // Requests on the path are fenced, or recorded as still to be fenced.
         if let Some(session) = session_of(&active.sessions, number).cloned() {
             session.finish();
         }
@@ -261,8 +262,8 @@ impl Device {
         Ok(())
     }
 
-    /// Lets go of what a path that is not connected again has of its RDMA device, which may be
-    /// waiting for that. Its session has ended. By who has `control`; sleeps.
+    /// Releases the RDMA device of a path that is not reconnecting: the removal of the device may
+    /// wait for that. The path's session has ended. The caller holds `control`; sleeps.
     pub(super) fn release_path(&self, active: &mut Active, number: u8) {
         let place = active.sessions.get_mut(usize::from(number));
         if let Some(session) = place.and_then(Option::take) {
@@ -271,8 +272,8 @@ impl Device {
         self.remove_queues(&active.head, number);
     }
 
-    /// Takes the queues of a path, whose session has ended, from the hardware queues. Sleeps; who
-    /// has `control`, for which the way back of another path waits, waits for no memory.
+    /// Removes the queues of a path, whose session has ended, from the hardware queues. Sleeps. The
+    /// caller holds `control`, for which reconnecting paths wait, so this must not wait for memory.
     pub(super) fn remove_queues(&self, head: &Head, number: u8) {
         if let Err(e) = for_reclaim(|| head.hw_queues().remove(number)) {
             pr_warn!(
@@ -282,7 +283,7 @@ impl Device {
         }
     }
 
-    /// Sets by which policy requests go among the paths, at once if there is a disk.
+    /// Sets the path policy of requests, at once if there is a disk.
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
         let mut control = self.control.lock();
         if let Some(active) = control.active.as_mut() {
@@ -293,22 +294,22 @@ impl Device {
         Ok(())
     }
 
-    /// Sets whether user space is to add a path for each portal of the target.
+    /// Sets whether user space adds a path for each portal of the target.
     pub(crate) fn set_paths_auto(&self, auto: bool) {
         self.settings.lock().paths_auto = auto;
     }
 
-    /// Says that `session` is lost because of `failure` while the disk stays: by other paths, or
-    /// waiting for one. By who has `control`.
+    /// Marks `session` as lost because of `failure` while the disk stays: it uses other paths, or
+    /// waits for one. The caller holds `control`.
     pub(super) fn lose_session(&self, active: &Active, session: &Session, failure: Failure) {
         let number = session.path();
         let is_alone = self.paths.lock().len() == 1;
         if active.has_live() {
-            pr_warn!("{self}: path {number} lost: {failure}; requests go by the others\n");
+            pr_warn!("{self}: path {number} lost: {failure}; requests use the other paths\n");
             return self.show_sessions(active, State::Queueing, None);
         }
         if is_alone {
-            pr_warn!("{self}: connection lost: {failure}; requests wait for another one\n");
+            pr_warn!("{self}: connection lost: {failure}; requests wait for a new connection\n");
         } else {
             pr_warn!("{self}: path {number} lost: {failure}; requests wait for a path\n");
         }
@@ -316,8 +317,8 @@ impl Device {
         self.show_sessions(active, State::Queueing, Some(failure));
     }
 
-    /// Counts from now on for how long there is no path, if that has not begun. Whoever waits with
-    /// another attempt looks how long it may. By who has `control`.
+    /// Starts the time without a path, if that has not begun. The deadline of each waiting attempt
+    /// depends on it. The caller holds `control`.
     fn count_loss(&self, active: &Active) {
         let limits = (&active.settings).into();
         active.head.begin_loss(self.completed(), limits);
@@ -326,10 +327,9 @@ impl Device {
         }
     }
 
-    /// Begins to count for how long there is no path, if `session` was the last one that was live
-    /// and another is to follow: its teardown takes as long as its queue pairs need to drain. Does
-    /// nothing while somebody is at work on the disk; then it is counted from the end of the
-    /// teardown on. Process context.
+    /// Starts the time without a path, if `session` was the last live one and a new one will
+    /// follow. Its teardown may last: the queue pairs have to drain. Does nothing while another
+    /// task works on the disk; the time then starts at the end of the teardown. Process context.
     pub(super) fn begin_loss(&self, session: &Session, failure: Failure) {
         let Some(control) = self.control.try_lock() else {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What attempts to connect a path start from, and when they are not to go on.
+//! The starting point of attempts to connect a path, and the conditions that end them.
 
 use super::{
     path::{
@@ -26,7 +26,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What an attempt starts from.
+/// The starting point of an attempt.
 pub(super) struct Plan {
     pub(super) path: Arc<Path>,
     pub(super) settings: Settings,
@@ -34,24 +34,24 @@ pub(super) struct Plan {
     /// The path's last session.
     pub(super) lost: Option<Arc<Session>>,
     pub(super) volume: VolumeInfo,
-    /// Which use of the path it is for.
+    /// The path's `usage` count that the attempt is for.
     pub(super) usage: u32,
 }
 
 impl Plan {
-    /// Returns whether the path, as it was when this was made, still is to get a session.
+    /// Returns whether the path still needs a session, compared to the time of the plan.
     pub(super) fn is_for(&self, info: &PathInfo) -> bool {
         info.enabled && info.usage == self.usage && info.state.is_reconnecting()
     }
 
-    /// Returns whether the RDMA device of the path's last session goes away: it waits for what that
-    /// still has.
+    /// Returns whether the RDMA device of the path's last session is being removed: the removal
+    /// waits for that session to release it.
     pub(super) fn lacks_device(&self) -> bool {
         self.lost.as_ref().is_some_and(|lost| lost.lacks_device())
     }
 
-    /// Fails when an attempt that waits for a fence has to end: when the disk is to go, but not
-    /// before `deadline`, until which the attempt may take in any case.
+    /// Fails when an attempt that waits for a fence must end: when the disk is due to be removed,
+    /// but not before `deadline`, the attempt's own time limit.
     pub(super) fn goes_on(&self, deadline: Deadline) -> Result<(), Failure> {
         if !self.is_for(&self.path.info()) {
             return Err(Failure::Forced);
@@ -67,16 +67,16 @@ impl Plan {
         }
     }
 
-    /// Returns `volume` if it keeps what nothing can follow: the logical block size. Requests may
-    /// be larger.
+    /// Returns `volume` if its logical block size, which a disk cannot change, is the disk's.
+    /// Larger requests are fine.
     pub(super) fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
         let (geometry, former) = (volume.geometry, self.volume.geometry);
         if geometry.max_transfer < former.max_transfer {
-            // The target has less memory left; that may pass.
+            // The target has less memory now; that may pass.
             return Err(Failure::Setup("requests as large as before", ENOSPC));
         }
-        // All else the disk follows; until it does, the target makes each write stable, and what
-        // the drive cannot do ends as not supported.
+        // The disk follows all other changes; until then, the target makes each write stable, and
+        // operations that the drive lost end as not supported.
         match geometry.logical_block_shift == former.logical_block_shift {
             true => Ok(volume),
             false => Err(Failure::OtherLimits),

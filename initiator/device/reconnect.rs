@@ -2,23 +2,23 @@
 
 //! Connects a path of a disk, or connects it again, while requests use other paths or wait.
 //!
-//! The teardown of a lost session has given its requests back to the block layer, each after its
+//! The teardown of a lost session has returned its requests to the block layer, each after its
 //! memory region was destroyed. The path's worker makes attempts, at the [`Pace`] that the target
-//! allows, until one succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no
-//! session on any path for `ctrl_loss_tmo`, which counts as [`Head::begin_loss`] says. If the RDMA
-//! device goes away, it is let go of, and attempts go on, by whichever device leads to the target.
-//! A new session has the path's id and a later epoch: the target admits it when nothing of the lost
-//! one can reach the drive any more, so that a write of the past never comes after its retry; other
-//! paths are fenced before it is used. If `fast_io_fail_tmo` is over before, requests fail from
+//! allows, until one succeeds, a failure is permanent ([`Failure::may_pass`]), or no path had a
+//! session for `ctrl_loss_tmo`, which counts as [`Head::begin_loss`] says. If the RDMA device is
+//! removed, the path releases it, and attempts continue over any device that leads to the target. A
+//! new session has the path's id and a later epoch: the target admits it when no request of the
+//! lost session can reach the drive any more, so that an old write never overtakes its retry; other
+//! paths are fenced before it is used. When `fast_io_fail_tmo` is over first, requests fail from
 //! then on until there is a session.
 //!
 //! # Locks and contexts
 //!
-//! The workers run on a workqueue of their own, since they wait for teardowns. They do not hold
-//! `control` during an attempt, so that commands never wait for that; they look afterwards, under
-//! `control`, whether the disk is still there. Who does not want the path any more ends what an
-//! attempt waits for ([`Path::interrupt`]). What reclaims memory may wait for this disk: they
-//! allocate as `for_reclaim` says, and an attempt fails if there is none.
+//! The workers run on their own workqueue, since they wait for teardowns. They do not hold
+//! `control` during an attempt, so commands never wait for one; they check afterwards, under
+//! `control`, that the disk still exists. Disabling the path interrupts the attempt
+//! ([`Path::interrupt`]). Memory reclaim may wait for this disk: the workers allocate as
+//! `for_reclaim` says, and an attempt without memory fails.
 
 use super::{
     attempt::Attempt,
@@ -50,9 +50,9 @@ use kernel::{
 };
 
 impl Device {
-    /// Returns whether the disk is to outlive its sessions. A volume without a wwid may be another
-    /// one when it comes back. What a target acknowledged from a volatile cache may be forgotten by
-    /// then, so only one that tells so will do.
+    /// Returns whether the disk outlives its sessions. Without a wwid, a volume that returns may be
+    /// a different one. A target may forget writes that it acknowledged from a volatile cache, so
+    /// it must also report when it does.
     pub(super) fn is_to_reconnect(&self, settings: &Settings, volume: &VolumeInfo) -> bool {
         if settings.ctrl_loss_tmo_s == Some(0) {
             return false;
@@ -60,32 +60,32 @@ impl Device {
         let why = if volume.wwid.is_none() {
             "it has no wwid"
         } else if volume.geometry.write_cache && volume.instance.is_none() {
-            "its target does not tell what it forgets of a volatile write cache"
+            "its target does not report losses of a volatile write cache"
         } else {
             return true;
         };
-        pr_info!("{self}: a lost connection will not be made again: {why}\n");
+        pr_info!("{self}: a lost connection will not be restored: {why}\n");
         false
     }
 
-    /// Removes the disk, if it is that of `head` and no path of it is live; returns whether it has:
-    /// no other attempt is made then. Without `head`, whichever it is. Sleeps.
+    /// Removes the disk, if it is that of `head` (any disk without `head`) and no path of it is
+    /// live; returns whether the disk was removed: no further attempt is made then. Sleeps.
     pub(super) fn give_up(&self, head: Option<&Arc<Head>>, failure: Failure) -> bool {
         let mut control = self.control.lock();
-        // There may be another disk since.
+        // The device may have a new disk by now.
         if head.is_some_and(|head| !Self::has_disk(&control, head)) {
             return false;
         }
         if !self.show(|shown| shown.state.is_reconnecting()) || control.active.is_none() {
             return false;
         }
-        pr_warn!("{self}: no other connection: {failure}\n");
+        pr_warn!("{self}: cannot reconnect: {failure}\n");
         self.remove_lost(&mut control, failure);
         true
     }
 
-    /// Makes no other attempt for the path of `plan`, because of `failure`. The disk goes if it has
-    /// no other.
+    /// Stops connecting the path of `plan`, because of `failure`. Removes the disk if it has no
+    /// other path.
     fn refuse(&self, plan: &Plan, failure: Failure) {
         let mut control = self.control.lock();
         if !self.is_wanted(&control, plan) {
@@ -93,7 +93,7 @@ impl Device {
         }
         plan.path.set_state(PathState::Refused, Some(failure));
         if self.for_all_wanted_paths(|path| !path.info().state.is_of_use()) {
-            pr_warn!("{self}: no other connection: {failure}\n");
+            pr_warn!("{self}: cannot reconnect: {failure}\n");
             return self.remove_lost(&mut control, failure);
         }
         pr_warn!(
@@ -107,8 +107,8 @@ impl Device {
         self.tell_changes();
     }
 
-    /// Returns whether the path still is to get the session after the one of `plan`; then it shows
-    /// `failure` as the reason why there is none.
+    /// Returns whether the path still needs the session after the one of `plan`; it then shows
+    /// `failure` as the reason for the missing session.
     fn still_waits(&self, plan: &Plan, failure: Failure) -> bool {
         let control = self.control.lock();
         let waits = self.is_wanted(&control, plan);
@@ -124,7 +124,7 @@ impl Device {
         waits
     }
 
-    /// Returns whether the path is to get the session after the one of `plan`.
+    /// Returns whether the path needs the session after the one of `plan`.
     pub(super) fn is_wanted(&self, control: &Control, plan: &Plan) -> bool {
         Self::has_disk(control, &plan.head)
             && plan.is_for(&plan.path.info())
@@ -138,7 +138,7 @@ impl Device {
             })
     }
 
-    /// Returns what attempts start from, `None` if the path is not to get a session.
+    /// Returns the starting point of attempts, `None` if the path needs no session.
     fn plan(&self, path: &Arc<Path>) -> Option<Plan> {
         let control = self.control.lock();
         let info = path.info();
@@ -155,7 +155,7 @@ impl Device {
         })
     }
 
-    /// Makes attempts until the path has a session or is not wanted. The path's worker; sleeps.
+    /// Makes attempts until the path has a session or needs none. The path's worker; sleeps.
     pub(super) fn reconnect(self: &Arc<Self>, path: &Arc<Path>) {
         path.woken.reset();
         let Some(mut plan) = self.plan(path) else {
@@ -174,7 +174,7 @@ impl Device {
         });
         if let Some(ms) = aside {
             pr_warn!(
-                "{self}: path {} was lost {} times in a row: it is set aside for {} s while requests go by others\n",
+                "{self}: path {} was lost {} times in a row: it is set aside for {} s while requests use other paths\n",
                 path.number(),
                 path.losses(),
                 ms / 1000
@@ -204,19 +204,19 @@ impl Device {
                 Attempt::Failed(reason, outcome) => {
                     failure = reason;
                     pace.ended(outcome);
-                    // A device with a quota, or a machine without memory, may have enough for one
-                    // session only.
+                    // A device with a quota, or a machine without memory, may support one session
+                    // only.
                     if reason.is_shortage() && self.release_lost(&mut plan) {
                         next = Deadline::new(0);
                     }
                 }
             }
-            // If it is not wanted any more the others' attempts may go on.
+            // If the path is disabled, the attempts of other paths may continue.
             if !self.is_wanted(&self.control.lock(), &plan) {
                 return;
             }
-            // Another path may have come back since: then this one goes on trying; and so it does
-            // if all that failed it was that its last session has to let go of a device.
+            // If another path has come back, keep trying. Keep trying, too, if the only obstacle
+            // was that the path's last session still held a device.
             if plan.head.loss().end.is_some_and(Deadline::has_passed)
                 && !plan.lacks_device()
                 && self.give_up(Some(&plan.head), failure)
@@ -236,9 +236,9 @@ impl Device {
         }
     }
 
-    /// Lets go of what the lost session still has of its RDMA device and of memory: the device goes
-    /// away, and waits for it, or there is not enough for another session beside it. Returns
-    /// whether there was something.
+    /// Releases the lost session's RDMA device and memory: the device is being removed and waits
+    /// for that, or resources do not suffice for a second session. Returns whether there was
+    /// something to release.
     fn release_lost(&self, plan: &mut Plan) -> bool {
         let mut control = self.control.lock();
         if plan.lost.is_none() || !self.is_wanted(&control, plan) {
@@ -251,14 +251,14 @@ impl Device {
         true
     }
 
-    /// Returns whether requests go by some path. Sleeps.
+    /// Returns whether requests use some path. Sleeps.
     fn has_live_path(&self) -> bool {
         let control = self.control.lock();
         control.active.as_ref().is_some_and(Active::has_live)
     }
 
-    /// Waits until `end`. It ends at once when no other path is live, or when the path, its device
-    /// or the disk goes.
+    /// Waits until `end`. Returns early when no other path is live, or when the path, its device or
+    /// the disk is removed.
     fn set_aside(&self, plan: &Plan, end: Deadline) {
         while !end.has_passed() {
             if plan.path.woken.wait_ms(end.left_ms()).is_err() {
@@ -272,11 +272,11 @@ impl Device {
         }
     }
 
-    /// Waits for `delay` milliseconds until the next attempt. It ends at once when the path, its
-    /// device or the disk goes.
+    /// Waits for `delay` milliseconds before the next attempt. Returns early when the path, its
+    /// device or the disk is removed.
     fn wait_between_attempts(&self, plan: &Plan, delay: u32) {
         let next = Deadline::new(delay);
-        // Another path may be lost meanwhile, by which it ends earlier.
+        // Another path may be lost during the wait, which shortens it.
         let left = || {
             let lost = plan.head.loss().end.map_or(u32::MAX, Deadline::left_ms);
             lost.min(next.left_ms())
@@ -284,15 +284,15 @@ impl Device {
         while self.wait_before_attempt(plan, left()) {
             plan.path.woken.reset();
             let is_over = plan.lacks_device() || plan.head.goes_within(0);
-            // Else it was the device of an attempt's session, which is gone.
+            // Otherwise the device of an attempt's session was removed.
             if is_over || !self.is_wanted(&self.control.lock(), plan) {
                 return;
             }
         }
     }
 
-    /// Waits for `delay` milliseconds, and has requests fail when it is time for that; returns
-    /// whether it was woken.
+    /// Waits for `delay` milliseconds, and fails the waiting requests when `fast_io_fail_tmo` is
+    /// over; returns whether it was woken.
     fn wait_before_attempt(&self, plan: &Plan, delay: u32) -> bool {
         let wait = |ms| plan.path.woken.wait_ms(ms).is_ok();
         let fail_fast = plan.head.loss().fail_fast;
@@ -307,8 +307,8 @@ impl Device {
         delay > first && wait(delay - first)
     }
 
-    /// Fails the requests that wait for a path, and all that come until there is one, if it is time
-    /// for that.
+    /// Fails the requests that wait for a path, and all later ones until there is a path, if
+    /// `fast_io_fail_tmo` is over.
     pub(super) fn fail_fast_if_due(&self, plan: &Plan) {
         let is_due = plan.head.loss().fail_fast.is_some_and(Deadline::has_passed);
         if !is_due || !plan.head.requests_wait() {

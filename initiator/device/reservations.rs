@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The persistent reservations of a disk's drive, as users of the disk ask for them. The target has
-//! them, for this host, by whichever path it is asked.
+//! The persistent reservations of a disk's drive, for users of the disk. The target has them, for
+//! this host; any path may carry the request.
 //!
-//! A change whose answer is lost with a session is asked for again by another session, by the same
-//! sequence number, so that the target makes it once.
+//! If a session is lost with the response to a change, a new session repeats the change with the
+//! same sequence number, so that the target makes it once.
 
 use super::Device;
 use crate::{
@@ -38,30 +38,31 @@ use kernel::{
     },
 };
 
-/// Milliseconds for which a change is asked for, while there is no session, or the drive has not
-/// finished what preempted hosts had begun.
+/// Milliseconds for which a change is retried while there is no session, or while the drive
+/// finishes the requests of preempted hosts.
 const ASK_MS: u32 = 60_000;
 
-/// Milliseconds between two questions.
+/// Milliseconds between two retries.
 const AGAIN_MS: u32 = 50;
 
 /// The number of the last change: one count for all disks.
 static SEQUENCE: Atomic<u32> = Atomic::new(0);
 
-/// Those of one disk. A device may have another disk, of another volume, while somebody still has
-/// this one open: that one is never asked.
+/// The reservations of one disk. A device may have a new disk, of another volume, while this one is
+/// still open; the new disk's target is never asked.
 #[pin_data]
 pub(super) struct DiskReservations {
     device: Arc<Device>,
     head: Arc<Head>,
-    /// Somebody asks for a change: a later sequence number says that an earlier one was given up.
+    /// A change is being requested: a later sequence number implies that an earlier one was given
+    /// up.
     #[pin]
     reserving: Mutex<bool>,
     #[pin]
     reserved: CondVar,
 }
 
-/// Whose turn it is to ask for a change.
+/// The right to request a change; dropping it lets the next caller proceed.
 struct Turn<'a>(&'a DiskReservations);
 
 impl Drop for Turn<'_> {
@@ -72,7 +73,7 @@ impl Drop for Turn<'_> {
 }
 
 impl DiskReservations {
-    /// Makes those of the disk of `head`. May sleep.
+    /// Creates the state of the disk of `head`. May sleep.
     pub(super) fn new(device: Arc<Device>, head: Arc<Head>) -> Result<Arc<Self>> {
         let new = pin_init!(Self {
             device,
@@ -83,14 +84,14 @@ impl DiskReservations {
         Arc::pin_init(new, GFP_KERNEL)
     }
 
-    /// Waits until nobody else asks for a change, which may take long. Sleeps. Fails with `EINTR`
-    /// at a signal.
+    /// Waits until no other change is being requested, which may be slow. Sleeps. Fails with
+    /// `EINTR` at a signal.
     fn turn(&self) -> Result<Turn<'_>> {
         let mut reserving = self.reserving.lock();
         while *reserving {
             if self.reserved.wait_interruptible(&mut reserving) {
                 if !*reserving {
-                    // It may have been for this one that another was not woken.
+                    // The wake-up that this waiter leaves unused may have been another's.
                     self.reserved.notify_one();
                 }
                 return Err(EINTR);
@@ -100,9 +101,9 @@ impl DiskReservations {
         Ok(Turn(self))
     }
 
-    /// Asks the target by a path that works, again and again as the module tells. Sleeps,
-    /// [`ASK_MS`] and the time of one answer at most. Fails with `ENODEV` when the disk goes, and
-    /// with `ETIMEDOUT`.
+    /// Sends the request to the target over a path that works, with retries as the module says.
+    /// Sleeps for [`ASK_MS`] and one response at most. Fails with `ENODEV` when the disk is
+    /// removed, and with `ETIMEDOUT`.
     fn ask(&self, question: AdminOp) -> Result<(Status, Option<ReservationInfo>)> {
         let deadline = Deadline::new(ASK_MS);
         while !self.head.goes_within(0) {

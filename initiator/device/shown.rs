@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device's state, and what attributes show of it: apart from what commands hold while they
+//! A device's state, as attributes show it: apart from the state that commands lock while they
 //! sleep, so that reading never waits.
 
 use super::{
@@ -28,13 +28,13 @@ use kernel::{
     sync::Arc, //
 };
 
-/// See the picture in `device.rs`.
+/// The state of a device; see the picture in `device.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     New,
     Connecting,
     Live,
-    /// Not all paths that are to be used are live.
+    /// Some enabled paths are not live.
     Degraded,
     Queueing,
     FailingFast,
@@ -44,14 +44,14 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Returns whether there is a disk that is to get another session.
+    /// Returns whether the device has a disk that will get a new session.
     pub(super) fn is_reconnecting(self) -> bool {
         matches!(self, Self::Queueing | Self::FailingFast)
     }
 }
 
 impl State {
-    /// Returns its name in attributes and events.
+    /// Returns the state's name in attributes and events.
     pub(super) fn name(self) -> &'static CStr {
         match self {
             Self::New => c"new",
@@ -73,37 +73,36 @@ impl fmt::Display for State {
     }
 }
 
-/// What attributes show.
+/// The values that attributes show.
 pub(crate) struct Shown {
     pub(crate) state: State,
     pub(crate) failure: Option<Failure>,
     /// Number of the disk.
     pub(crate) disk: Option<u32>,
     pub(crate) session: Option<(SessionId, Epoch)>,
-    /// Which volume it is.
+    /// Identity of the volume.
     pub(crate) wwid: Option<VolumeId>,
-    /// Those of the disk.
+    /// The lost writes of the disk.
     pub(super) lost_writes: Option<Arc<LostWrites>>,
-    /// The sessions by path that have not ended, where counters of queues are that are not past.
+    /// Each path's session until it has ended: they have the counters of the queues in use.
     pub(super) sessions: Sessions,
-    /// How long requests take is measured.
+    /// Request durations are measured.
     pub(crate) timing: bool,
 }
 
 impl Device {
-    /// Calls `f` with what attributes show.
+    /// Calls `f` with the values that attributes show.
     pub(crate) fn show<R>(&self, f: impl FnOnce(&Shown) -> R) -> R {
         f(&self.shown.lock())
     }
 
-    /// Returns whether flushes fail, since the target has lost writes that it acknowledged. May
-    /// sleep.
+    /// Returns whether flushes fail since the target has lost acknowledged writes. May sleep.
     pub(crate) fn has_lost_writes(&self) -> bool {
         let lost_writes = self.shown.lock().lost_writes.clone();
         lost_writes.is_some_and(|lost_writes| lost_writes.is_lost())
     }
 
-    /// Lets flushes succeed again, whatever the target has lost. May sleep.
+    /// Lets flushes succeed again, regardless of lost writes. May sleep.
     pub(crate) fn acknowledge_loss(&self) {
         let lost_writes = self.shown.lock().lost_writes.clone();
         if let Some(lost_writes) = lost_writes {
@@ -115,7 +114,7 @@ impl Device {
         self.shown.lock().state = state;
     }
 
-    /// Lets attributes show `state` without a session, and `failure` as its reason.
+    /// Shows `state` without a session, and `failure` as its reason.
     pub(super) fn forget_session(&self, state: State, failure: Option<Failure>) {
         let mut shown = self.shown.lock();
         shown.state = state;
@@ -130,8 +129,8 @@ impl Device {
         drop(former);
     }
 
-    /// Lets counters be read in a session on `path` that is to be the first of a disk, and lets it
-    /// be forced off; `None`: it has ended.
+    /// Shows the counters of a session on `path` that will be the disk's first, and lets it be
+    /// forced off; `None`: it has ended.
     pub(super) fn show_session(&self, path: u8, session: Option<&Arc<Session>>) {
         let mut shown = self.shown.lock();
         if let Some(place) = shown.sessions.get_mut(usize::from(path)) {
@@ -141,7 +140,7 @@ impl Device {
         }
     }
 
-    /// Lets attributes show that `session` ends, if the disk has others.
+    /// Shows that `session` ends, if the disk has others.
     pub(super) fn show_ending(&self, session: &Session) {
         let mut shown = self.shown.lock();
         let is_other = |other: &&Arc<Session>| other.path() != session.path() && other.is_live();
@@ -150,15 +149,14 @@ impl Device {
         }
     }
 
-    /// Lets attributes show the sessions of `active`: `state` if none is live, because of
-    /// `failure`.
+    /// Shows the sessions of `active`: `state` if none is live, because of `failure`.
     pub(super) fn show_sessions(&self, active: &Active, state: State, failure: Option<Failure>) {
         let mut sessions = no_sessions();
         let mut live = [false; PATHS_MAX as usize];
         let places = sessions.iter_mut().zip(&mut live);
         for ((place, is_live), session) in places.zip(&active.sessions) {
-            // One that is ending goes on to count until its queues are past; then it is not held,
-            // nor is its device.
+            // A session that ends still counts until its queues are retired; then neither it nor
+            // its device is referenced here.
             *place = session.clone().filter(|session| !session.is_over());
             *is_live = place.as_ref().is_some_and(|session| session.is_live());
         }
@@ -175,7 +173,7 @@ impl Device {
             Some(_) if all => State::Live,
             Some(_) => State::Degraded,
         };
-        // While it works, nothing is wrong with it.
+        // A device that works has no failure.
         shown.failure = failure.filter(|_| first.is_none());
         shown.disk = Some(active.disk.number());
         shown.session = first.map(|session| (session.id(), session.epoch()));

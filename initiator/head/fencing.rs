@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What has to be fenced before requests are issued again.
+//! Fences lost sessions before their requests are issued again.
 //!
-//! What a lost session had sent may reach the drive as long as the target has not ended its side of
-//! it. So a session that ends is *unfenced* until the target has said that nothing of it is left:
-//! in its answer to the next session on the same path, which has a later epoch, or to a question by
-//! another path ([`Admin::ask_fence`]). Three rules keep a write of the past from coming after its
-//! retry:
+//! Requests of a lost session may reach the drive until the target has ended its side of the
+//! session. So a session that ends is *unfenced* until the target has confirmed that none of its
+//! requests is left: in its reply to the next session on the same path, which has a later epoch, or
+//! in its response to a fence request on another path ([`Admin::ask_fence`]). Three rules keep an
+//! old write from overtaking its retry:
 //!
-//! 1. The requests of an unfenced session are kept while another path is live, and given back to
-//!    the block layer when it is fenced, or when no path is live ([`Head::wait_for_fence`]).
-//! 2. A session becomes a path of the disk only while no other path is unfenced, and none is live
-//!    or unfenced that leads to another export ([`Head::fence_others`], [`Head::try_admit`]).
-//! 3. A queue pair that takes another one's place has requests only if its session has not ended
+//! 1. The requests of an unfenced session wait while another path is live. They return to the block
+//!    layer when the session is fenced, or when no path is live ([`Head::wait_for_fence`]).
+//! 2. A session becomes a path of the disk only while no other path is unfenced, and no path to
+//!    another export is live or unfenced ([`Head::fence_others`], [`Head::try_admit`]).
+//! 3. A replacement queue pair gets requests only while its session has not ended
 //!    ([`Head::put_instead`]).
 //!
-//! All look and act under one lock, so that no session becomes a path between the look and the act
-//! of the other. Whose answer counts is told in [`last_sessions`](super::last_sessions).
+//! Each rule is checked and acted on under one lock, so that no session becomes a path in between.
+//! [`last_sessions`](super::last_sessions) defines which responses count.
 
 use super::{
     last_sessions::{
@@ -39,28 +39,28 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Milliseconds between two questions.
+/// Milliseconds between two fence requests.
 const ASK_MS: u32 = 50;
 
-/// Milliseconds after which it is said that the target still does not fence a path.
+/// Milliseconds between warnings that the target does not fence a path.
 const SAY_MS: u32 = 10_000;
 
 impl Head {
-    /// Records that the session of this epoch on `path`, which was the disk's, ends. Before its
-    /// requests are given back.
+    /// Records that the session of this epoch on `path`, which was the disk's, ends. Called before
+    /// its requests return to the block layer.
     pub(crate) fn set_unfenced(&self, path: u8, epoch: Epoch) {
         self.last_sessions.lock().end(path, epoch);
     }
 
-    /// Records that the target has granted a session of `epoch` and `origin` on `path`, which is
-    /// not the disk's yet.
+    /// Records that the target has granted a session of `epoch` and `origin` on `path`, which does
+    /// not belong to the disk yet.
     pub(crate) fn granted(&self, path: u8, epoch: Epoch, origin: &Origin) {
         self.last_sessions.lock().granted(path, epoch, origin);
     }
 
-    /// Has requests go by `queue`, which takes another one's place in the session of this epoch on
-    /// `path`; `false`: that is ending, and what is to be fenced may have been given back already.
-    /// As [`HwQueues::put`].
+    /// Lets requests use `queue`, the replacement of another queue in the session of this epoch on
+    /// `path`; `false`: the session is ending, and its requests may have been issued elsewhere
+    /// already. Fails as [`HwQueues::put`].
     pub(crate) fn put_instead(
         &self,
         (path, epoch): (u8, Epoch),
@@ -74,8 +74,9 @@ impl Head {
         self.hw_queues.put(queue, retired).map(|()| true)
     }
 
-    /// Waits until nothing of an ended session of `path` can reach the drive, or no path is live,
-    /// or the disk goes; calls `meanwhile` again and again. Sleeps, as long as the drive takes.
+    /// Waits until no request of an ended session of `path` can reach the drive, or no path is
+    /// live, or the disk is being removed; calls `meanwhile` repeatedly. Sleeps until the drive has
+    /// finished.
     pub(crate) fn wait_for_fence(&self, path: u8, epoch: Epoch, mut meanwhile: impl FnMut()) {
         let mut waited_ms = 0;
         loop {
@@ -88,7 +89,7 @@ impl Head {
             };
             drop(last_sessions);
             meanwhile();
-            // If the answer is no other, another path, or the same one, may know better.
+            // On any other response, ask again: another path, or this one, may get a different one.
             if asker.ask_fence((path, epoch)) == Ok(true) {
                 return self.last_sessions.lock().fenced(path, epoch);
             }
@@ -99,9 +100,9 @@ impl Head {
         }
     }
 
-    /// Fences every path but that of `admin`, whose session, of `origin`, is not the disk's yet;
-    /// asks `wanted` in between. Sleeps, as long as the drive takes. Fails when another export is
-    /// in use or not fenced.
+    /// Fences every path except that of `admin`, whose session, of `origin`, does not belong to the
+    /// disk yet; checks `wanted` in between. Sleeps until the drive has finished. Fails when
+    /// another export is in use or not fenced.
     pub(crate) fn fence_others(
         &self,
         admin: &Admin,
@@ -126,7 +127,7 @@ impl Head {
     }
 
     /// Calls `install`, which makes a session of `epoch` and `origin` on `path` the disk's, unless
-    /// something is in its way again. Sleeps as `install` does.
+    /// a new obstacle exists. Sleeps as `install` does.
     pub(crate) fn try_admit<R>(
         &self,
         path: u8,
@@ -143,12 +144,10 @@ impl Head {
     }
 }
 
-/// Says that a path is still not fenced, once in a while.
+/// Warns every [`SAY_MS`] that a path is still not fenced.
 fn say(waited_ms: &mut u32, path: u8) {
     *waited_ms += ASK_MS;
     if *waited_ms % SAY_MS == 0 {
-        pr_warn!(
-            "still waiting for the target to finish what path {path} had begun: its drive takes long\n"
-        );
+        pr_warn!("still waiting for the target to drain path {path} (slow drive?)\n");
     }
 }

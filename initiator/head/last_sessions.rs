@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Of each path the last session that was the disk's, and whether the target has fenced it: a pure
-//! state machine. Uses nothing but `core` and the wire format: its tests run on the host.
+//! The disk's last session on each path, and whether the target has fenced it: a pure state
+//! machine. Uses nothing but `core` and the wire format: its tests run on the host.
 //!
 //! ```text
 //!  (none) ──admit()──► Live ──end()──► Unfenced ──fenced(), granted()──► Fenced ──admit()──► Live …
 //! ```
 //!
-//! Of a session that is live still, one that is granted later on the same path says the same as a
-//! fence.
+//! For a session that is still live, the grant of a later session on the same path has the effect
+//! of a fence.
 //!
-//! # Whose answer counts
+//! # Whose response counts
 //!
-//! Only the export that a session was of knows what is left of it; another machine with the same
-//! volume knows nothing. So each session's address and [`ExportInstance`] are kept ([`Origin`]),
-//! and an answer of the same instance counts. An instance is gone, and all that it had begun, when
-//! the address where it answered answers as another one: a target withdraws an export only when
-//! nothing is left of its sessions. Anything else proves nothing, and a session that cannot have
-//! the others fenced does not become a path.
+//! Only the export of a session knows whether requests of it are left; another machine with the
+//! same volume does not. So each session's address and [`ExportInstance`] are recorded
+//! ([`Origin`]), and only a response of the same instance counts. When the address of an instance
+//! responds as another instance, the former one has ended with all its requests: a target withdraws
+//! an export only when none of its sessions is left. Nothing else is proof, and a session that
+//! cannot have the others fenced does not become a path.
 
 use crate::proto::connect::{
     Epoch,
@@ -26,21 +26,21 @@ use crate::proto::connect::{
 };
 use core::net::SocketAddr;
 
-/// Which export a session is of, as far as that shows.
+/// The identity of a session's export, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
-    /// `None`: the target does not tell.
+    /// `None`: the target does not report an instance.
     pub(crate) instance: Option<ExportInstance>,
 }
 
 impl Origin {
-    /// Returns whether both are of the same export for certain.
+    /// Returns whether both are certainly of the same export.
     fn is_same(&self, other: &Self) -> bool {
         self.instance.is_some() && self.instance == other.instance
     }
 
-    /// Returns whether a session of it shows that the export of `other` is gone.
+    /// Returns whether a session of `self` proves that the export of `other` has ended.
     fn supersedes(&self, other: &Self) -> bool {
         self.address == other.address && self.instance != other.instance
     }
@@ -48,11 +48,11 @@ impl Origin {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Requests go by it.
+    /// Requests use the session.
     Live,
-    /// It has ended, and something of it may still reach the drive.
+    /// The session has ended, and requests of it may still reach the drive.
     Unfenced,
-    /// Nothing of it can.
+    /// No request of the session can reach the drive.
     Fenced,
 }
 
@@ -63,21 +63,21 @@ struct Last {
     state: State,
 }
 
-/// Why a session does not become a path of the disk.
+/// The reason why a session must not become a path of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// The session of this epoch on this path is to be fenced before; the target can be asked.
+    /// The session of this epoch on this path must be fenced first; the target can be asked.
     Unfenced(u8, Epoch),
-    /// Another export is in use, or was, and is not fenced.
+    /// Another export is in use, or was used and is not fenced.
     OtherExport,
 }
 
-/// See the module.
+/// The last session of each path; see the module.
 #[derive(Debug)]
 pub(crate) struct LastSessions([Option<Last>; PATHS_MAX as usize]);
 
 impl LastSessions {
-    /// Makes those of a disk that is new.
+    /// Creates the state of a new disk.
     pub(crate) const fn new() -> Self {
         Self([None; PATHS_MAX as usize])
     }
@@ -87,7 +87,7 @@ impl LastSessions {
         places.filter_map(|(path, last)| last.as_ref().map(|last| (path, last)))
     }
 
-    /// Returns why no session of `origin` may become the disk's on `path`, `None` if it may.
+    /// Returns the reason why a session of `origin` may not become the disk's on `path`, if any.
     pub(crate) fn obstacle(&self, path: u8, origin: &Origin) -> Option<Obstacle> {
         let mut unfenced = None;
         for (number, last) in self.numbered() {
@@ -95,7 +95,7 @@ impl LastSessions {
                 State::Fenced => {}
                 _ if !origin.is_same(&last.origin) => return Some(Obstacle::OtherExport),
                 State::Unfenced => unfenced = Some(Obstacle::Unfenced(number, last.epoch)),
-                // The grant of a later session on the same path says that this one is over.
+                // Granting a later session on the same path implies that this one has ended.
                 State::Live if number == path => return Some(Obstacle::OtherExport),
                 State::Live => {}
             }
@@ -103,7 +103,7 @@ impl LastSessions {
         unfenced
     }
 
-    /// Records that the session of this epoch on `path` becomes the disk's, for which there is no
+    /// Records that the session of this epoch on `path` becomes the disk's; there is no
     /// [`obstacle`](Self::obstacle).
     pub(crate) fn admit(&mut self, path: u8, epoch: Epoch, origin: Origin) {
         if let Some(place) = self.0.get_mut(usize::from(path)) {
@@ -125,8 +125,7 @@ impl LastSessions {
         });
     }
 
-    /// Records that nothing is left of the path up to `epoch`, as the export of its session has
-    /// answered.
+    /// Records the response of the session's export that nothing is left of the path up to `epoch`.
     pub(crate) fn fenced(&mut self, path: u8, epoch: Epoch) {
         self.change(path, |last| {
             if last.epoch <= epoch && last.state == State::Unfenced {
@@ -135,10 +134,10 @@ impl LastSessions {
         });
     }
 
-    /// Records what it shows that a target has granted a session of `epoch` and `origin` on `path`:
-    /// nothing is left of the session before it on that path, which has ended, at the same address
-    /// or of the same export, nor of an export that is gone. An attempt that was given up may say
-    /// so late: it shows nothing of a later session on its path.
+    /// Records that a target has granted a session of `epoch` and `origin` on `path`. The grant
+    /// proves that nothing is left of the path's previous session, if that was at the same address
+    /// or of the same export, nor of an export that has ended. A grant to an abandoned attempt may
+    /// be recorded late: it proves nothing about a later session on its path.
     pub(crate) fn granted(&mut self, path: u8, epoch: Epoch, origin: &Origin) {
         let before = self.0;
         let is_gone = |of: &Origin| {
@@ -150,8 +149,8 @@ impl LastSessions {
                 let same = origin.is_same(&last.origin) || origin.address == last.origin.address;
                 let is_before = number != path || last.epoch < epoch;
                 let is_over = number == path && same || is_gone(&last.origin);
-                // The session before it on its own path has ended, also if that came before it was
-                // recorded as live.
+                // The path's previous session has ended, even if this grant was recorded before
+                // that session was recorded as live.
                 let has_ended = last.state == State::Unfenced || number == path;
                 if is_before && is_over && has_ended {
                     last.state = State::Fenced;
@@ -160,13 +159,13 @@ impl LastSessions {
         }
     }
 
-    /// Returns whether requests go by the session of this epoch on `path`.
+    /// Returns whether requests use the session of this epoch on `path`.
     pub(crate) fn is_live(&self, path: u8, epoch: Epoch) -> bool {
         let last = self.0.get(usize::from(path)).copied().flatten();
         last.is_some_and(|last| last.epoch == epoch && last.state == State::Live)
     }
 
-    /// Returns whether something may be left of the session of this epoch on `path`.
+    /// Returns whether requests of the session of this epoch on `path` may be left.
     pub(crate) fn is_unfenced(&self, path: u8, epoch: Epoch) -> bool {
         let last = self.0.get(usize::from(path)).copied().flatten();
         last.is_some_and(|last| last.epoch == epoch && last.state == State::Unfenced)
@@ -187,7 +186,7 @@ mod tests {
         Ipv4Addr, //
     };
 
-    /// The export of this instance, 0 for none that is told, at an address.
+    /// The export of this instance, 0 for none, at an address.
     fn origin(address: u8, instance: u64) -> Origin {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, address));
         Origin {
@@ -243,7 +242,7 @@ mod tests {
         last.granted(0, Epoch(3), &origin(0, 1));
         last.admit(0, Epoch(3), origin(0, 1));
         assert!(last.is_live(0, Epoch(3)) && !last.is_live(0, Epoch(1)));
-        // Of an attempt that was given up before.
+        // The grant of an abandoned attempt.
         last.granted(0, Epoch(2), &origin(0, 1));
         assert!(last.is_live(0, Epoch(3)));
         last.end(0, Epoch(3));
@@ -285,12 +284,12 @@ mod tests {
             assert!(!last.is_unfenced(0, Epoch(1)), "{instance}");
             assert_eq!(last.obstacle(0, &origin(0, instance)), None);
         }
-        // By another address of the same target.
+        // At another address of the same target.
         let mut last = live(1, 1);
         last.end(0, Epoch(1));
         last.granted(0, Epoch(100), &origin(9, 1));
         assert_eq!(last.obstacle(0, &origin(9, 1)), None);
-        // Of a target that does not tell.
+        // A target that reports no instance.
         let mut last = live(1, 0);
         last.end(0, Epoch(1));
         last.granted(0, Epoch(100), &origin(0, 0));

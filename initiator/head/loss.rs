@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! For how long a disk may be without a session, over losses that follow each other: a pure state
+//! The time limits of a disk without a session, across losses that follow each other: a pure state
 //! machine. Uses nothing but `core`: its tests run on the host.
 //!
 //! ```text
@@ -9,20 +9,20 @@
 //!                            └─────begin()──────┘
 //! ```
 //!
-//! A loss while the disk is recovering is the same loss as before: its limits count from the first.
-//! But a disk that completes requests in between works, though badly, and does not end for that:
-//! `ctrl_loss_tmo` counts anew. `fast_io_fail_tmo` does not: it is for those who wait for one
-//! request.
+//! A loss while the disk is recovering continues the loss before: its limits count from the start
+//! of the first. But a disk that completes requests in between works, though badly, and must not be
+//! removed: `ctrl_loss_tmo` restarts. `fast_io_fail_tmo` does not: it protects those who wait for
+//! one request.
 
-/// Milliseconds for which a session must live so that its loss is another one than the loss before.
+/// Milliseconds that a session must live for its loss to be a new one.
 const STABLE_MS: u32 = 10_000;
 
-/// How long there may be no session on any path. `D` is a moment to come.
+/// The time limits without a session on any path. `D` is a moment in the future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss<D> {
-    /// When the disk goes; `None`: never.
+    /// When the disk is removed; `None`: never.
     pub(crate) end: Option<D>,
-    /// When requests begin to fail; `None`: not before the disk goes.
+    /// When requests start to fail; `None`: not before the disk is removed.
     pub(crate) fail_fast: Option<D>,
 }
 
@@ -33,29 +33,29 @@ impl<D> Loss<D> {
     };
 }
 
-/// The settings that bound a loss, in seconds; `None`: it is not bounded.
+/// The settings that limit a loss, in seconds; `None`: no limit.
 #[derive(Clone, Copy)]
 pub(crate) struct LossLimits {
     pub(crate) ctrl_loss_tmo_s: Option<u32>,
     pub(crate) fast_io_fail_tmo_s: Option<u32>,
 }
 
-/// Moments to come, of a clock.
+/// Future moments of a clock.
 pub(crate) trait Moment: Copy {
-    /// Returns the moment so many milliseconds from now.
+    /// Returns the moment `ms` milliseconds from now.
     fn after(ms: u32) -> Self;
 
     fn has_passed(self) -> bool;
 }
 
-/// The loss of now or of last time. See the module.
+/// The present loss or the last one. See the module.
 pub(crate) struct Losses<D> {
     loss: Loss<D>,
-    /// There is no session.
+    /// There is no session now.
     is_now: bool,
-    /// When the sessions that there are since the last loss have lived long enough.
+    /// When the sessions since the last loss have lived long enough.
     stable: Option<D>,
-    /// Requests that had been completed when the last loss began.
+    /// Number of completed requests when the last loss began.
     completed: u64,
 }
 
@@ -69,8 +69,7 @@ impl<D: Moment> Losses<D> {
         }
     }
 
-    /// Records that there is no session any more; `completed` is the number of requests that were
-    /// completed so far.
+    /// Records that there is no session any more; `completed`: requests completed so far.
     pub(crate) fn begin(&mut self, completed: u64, limits: LossLimits) {
         if core::mem::replace(&mut self.is_now, true) {
             return;
@@ -88,13 +87,13 @@ impl<D: Moment> Losses<D> {
 
     /// Records that there is a session again.
     pub(crate) fn end(&mut self) {
-        // Another path of a disk that has never been lost begins no time of its own.
+        // On a disk that was never lost, a further path starts no recovery.
         if core::mem::take(&mut self.is_now) {
             self.stable = Some(D::after(STABLE_MS));
         }
     }
 
-    /// Returns how long there may be no session; no limits while there is one.
+    /// Returns the time limits without a session; none while there is one.
     pub(crate) fn now(&self) -> Loss<D> {
         match self.is_now {
             true => self.loss,
@@ -202,10 +201,10 @@ mod tests {
             losses.end();
             pass(STABLE - 1);
             losses.begin(completed, LIMITS);
-            // Who waits for one request, waits no longer for that.
+            // The wait for one request is not prolonged by that.
             assert_eq!(losses.now(), lost_since(NOW_MS.get(), began));
         }
-        // It works no more.
+        // No requests complete any more.
         let last = NOW_MS.get();
         pass(1000);
         losses.end();

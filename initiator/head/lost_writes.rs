@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether flushes of a disk fail because its target lost acknowledged writes, and when that ends:
-//! a pure state machine. Uses nothing but `core`: its tests run on the host.
+//! Decides whether flushes of a disk fail because its target lost acknowledged writes, and when
+//! that ends: a pure state machine. Uses nothing but `core`: its tests run on the host.
 //!
 //! ```text
 //!            a loss, and a writer has it open          the last opener closes it, and a flush was refused
@@ -11,37 +11,37 @@
 //!     └──────── a loss, and none has ─────────► Unopened ──────────── acknowledged, as Writer ───────────► Intact
 //! ```
 //!
-//! A flush is a promise to the writers of the disk. After a loss it cannot be kept any more, and
-//! nobody knows which of them has heard of it; so every flush and every FUA write fails until all
-//! of them have closed the disk. The last close writes cached pages back but sends no flush: if the
-//! writers were gone before the loss, or have sent no flush since, the next writer is the first to
-//! flush, and gets the errors.
+//! A flush is a promise to the writers of the disk. After a loss the promise is broken, and the
+//! disk cannot know which writers have seen an error; so every flush and every FUA write fails
+//! until all writers have closed the disk. The last close writes cached pages back but sends no
+//! flush: if the writers had closed the disk before the loss, or have sent no flush since, the next
+//! writer is the first to flush, and gets the errors.
 //!
 //! # Who writes
 //!
-//! The block layer tells a driver of each open with its mode, and of each close without. So only a
-//! least number of writers is known ([`Openers`]): each close may have been a writer's. An
-//! exclusive opener (a mounted file system, md, dm, swap) holds a claim, which shows. While it is
-//! uncertain whether a writer has the disk open at a loss, the state is Unopened: then flushes fail
-//! for one more writer than they have to, and for none less.
+//! The block layer reports each open with its mode, and each close without. So only a lower bound
+//! of the number of writers is known ([`Openers`]): each close may have been a writer's. An
+//! exclusive opener (a mounted file system, md, dm, swap) holds a claim, which is visible. While it
+//! is uncertain whether a writer has the disk open at a loss, the state is Unopened: flushes may
+//! then fail for one writer more than necessary, and never for one less.
 
 use hcablk_core::blkdev::OpenMode;
 
-/// Who has a disk open, partitions included. Each least number is that of openers for writing.
+/// The openers of a disk, its partitions included. Each lower bound is that of openers for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Openers {
     open: u32,
     least_plain: u32,
     least_exclusive: u32,
-    /// The claims of exclusive openers when an open or a close was reported last: one of a
-    /// partition, two of the whole disk.
+    /// The claims of exclusive openers at the last reported open or close: one of a partition, two
+    /// of the whole disk.
     claims: u32,
-    /// That was an exclusive open, whose claim shows only later.
+    /// The last open was an exclusive one, whose claim is not visible yet.
     is_claiming: bool,
 }
 
 impl Openers {
-    /// Takes the number of claims at this moment. Returns whether a claim is gone.
+    /// Updates the number of claims. Returns whether a claim was released.
     fn see_claims(&mut self, claims: u32) -> bool {
         let expected = self.claims + u32::from(self.is_claiming);
         let gone = expected.saturating_sub(claims);
@@ -66,7 +66,7 @@ impl Openers {
         }
     }
 
-    /// Returns whether that was the last one.
+    /// Records a close. Returns whether the last opener has closed the disk.
     fn closed(&mut self, claims: u32) -> bool {
         self.open = self.open.saturating_sub(1);
         if !self.see_claims(claims) {
@@ -75,7 +75,7 @@ impl Openers {
         self.open == 0
     }
 
-    /// Returns whether a writer has it open for certain.
+    /// Returns whether a writer certainly has the disk open.
     fn has_writer(&self) -> bool {
         self.least_plain != 0 || self.least_exclusive != 0
     }
@@ -88,7 +88,7 @@ enum State {
     Writer,
 }
 
-/// See the module.
+/// The state of lost writes of a disk; see the module.
 pub(crate) struct LostState {
     openers: Openers,
     state: State,
@@ -122,7 +122,7 @@ impl LostState {
     }
 
     /// Records that the disk is being opened, while exclusive openers have `claims` claims. Returns
-    /// whether it is the first writer since a loss that no writer was told of.
+    /// whether the opener is the first writer since a loss of which no writer has seen an error.
     pub(crate) fn opened(&mut self, mode: OpenMode, claims: u32) -> bool {
         self.openers.opened(mode, claims);
         let is_first = mode.writes && self.state == State::Unopened;
@@ -133,7 +133,8 @@ impl LostState {
     }
 
     /// Records that an opener closes the disk, of which exclusive openers still have `claims`
-    /// claims; `told`: a flush was refused since the last loss. Returns whether this ends a loss.
+    /// claims; `told`: a flush was refused since the last loss. Returns whether the close ends a
+    /// loss.
     pub(crate) fn closed(&mut self, claims: u32, told: bool) -> bool {
         if !self.openers.closed(claims) || self.state != State::Writer {
             return false;
@@ -142,7 +143,7 @@ impl LostState {
         told
     }
 
-    /// Ends a loss; returns whether there was one.
+    /// Ends a loss; returns whether flushes failed because of one.
     pub(crate) fn acknowledge(&mut self) -> bool {
         let was = self.is_lost();
         self.state = State::Intact;
@@ -225,7 +226,7 @@ mod tests {
         let _ = state.opened(READ, 0);
         let _ = state.opened(WRITE, 0);
         assert!(!state.closed(0, true));
-        // Which of the two closed it does not show.
+        // It is unknown which of the two closed the disk.
         state.lose();
         assert!(!state.closed(0, true));
         assert!(state.is_lost());
@@ -291,10 +292,10 @@ mod tests {
         assert!(!state.closed(0, true));
     }
 
-    /// Whatever is opened and closed, a writer is believed to be there only while one is.
+    /// For any sequence of opens and closes, a writer is assumed only while there is one.
     #[test]
     fn a_writer_that_is_believed_to_be_there_is() {
-        /// An opener, and how many claims it has.
+        /// An opener, and its number of claims.
         type Opener = (OpenMode, u32);
         let claims = |open: &[Opener]| open.iter().map(|(_, claims)| claims).sum::<u32>();
         let mut seed = 1u32;

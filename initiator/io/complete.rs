@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions: from the target's responses, and those of our own work, to the end of requests.
-//! Everything here runs in softirq context, or in that of who polls, one call at a time
+//! Completions: handles the target's responses and the completions of our own work requests, and
+//! ends requests. Everything here runs in softirq context or in the poller's, one call at a time
 //! for a queue.
 
 use super::{
@@ -70,12 +70,12 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What one round of completions leaves for its end.
+/// Work that one round of completions gathers and does at its end.
 #[derive(Default)]
 pub(crate) struct Round {
-    /// Requests to give back.
+    /// Ended requests, to be returned together.
     ending: Ending,
-    /// Keys are to be taken away: [`Queue::invalidate`].
+    /// Keys must be invalidated: [`Queue::invalidate`].
     pub(super) invalidates: bool,
 }
 
@@ -89,8 +89,8 @@ impl Round {
     }
 }
 
-/// What a queue knows of flushes: the disk's account of writes that no flush has covered
-/// ([`Unflushed`]), and the number at which the queue last reported one there.
+/// A queue's flush state: the disk's account of writes that no flush has covered ([`Unflushed`]),
+/// and the account's number when the queue last reported a write.
 pub(super) struct FlushAccount {
     unflushed: Arc<Unflushed>,
     /// Used by the completion handler only.
@@ -98,7 +98,7 @@ pub(super) struct FlushAccount {
 }
 
 impl FlushAccount {
-    /// Makes that of a queue that has reported nothing.
+    /// Creates the account of a queue that has reported no write yet.
     pub(super) fn new(unflushed: Arc<Unflushed>) -> Self {
         Self {
             unflushed,
@@ -111,8 +111,8 @@ impl FlushAccount {
         self.unflushed.begin_flush()
     }
 
-    /// Notes a write that ended well and that a flush has to cover, before its request ends:
-    /// whoever sees the end may send a flush. Completion handler.
+    /// Notes a successful write that a flush has to cover. Must run before its request ends: a
+    /// caller that sees the end may send a flush. Completion handler.
     #[inline(always)]
     fn note_write(&self) {
         let now = self.unflushed.now();
@@ -122,7 +122,7 @@ impl FlushAccount {
         }
     }
 
-    /// Notes a flush that ended well.
+    /// Notes a successful flush.
     #[inline(never)]
     fn note_flush(&self, phase: Phase) {
         let Phase::Sent { transfer, .. } = phase else {
@@ -149,7 +149,7 @@ impl Queue {
         round.ending.push(request.into_request(), status);
     }
 
-    /// Counts a request that ends with `status`, and notes what it says of flushes.
+    /// Counts a request that ends with `status`, and updates the flush account.
     #[inline(always)]
     fn count(&self, view: RequestRef<'_>, status: Status, phase: Phase) {
         let bytes = view.bytes().into();
@@ -188,8 +188,8 @@ impl Queue {
         }
     }
 
-    /// Parks a request that is to end but whose memory the target may still reach: it ends with the
-    /// session, when its region is gone.
+    /// Parks a request whose end is due while the target may still reach its memory. It ends with
+    /// the session, after its region is destroyed.
     #[cold]
     fn keep_reachable(&self, mut request: Tagged<'_>) {
         let (_, data) = request.split();
@@ -200,14 +200,14 @@ impl Queue {
         self.fail(Failure::Broken(what));
     }
 
-    /// Counts a request whose awaited send has completed. [`Self::account_awaited`] takes it to
-    /// `batching` under the lock of the next answer, or at the end of the round.
+    /// Counts a request whose awaited send has completed. [`Self::account_awaited`] reports the
+    /// count to `batching` under the lock of the next response, or at the end of the round.
     pub(super) fn send_awaited(&self) {
         self.done.send_waits.bump();
         self.completed_sends.count_awaited();
     }
 
-    /// Tells `batching` which awaited sends have completed.
+    /// Reports the count of completed awaited sends to `batching`.
     #[inline]
     pub(super) fn account_awaited(&self, send: &mut SendState) {
         if self.completed_sends.has_awaited() {
@@ -216,7 +216,8 @@ impl Queue {
         }
     }
 
-    /// Does so at the end of a round, under the lock.
+    /// Reports the count of completed awaited sends to `batching` at the end of a round: takes the
+    /// lock.
     #[inline(never)]
     fn account_awaited_now(&self) {
         let mut send = self.send.lock();
@@ -224,12 +225,12 @@ impl Queue {
         self.update_notify(&send);
     }
 
-    /// Ends the session, since the target broke the protocol by a message that names no request.
+    /// Ends the session: the target broke the protocol with a message that names no request.
     pub(super) fn violation(&self, what: &'static str) {
         self.violated(Violation::new(what, Some(self.index)));
     }
 
-    /// Ends the session, since the target broke the protocol by an answer to `tag`.
+    /// Ends the session: the target broke the protocol with its response to `tag`.
     pub(super) fn tag_violation(&self, what: &'static str, tag: Tag, key: Option<u32>) {
         self.violated(Violation {
             what,
@@ -241,7 +242,7 @@ impl Queue {
 
     fn violated(&self, violation: Violation) {
         self.done.protocol_errors.bump();
-        // Before the reply was checked it may be anybody's.
+        // Before the reply was checked, any host may have sent this.
         self.end_session(match self.standing.is_granted() {
             true => Failure::Protocol(violation),
             false => Failure::Stranger(violation),
@@ -283,8 +284,8 @@ impl Handler for Queue {
             } else if self.is_live() || self.is_timed_out() {
                 self.fail(Failure::Flushed);
             }
-            // While connecting, a refusal flushes the receives before its
-            // event comes, and that says why.
+            // While connecting, a refusal flushes the receives before the event that carries its
+            // reason arrives.
             return;
         };
         if work.kind == kind::RECEIVE {
@@ -294,23 +295,23 @@ impl Handler for Queue {
         match work.kind {
             kind::SEQ => self.send_completed(round, work.index, proof),
             kind::KEEP_ALIVE => self.standing.keep_alive_over(),
-            // Of `SEND` and `READ_BOUNCE` that is all.
+            // Nothing waits for the completion of `SEND` and `READ_BOUNCE`.
             _ => {}
         }
     }
 }
 
-/// What came with an answer.
+/// The effect of a response on the request's memory.
 enum With {
     Nothing,
-    /// Of this key.
+    /// Invalidates this key.
     Invalidation(u32),
-    /// So many bytes, into the region that the request named.
+    /// Wrote this many bytes into the region that the request named.
     Data(usize),
 }
 
 impl Queue {
-    /// Handles a received message, or the immediate value of a write.
+    /// Handles a received message, or the immediate value of an RDMA WRITE.
     #[inline(always)]
     pub(super) fn receive(&self, round: &mut Round, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
@@ -320,7 +321,7 @@ impl Queue {
         }
     }
 
-    /// Handles the immediate value of a write of `bytes` bytes.
+    /// Handles the immediate value of an RDMA WRITE of `bytes` bytes.
     #[inline(never)]
     fn receive_immediate(&self, round: &mut Round, buffer: u32, value: u32, bytes: usize) {
         if self.reposted(buffer) {
@@ -351,7 +352,7 @@ impl Queue {
         }
     }
 
-    /// Posts a receive buffer again; `false`: that failed, and the session does.
+    /// Reposts a receive buffer. Returns `false`, and fails the session, if posting fails.
     #[inline]
     fn reposted(&self, buffer: u32) -> bool {
         let posted = self.post_receive(buffer).is_ok();
@@ -361,7 +362,7 @@ impl Queue {
         posted
     }
 
-    /// Handles a message with answers to eager writes; `None`: it cannot be decoded.
+    /// Handles a message with responses to eager writes; `None`: it cannot be decoded.
     fn eager_answered(&self, round: &mut Round, buffer: u32, answers: Option<Answered<'_>>) {
         let Some(answers) = answers else {
             return self.violation("a message cannot be understood");
@@ -376,7 +377,7 @@ impl Queue {
         }
     }
 
-    /// Handles the answer to eager write `number`. Returns `false` if the session ends.
+    /// Handles the response to eager write `number`. Returns `false` if the session ends.
     fn respond_eager(&self, round: &mut Round, number: u16, status: message::Status) -> bool {
         let Some((mut send, hungry)) = self.lock_for_answer(1) else {
             return false;
@@ -397,7 +398,7 @@ impl Queue {
             solicited,
         } = data.phase
         else {
-            // Not reached: the number is an eager write's until it is answered.
+            // Not reached: the number is an eager write's until its response.
             request.park();
             drop(send);
             self.violation("it answered what was not asked");
@@ -423,8 +424,7 @@ impl Queue {
         true
     }
 
-    /// Handles a response, which came `with` something or without.
-    // What is known of it where it is called leaves less to do.
+    /// Handles a response. `with` is its effect on the request's memory.
     #[inline(always)]
     fn respond(&self, round: &mut Round, response: Response, with: With) {
         let Some((mut send, hungry)) = self.lock_for_answer(response.credits) else {
@@ -486,8 +486,8 @@ impl Queue {
         self.after_answer(can_ask, hungry);
     }
 
-    /// Handles the response to a request of our own, for nothing; `bare`: it came with nothing.
-    // By value, so that what is known of a response where it is handled need not be in memory.
+    /// Handles the response to a nop; `bare`: the response had no effect on memory.
+    // `response` is passed by value so that the callers need not store it in memory.
     #[cold]
     fn respond_nop(
         &self,
@@ -505,9 +505,9 @@ impl Queue {
         self.after_answer(can_ask, hungry);
     }
 
-    /// Takes the lock for an answer that grants `credits`, and accounts for these and for the sends
-    /// that were awaited. Returns the lock, and whether a request was turned away since the last
-    /// answer; `None` if the session ends.
+    /// Takes the lock for a response that grants `credits`, and accounts for these and for
+    /// completed awaited sends. Returns the lock, and whether a request was turned away since the
+    /// last response; `None` if the session ends.
     #[inline(always)]
     fn lock_for_answer(&self, credits: u16) -> Option<(IrqGuard<'_, SendState>, bool)> {
         let mut send = self.send.lock();
@@ -521,9 +521,9 @@ impl Queue {
         Some((send, hungry))
     }
 
-    /// Checks that a response is the only one to its request and came `with` what that asked for,
-    /// and counts that. Returns how the request was sent, or else what the target broke, and the
-    /// key that it named.
+    /// Checks that a response is the first to its request and has the effect that the request asked
+    /// for, and counts that effect. Returns how the request was sent; on a violation, returns the
+    /// rule that the target broke and the key that it named.
     #[inline]
     fn check_response(
         &self,
@@ -557,8 +557,8 @@ impl Queue {
         Ok((transfer, solicited))
     }
 
-    /// Begins to take the key of the request `tag` away, which is answered and ends with `status`
-    /// when that is done.
+    /// Starts invalidating the key of request `tag`, which has its response and ends with `status`
+    /// when the invalidation has completed.
     #[inline]
     fn invalidate_answered(
         &self,
@@ -574,7 +574,7 @@ impl Queue {
         self.invalidate(send, round, &mut data.list, wr_seq)
     }
 
-    /// Finishes the handling of an answer, without the lock: checks that a credit is left
+    /// Finishes the handling of a response, without the lock: checks that a credit is left
     /// (`can_ask`), and runs the hardware queue if a request was turned away (`hungry`).
     #[inline(always)]
     fn after_answer(&self, can_ask: bool, hungry: bool) {
@@ -586,7 +586,7 @@ impl Queue {
     #[inline(never)]
     fn after_last_answer(&self, can_ask: bool, hungry: bool) {
         if !can_ask {
-            // Requests would wait for ever: those not issued have no timeout.
+            // Requests would wait for ever: unissued requests have no timeout.
             return self.violation("it leaves no credit to ask with");
         }
         if hungry {

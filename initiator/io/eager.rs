@@ -7,16 +7,16 @@
 //!
 //! An eager write has one of two forms:
 //!
-//! - a *write-with-immediate*: one RDMA WRITE, whose immediate value says for which block it is.
-//!   For whole units of 4 KiB without FUA, in few segments, but not on iWARP.
-//! - a *write with a request*: RDMA WRITEs, and a request in a message behind them.
+//! - a *write-with-immediate*: one RDMA WRITE whose immediate value names the block. For whole
+//!   units of 4 KiB without FUA, in few segments; not on iWARP.
+//! - a *write with a request*: RDMA WRITEs, then a SEND with the request.
 //!
-//! A write that finds no free slot goes another way if the target posts RDMA READs. Otherwise it
-//! waits for an answer.
+//! If no slot is free, the write becomes a registered or inline one when the target posts RDMA
+//! READs; otherwise it waits for a response.
 //!
-//! The target registers the ring with its first answer on a queue pair: before that nothing is
-//! written. If the target posts no RDMA READ, the queue sends a request for nothing (a nop) at once
-//! to get that answer.
+//! The target registers the ring with its first response on a queue pair; until then the initiator
+//! must not write to it. If the target posts no RDMA READ, the queue sends a nop at once to get
+//! that response.
 
 use super::{
     queue::{
@@ -75,13 +75,13 @@ use kernel::prelude::*;
 pub(super) enum EagerState {
     /// The target has granted no ring.
     Never,
-    /// From its first answer on.
+    /// Writing is allowed after the target's first response.
     AfterAnswer(Grant),
     Now(Grant),
 }
 
 impl EagerState {
-    /// Returns the ring if it may be written to.
+    /// Returns the ring if writing to it is allowed.
     #[inline(always)]
     fn ring(self) -> Option<Grant> {
         match self {
@@ -91,17 +91,17 @@ impl EagerState {
     }
 }
 
-/// A write that can be an eager one.
+/// A write that qualifies for the eager ring.
 pub(super) struct EagerWrite {
     extent: Extent,
     fua: bool,
-    /// It is a write-with-immediate of this value, but for `quiet`, if its mapped segments are few
-    /// enough.
+    /// The write is a write-with-immediate of this value (except its `quiet` bit) if it has few
+    /// enough mapped segments.
     immediate: Option<Immediate>,
 }
 
 impl EagerWrite {
-    /// Returns how a request goes as an eager write, `None` if it is to go another way.
+    /// Returns the plan of an eager write; `None`: the request must use another data path.
     #[inline]
     pub(super) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
         let extent = extent_of(view);
@@ -123,22 +123,22 @@ impl EagerWrite {
     }
 }
 
-/// Where the data of an eager write goes in the ring of [`EagerState::Now`], which stays the same
-/// under the lock.
+/// The reserved place of an eager write in the ring of [`EagerState::Now`]. The ring does not
+/// change while the lock is held.
 pub(super) struct Room {
     slot: RingSlot,
-    /// Of the last work request.
+    /// The number of the last work request.
     wr_seq: WrSeq,
 }
 
-/// That the eager ring has no free slot, or may not be written to yet.
+/// The eager ring has no free slot, or must not be written to yet.
 pub(super) struct RingFull;
 
-/// The message of an eager write.
+/// The request of an eager write, as the target receives it.
 pub(super) enum EagerMessage {
-    /// By the immediate value of its RDMA WRITE.
+    /// In the immediate value of the RDMA WRITE.
     Immediate(Immediate),
-    /// By this message, behind its RDMA WRITEs.
+    /// In this message, posted after the RDMA WRITEs.
     Request(Sge),
 }
 
@@ -243,7 +243,7 @@ impl Way for EagerWrite {
 }
 
 impl Queue {
-    /// Stores the ring of the target's reply. Before the queue is live.
+    /// Stores the ring that the target's reply grants. Called before the queue is live.
     pub(super) fn take_ring(&self, send: &mut SendState, reply: &Reply) {
         self.limits.set_only_eager(reply.no_read);
         if let Some(grant) = reply.grant {
@@ -260,7 +260,7 @@ impl Queue {
         }
     }
 
-    /// Allows eager writes, since the target has answered a request.
+    /// Allows eager writes, since the target has sent a response.
     #[inline]
     pub(super) fn allow_eager(send: &mut SendState) {
         if let EagerState::AfterAnswer(grant) = send.eager_state {
@@ -268,8 +268,8 @@ impl Queue {
         }
     }
 
-    // The functions below take what they need of a `Room`, so that it is not stored for those that
-    // are not inlined.
+    // The functions below take the parts of a `Room` that they need: the compiler then does not
+    // store the `Room` for those that are not inlined.
 
     /// Posts the write as one RDMA WRITE with an immediate value.
     #[inline(always)]
@@ -288,7 +288,7 @@ impl Queue {
         }
     }
 
-    /// Posts the write as [`Self::post_with_immediate`] does, of several segments.
+    /// Posts a write of several segments as [`Self::post_with_immediate`] does.
     #[inline(never)]
     fn post_segments(
         &self,
@@ -323,7 +323,7 @@ impl Queue {
         })
     }
 
-    /// Posts the write as RDMA WRITEs, and a request behind them.
+    /// Posts the write as RDMA WRITEs, followed by a request.
     #[inline(never)]
     fn post_with_request(
         &self,

@@ -2,18 +2,19 @@
 
 //! A hardware queue of the disk: it chooses a path for each request.
 //!
-//! A hardware queue has a queue for each path that has ever been live and is still to be used. With
-//! one path its requests go there, and nothing is looked at. With several, the policy chooses among
-//! those that accept requests. It has none when the RDMA device of the last one has gone away and
-//! another path is still to come. Requests that follow each other at once (a plug) go by the same
-//! one, so that they share its doorbell, and the last of them rings those on which others wait
-//! (`unrung`). A lost path's queue stays, and refuses, until its next session has another one.
+//! A hardware queue has one queue for each usable path that has been live. With one path, every
+//! request uses its queue, without a check. With several, the policy chooses among the queues that
+//! accept requests. A hardware queue is empty when the RDMA device of the last path was removed and
+//! no new path is connected yet. The requests of a plug use the same queue, so that they share its
+//! doorbell; the last request of the plug rings the doorbells of all queues on which requests wait
+//! (`unrung`). The queue of a lost path stays, and refuses requests, until the path's next session
+//! replaces it.
 //!
-//! What a hardware queue has does not change: [`HwQueues`] puts another one in its place
-//! ([`Requests::exchange`]), so that issuing takes no lock for it.
+//! A hardware queue is immutable: [`HwQueues`] replaces the whole hardware queue
+//! ([`Requests::exchange`]), so that issuing takes no lock.
 //!
-//! [`Driver`] is what the block layer calls; [`NoPath`] says what becomes of requests while no path
-//! accepts any.
+//! [`Driver`] has the functions that the block layer calls; [`NoPath`] decides whether requests
+//! wait or fail while no path accepts any.
 
 use super::queue::Queue;
 use crate::{
@@ -46,20 +47,20 @@ use kernel::{
     },
 };
 
-/// No queue has a plug's requests.
+/// No queue holds requests of a plug.
 const NO_PLUG: u32 = u32::MAX;
 
-/// See the module.
+/// A hardware queue of the disk; see the module.
 pub(crate) struct HwQueue {
-    /// Of a path each.
+    /// One queue for each path.
     queues: KVec<Arc<Queue>>,
     policy: Policy,
     requests: Arc<Requests<Driver>>,
     no_path: Arc<NoPath>,
     /// Counts the choices of [`Policy::RoundRobin`].
     turn: Atomic<u32>,
-    /// The path by which the requests before the last of a plug go, or [`NO_PLUG`]. Those of two
-    /// processors may mix here; then they ring one doorbell more.
+    /// The path of all requests of a plug but the last, or [`NO_PLUG`]. Two processors may
+    /// overwrite each other's value; the cost is one more doorbell.
     plug: Atomic<u32>,
 }
 
@@ -73,7 +74,8 @@ impl HwQueue {
         self.queues.iter().find(|queue| queue.path == path)
     }
 
-    /// Gives a request to the target by one of the paths; it is the `last` for now.
+    /// Sends a request to the target over one of the paths; `last`: no other request follows at
+    /// once.
     #[inline]
     pub(super) fn issue(
         &self,
@@ -87,8 +89,8 @@ impl HwQueue {
         result.map_err(|rejected| self.fail_fast(rejected))
     }
 
-    /// Fails a request that would wait, if no session is live, and it shall not wait for another
-    /// one: who stacks disks (md, dm-mpath) has another way then.
+    /// Fails a request that would wait, if no session is live and the request must not wait for a
+    /// new one. A stacking driver (md, dm-mpath) then tries another device.
     #[cold]
     fn fail_fast(&self, rejected: Rejected<Driver>) -> Rejected<Driver> {
         let waits = rejected.status() == Status::DevResource && rejected.fails_fast();
@@ -124,21 +126,24 @@ impl HwQueue {
         self.plug.store(path, Relaxed);
         let result = queue.issue(request, last);
         match &result {
-            // Behind the request: whoever clears this finds it.
+            // The request is parked before the flag is set: the code that clears the flag finds the
+            // request.
             Ok(()) if !last => queue.leave_unrung(),
             Ok(()) => self.ring_except(Some(queue)),
-            // The block layer says so when it has others that were to follow (`commit_rqs`).
+            // The block layer calls `commit_rqs` when it has announced more requests than it
+            // issues.
             Err(_) => {}
         }
-        // It was lost just now: the run at the end of its teardown chooses another one.
+        // The path was lost just now: the queue run at the end of its teardown chooses another
+        // path.
         result.map_err(|rejected| match rejected.status() {
             Status::Transport if self.has_live() => rejected.with_status(Status::DevResource),
             _ => rejected,
         })
     }
 
-    /// Gives a request to the target that was turned away for want of credits, by a path that has
-    /// some. If there is none it waits for an answer.
+    /// Sends a request that was turned away for lack of credits over another path that has some. If
+    /// no path has credits, the request waits for a response.
     #[cold]
     fn issue_by_another(
         &self,
@@ -164,8 +169,8 @@ impl HwQueue {
             .filter(|queue| queue.is_live() && !queue.is_starved())
     }
 
-    /// Returns the queue by which the next request goes, by the policy; `None`: no path accepts
-    /// any. One whose credits are used up is chosen only if all are.
+    /// Returns the queue for the next request, as the policy chooses; `None`: no path accepts
+    /// requests. A queue without credits is chosen only if no queue has any.
     fn choose(&self) -> Option<&Arc<Queue>> {
         self.choose_among(|queue| queue.is_live() && !queue.is_starved())
             .or_else(|| self.choose_among(|queue| queue.is_live()))
@@ -189,10 +194,10 @@ impl HwQueue {
         self.queues.iter().any(|queue| queue.is_live())
     }
 
-    /// Returns the status of requests while no path accepts any.
+    /// Returns the status for requests while no path accepts any.
     fn refusal(&self) -> Status {
         let is_timed_out = self.queues.iter().any(|queue| queue.is_timed_out());
-        // Behind that, as `Queue::refusal()`.
+        // Read after the mark, see `Queue::refusal()`.
         if is_timed_out || self.has_live() || self.no_path.requests_wait() {
             Status::DevResource
         } else {
@@ -200,7 +205,7 @@ impl HwQueue {
         }
     }
 
-    /// Rings the doorbells of the queues but one on which requests wait for that.
+    /// Rings the doorbells of all queues on which requests wait, except `one`.
     fn ring_except(&self, one: Option<&Arc<Queue>>) {
         for queue in self.queues.iter() {
             let is_rung = one.is_some_and(|one| Arc::ptr_eq(one, queue));
@@ -210,7 +215,7 @@ impl HwQueue {
         }
     }
 
-    /// Rings the doorbells for requests that others were to follow, but did not.
+    /// Rings the doorbells for requests whose announced successors did not come.
     pub(super) fn commit(&self) {
         if let [queue] = self.queues.as_slice() {
             return queue.commit();
@@ -219,15 +224,16 @@ impl HwQueue {
         self.ring_except(None);
     }
 
-    /// Looks for completions in the name of who waits for polled I/O; returns how many there were.
+    /// Polls for completions on behalf of a task that waits for polled I/O; returns how many there
+    /// were.
     #[inline]
     pub(super) fn poll(&self) -> u32 {
         let queues = self.queues.iter();
         queues.map(|queue| queue.pair.cq().poll_now()).sum()
     }
 
-    /// Looks for completions that only who polls finds; returns whether the queues are of that
-    /// kind.
+    /// Polls for completions if the queues are polled ones, which never interrupt; returns whether
+    /// they are.
     pub(super) fn settle(&self) -> bool {
         let mut settled = false;
         for queue in self.queues.iter().filter(|queue| queue.polled) {
@@ -238,8 +244,8 @@ impl HwQueue {
     }
 }
 
-/// Hardware queues that others have the place of. Dropping them waits as [`Self::settle`] does, and
-/// may destroy queue pairs: not under a lock for which requests wait. Sleeps.
+/// Hardware queues that were replaced. Dropping them waits as [`Self::settle`] does, and may
+/// destroy queue pairs: do not drop them under a lock that requests take. Sleeps.
 pub(crate) struct Retired {
     formers: Formers<Driver>,
     settled: KVec<Arc<HwQueue>>,
@@ -253,12 +259,12 @@ impl Retired {
         }
     }
 
-    /// Waits until the block layer uses them no more, for all of them at once: a request that one
-    /// of them refused has been put back, so that whoever runs the hardware queue after this finds
-    /// it. To be called once, when all are there. Sleeps.
+    /// Waits once, for all of them, until the block layer has stopped using them. By then, a
+    /// request that one of them refused was put back, so the next run of the hardware queue finds
+    /// it. Call this once, when all are retired. Sleeps.
     pub(crate) fn settle(&mut self) {
         let formers = self.formers.wait();
-        // A plug may have begun on the one and ended on the other.
+        // A plug may have started on the old hardware queue and ended on the new one.
         for queue in formers.iter().flat_map(|former| former.queues.iter()) {
             queue.take_unrung();
             queue.commit();
@@ -275,9 +281,9 @@ impl Drop for Retired {
     }
 }
 
-/// The hardware queues of a disk. Shared with the disk's tag set, which asks for them while the
-/// disk is being added. They refer to their sessions, and these to them: whoever ends the disk
-/// calls [`Self::clear`].
+/// The hardware queues of a disk. Shared with the disk's tag set, which uses them while the disk is
+/// being added. They and their sessions refer to each other: the teardown of the disk must call
+/// [`Self::clear`].
 #[pin_data]
 pub(crate) struct HwQueues {
     requests: Arc<Requests<Driver>>,
@@ -292,7 +298,7 @@ struct List {
 }
 
 impl HwQueues {
-    /// Makes them without queues. May sleep.
+    /// Creates the table of hardware queues, all without queues. May sleep.
     pub(crate) fn new(
         requests: &Arc<Requests<Driver>>,
         no_path: &Arc<NoPath>,
@@ -314,7 +320,7 @@ impl HwQueues {
         )
     }
 
-    /// Makes a hardware queue that has `queues`, of a path each. Fails with `ENOMEM`.
+    /// Creates a hardware queue of `queues`, one for each path. Fails with `ENOMEM`.
     fn make(&self, queues: KVec<Arc<Queue>>, policy: Policy) -> Result<Arc<HwQueue>> {
         let hw_queue = HwQueue {
             queues,
@@ -327,15 +333,14 @@ impl HwQueues {
         Ok(Arc::new(hw_queue, GFP_KERNEL)?)
     }
 
-    /// Returns a hardware queue. Fails with `ENXIO` if there is none: the disk has not begun.
+    /// Returns a hardware queue. Fails with `ENXIO` before the disk has any.
     pub(super) fn get(&self, index: u32) -> Result<Arc<HwQueue>> {
         let list = self.list.lock();
         let queue = list.queues.get(index as usize);
         queue.cloned().flatten().ok_or(ENXIO)
     }
 
-    /// Gives the hardware queues the queues that the disk begins with, and by which policy their
-    /// requests go. Fails with `ENOMEM`.
+    /// Gives the hardware queues their first queues and the path policy. Fails with `ENOMEM`.
     pub(crate) fn begin(&self, first: &[Arc<Queue>], policy: Policy) -> Result {
         let mut list = self.list.lock();
         list.policy = policy;
@@ -347,9 +352,9 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Gives its hardware queue the queue, in place of that of the same path if there is one, which
-    /// is among the `retired` then. May sleep. Fails with `ENODEV` if there is no disk, or it is
-    /// being removed, and with `ENOMEM`; then nothing has changed.
+    /// Adds the queue to its hardware queue. If the path had one there, the queue replaces it, and
+    /// the old one joins `retired`. May sleep. On an error nothing has changed: `ENODEV` if the
+    /// disk does not exist or is being removed, or `ENOMEM`.
     pub(crate) fn put(&self, queue: &Arc<Queue>, retired: &mut Retired) -> Result {
         self.change(queue.index.into(), retired, |queues| {
             queues.retain(|old| old.path != queue.path);
@@ -357,8 +362,8 @@ impl HwQueues {
         })
     }
 
-    /// Takes the queues of a path away. When this returns nothing of the block layer uses them any
-    /// more. Sleeps. Fails as [`Self::put`].
+    /// Removes the queues of a path. When this returns, the block layer uses them no longer.
+    /// Sleeps. Fails as [`Self::put`].
     pub(crate) fn remove(&self, path: u8) -> Result {
         let mut retired = Retired::new();
         for index in 0..self.requests.hw_queues() {
@@ -381,9 +386,8 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Returns an admin queue pair by which the target can be asked for a fence: of a path by which
-    /// requests may go out without another admission (perhaps when its queue has been replaced);
-    /// `None` if there is none.
+    /// Returns an admin queue pair to request a fence on: that of a path which may issue requests
+    /// without a new admission (perhaps after its queue was replaced); `None` if there is none.
     pub(crate) fn asker(&self) -> Option<Arc<Admin>> {
         let list = self.list.lock();
         let mut queues = list.queues.iter().flatten().flat_map(|hw| hw.queues.iter());
@@ -393,7 +397,7 @@ impl HwQueues {
         })
     }
 
-    /// Sets by which policy requests go from now on. Sleeps. Fails as [`Self::put`].
+    /// Sets the path policy of all later requests. Sleeps. Fails as [`Self::put`].
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
         let mut retired = Retired::new();
         self.list.lock().policy = policy;
@@ -403,8 +407,7 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Puts a hardware queue in the place of `index` that has the queues of now as `f` changes
-    /// them.
+    /// Replaces hardware queue `index` by a copy whose queues `f` has changed.
     fn change(
         &self,
         index: u32,
@@ -428,7 +431,7 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Forgets all queues, when there is no disk any more. Sleeps.
+    /// Drops all queues after the disk was removed. Sleeps.
     pub(crate) fn clear(&self) {
         for place in self.list.lock().queues.iter_mut() {
             *place = None;
@@ -436,7 +439,7 @@ impl HwQueues {
     }
 }
 
-/// What the disk's operations are called on.
+/// The type that implements the disk's operations.
 pub(crate) struct Driver;
 
 impl Operations for Driver {
@@ -477,7 +480,7 @@ impl Operations for Driver {
     fn timeout(hw_queue: &HwQueue, index: u32, tag: u16) -> Timeout {
         let requests = hw_queue.requests();
         if hw_queue.settle() && requests.is_idle(index, tag) {
-            // It was answered and nobody had looked.
+            // The target had responded; the completion was not polled yet.
             return Timeout::Done;
         }
         // The end of the queue pair, or of the session, ends the request.
@@ -489,19 +492,19 @@ impl Operations for Driver {
     }
 }
 
-/// What becomes of requests while no path accepts any. Shared by the disk's head and its hardware
-/// queues.
+/// The fate of requests while no path accepts any: they wait or fail. Shared by the disk's head and
+/// its hardware queues.
 pub(crate) struct NoPath {
-    /// They wait for a session.
+    /// Requests wait for a session.
     queues: Atomic<bool>,
-    /// There has been none for so long that they fail, though there may be another one.
+    /// Requests fail since `fast_io_fail_tmo` is over, though a session may still follow.
     fails_fast: Atomic<bool>,
-    /// No session is live, and another one is to follow.
+    /// No session is live, and a new one will follow.
     is_lost: Atomic<bool>,
 }
 
 impl NoPath {
-    /// Makes it for requests that fail. May sleep.
+    /// Creates the state in which requests fail. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let no_path = Self {
             queues: Atomic::new(false),
@@ -511,38 +514,38 @@ impl NoPath {
         Ok(Arc::new(no_path, GFP_KERNEL)?)
     }
 
-    /// Returns whether a lost session is followed by another one, for which requests wait.
+    /// Returns whether requests wait for a new session after one is lost.
     #[inline]
     pub(crate) fn queues(&self) -> bool {
         self.queues.load(Acquire)
     }
 
-    /// Sets that.
+    /// Sets whether requests wait for a new session.
     pub(crate) fn set_queues(&self, on: bool) {
         self.queues.store(on, Release);
     }
 
-    /// Returns whether requests fail although they would wait.
+    /// Returns whether requests fail since `fast_io_fail_tmo` is over.
     pub(crate) fn fails_fast(&self) -> bool {
         self.fails_fast.load(Acquire)
     }
 
-    /// Sets that.
+    /// Sets whether requests fail since `fast_io_fail_tmo` is over.
     pub(crate) fn set_fails_fast(&self, on: bool) {
         self.fails_fast.store(on, Release);
     }
 
-    /// Returns whether no session is live, and another one is to follow.
+    /// Returns whether no session is live and a new one will follow.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Acquire)
     }
 
-    /// Sets that.
+    /// Sets whether no session is live and a new one will follow.
     pub(crate) fn set_lost(&self, lost: bool) {
         self.is_lost.store(lost, Release);
     }
 
-    /// Returns whether requests wait now if there is no session, rather than fail.
+    /// Returns whether requests wait, rather than fail, if there is no session now.
     pub(crate) fn requests_wait(&self) -> bool {
         self.queues() && !self.fails_fast()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Issuing: from a request of the block layer to work requests.
+//! Issuing: turns a request of the block layer into work requests.
 //!
 //! ```text
 //!  issue ──► plan ──► submit: map ──► (send lock) reserve ──► encode ──► post ──► park
@@ -55,15 +55,15 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// What became of a request that was not rejected.
+/// The outcome of submitting a request that was not rejected.
 enum Submitted<F> {
     Sent,
-    /// There is no room for its data that way: it has to go another one.
+    /// No room for its data on this data path: the request must use another.
     NoRoom(Request<Driver>, F),
 }
 
 impl Submitted<Infallible> {
-    /// There is always room for it.
+    /// The data path always has room.
     #[inline]
     fn sent(self) {
         match self {
@@ -74,8 +74,8 @@ impl Submitted<Infallible> {
 }
 
 impl Queue {
-    /// Gives a request to the target; it is the `last` for now.
-    // In the frame of who is called by the block layer.
+    /// Sends a request to the target; `last`: no other request follows at once.
+    // `inline(always)`: it runs in the frame of the function that the block layer calls.
     #[inline(always)]
     pub(super) fn issue(
         &self,
@@ -97,7 +97,7 @@ impl Queue {
                         return Err(self.not_durable(request));
                     }
                     if request.atomic() {
-                        // By one way only, so that no other pays for it.
+                        // Only this data path handles atomic writes: no other pays for them.
                         return self.issue_registered(request, last);
                     }
                 }
@@ -116,7 +116,7 @@ impl Queue {
         }
     }
 
-    /// Gives a read or write to the target whose memory is registered for it.
+    /// Sends a read or write whose memory is registered for it to the target.
     #[inline(never)]
     fn issue_registered(
         &self,
@@ -127,7 +127,7 @@ impl Queue {
         self.submit(request, way, last).map(Submitted::sent)
     }
 
-    /// Gives a request to the target that has no data.
+    /// Sends a request without data to the target.
     #[inline(never)]
     fn issue_without_data(
         &self,
@@ -143,14 +143,14 @@ impl Queue {
         }
     }
 
-    /// Fails a flush or a write with FUA, since the target has lost writes that it acknowledged.
+    /// Fails a flush or a FUA write: the target has lost acknowledged writes.
     #[cold]
     fn not_durable(&self, request: Request<Driver>) -> Rejected<Driver> {
         self.session.tell_loss();
         Rejected::new(request, Status::IoErr)
     }
 
-    /// Gives a request to the target by a way; it is the `last` for now.
+    /// Sends a request to the target as `way` prescribes; `last`: no other request follows at once.
     #[inline(always)]
     fn submit<W: Way>(
         &self,
@@ -198,7 +198,8 @@ impl Queue {
         let number = W::number(&reserved);
         let posted = match way.encode(self, &mut data.list, issued) {
             Ok(encoded) => {
-                // Before it is: whoever compares the clocks of both sides relies on that.
+                // Traced before posting: tools that compare the clocks of both sides rely on this
+                // order.
                 trace::initiator::sent(|| self.about_sent(tag, &way.op(), number));
                 way.post(self, &mut send, reserved, encoded, issued)
             }
@@ -207,7 +208,7 @@ impl Queue {
         send.issued = send.issued.wrapping_add(1);
         let mut request = request.into_request();
         request.set_order(send.issued);
-        // Whoever answers takes the lock first, so that the request is there.
+        // The completion handler takes the lock first, so it finds the request parked.
         request.park_on(self.path);
         drop(send);
         self.issued(posted, quiet, reap);
@@ -215,7 +216,7 @@ impl Queue {
     }
 
     /// Encodes a request into the message buffer of its tag.
-    // What is known of `op` where it is called leaves a few moves.
+    // `inline(always)`: callers pass a constant variant of `op`, so the match folds away.
     #[inline(always)]
     pub(super) fn encode(&self, issued: Issued, op: message::Op) -> Result<Sge> {
         let Issued { tag, quiet, .. } = issued;
@@ -236,7 +237,7 @@ impl Queue {
     fn issued(&self, posted: Result, quiet: bool, reap: bool) {
         self.check(posted);
         if quiet {
-            // The handler may have armed the queue before it knew of this one.
+            // The handler may have armed the queue before it could see this request.
             self.pair.cq().guard();
         }
         if reap {
@@ -244,22 +245,22 @@ impl Queue {
         }
     }
 
-    /// Gives back a request that has to wait for an answer to others.
+    /// Returns a request to the block layer: it must wait for a response to others.
     fn turned_away(
         &self,
         request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Rejected<Driver> {
         self.set_starved(true);
-        // What is issued already may be what brings it.
+        // Responses to already issued requests may free the resource, so post them.
         let posted = self.ring(&mut send, &Chain::new());
         drop(send);
         self.check(posted);
         Self::unissued(request, Status::Resource)
     }
 
-    /// Gives back a request that finds no room for its data: to wait for an answer if it can go
-    /// no other way.
+    /// Returns a request that finds no memory for its data to the block layer: it waits for a
+    /// response if no other data path is possible.
     fn no_room(
         &self,
         mut request: Tagged<'_>,
@@ -274,7 +275,7 @@ impl Queue {
         Ok(request.into_request())
     }
 
-    /// Gives back a request of which nothing was posted.
+    /// Returns a request to the block layer of which nothing was posted.
     fn unissued(mut request: Tagged<'_>, status: Status) -> Rejected<Driver> {
         give_back(&mut request.split().1.list);
         Rejected::new(request.into_request(), status)

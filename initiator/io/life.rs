@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of a queue: how it begins to accept requests, its keep-alives, and its end.
+//! The life of a queue: its start, its keep-alives, and its end.
 //!
 //! # The end
 //!
-//! In the order in which the session calls for it: nothing more is accepted, the queue pair is
-//! taken down, what was not answered is ended.
+//! The session calls these in order: stop accepting requests, take the queue pair down, end the
+//! requests without a response.
 //!
-//! When only a request was not answered in time, the session does that with its queue alone,
-//! issues those requests again on another queue pair that it connects in place of this one, and
-//! goes on (`session/replace.rs`).
+//! After a mere request timeout, the session takes down this queue alone, connects a replacement
+//! queue pair, reissues the requests on it and continues (`session/replace.rs`).
 //!
 //! # Keep-alives
 //!
-//! They find whether its connection still works, and what was left over. Whether
-//! the target is there is the matter of the session's [admin queue pair](crate::admin).
+//! Keep-alives check the connection and find left-over completions. The session's [admin queue
+//! pair](crate::admin) checks whether the target is alive.
 //!
 //! # The nop
 //!
-//! With a request for nothing a queue hears something before it has to write, if its target fetches
-//! no data: the eager ring is open after the first answer. It has the tag behind those of the block
-//! layer, and the message buffer of that number. Like other requests it has the I/O timeout: it may
-//! have taken the last credit, so that no request is ever sent whose own timeout would end the
-//! wait. Then the queue pair is replaced.
+//! A nop gets a first response before any write if the target posts no RDMA READ: the first
+//! response opens the eager ring. The nop uses the tag after the block layer's last, and the
+//! message buffer of that number. It has the I/O timeout like other requests: it may have taken the
+//! last credit, and then no request with a timeout of its own would be sent. When a nop times out,
+//! the queue pair is replaced.
 
 use super::{
     hw_queue::Driver,
@@ -94,7 +93,7 @@ impl Queue {
         self.limits.set_inline(inline);
         let mut send = self.send.lock();
         if send.stopped {
-            // The session has ended meanwhile, as whoever brings it up will see.
+            // The session ended in the meantime; the code that connects it checks for that.
             return Ok(());
         }
         send.credits = Credits::new(reply.credits);
@@ -105,14 +104,16 @@ impl Queue {
         send.batch.set_limit(most);
         self.take_ring(&mut send, reply);
         if self.polled {
-            // There is nothing to batch.
+            // Interrupt batching is impossible.
         } else if reply.quiet {
             send.batching = Batching::new(settings.batch_upper, settings.batch_lower);
         } else {
-            // Its responses may not be solicited at all.
+            // The target may send all its responses unsolicited.
             self.pair.cq().notify_all();
             if settings.batch_upper != 0 {
-                pr_info_once!("a target cannot batch interrupts: each answer makes one\n");
+                pr_info_once!(
+                    "a target does not support interrupt batching: every response interrupts\n"
+                );
             }
         }
         if let Some(read_bounce) = &self.read_bounce {
@@ -127,7 +128,7 @@ impl Queue {
             self.ring(&mut send, &chain)?;
         }
         if reply.no_read && send.space.reserve(1, || self.completed_sends.freed()) {
-            // Nothing can be written before something was answered.
+            // The queue cannot write before the first response.
             self.post_nop(&mut send)?;
         }
         self.standing.live.store(true, Release);
@@ -137,22 +138,22 @@ impl Queue {
     }
 }
 
-/// Whether a queue accepts requests, and what becomes of it.
+/// Whether a queue accepts requests, and why not.
 pub(super) struct Standing {
     /// Requests are accepted.
     live: Atomic<bool>,
-    /// The target has granted the connection, and has proven who it is if it can.
+    /// The target has granted the connection, and has proven its identity if it has a key.
     granted: Atomic<bool>,
-    /// A request was not answered in time: another queue pair comes in place of this one.
+    /// A request timed out: a replacement queue pair will take over.
     timed_out: Atomic<bool>,
-    /// The queue pair has failed meanwhile.
+    /// The queue pair failed after the timeout.
     is_unfit: Atomic<bool>,
     /// A keep-alive is under way.
     keep_alive: Atomic<bool>,
 }
 
 impl Standing {
-    /// Makes that of a queue that is being connected.
+    /// Creates the state of a queue that is being connected.
     pub(super) const fn new() -> Self {
         Self {
             live: Atomic::new(false),
@@ -175,7 +176,7 @@ impl Standing {
         self.keep_alive.load(Acquire)
     }
 
-    /// Takes note that the keep-alive has completed.
+    /// Notes that the keep-alive has completed.
     #[inline(always)]
     pub(super) fn keep_alive_over(&self) {
         self.keep_alive.store(false, Release);
@@ -188,23 +189,23 @@ impl Standing {
 }
 
 impl Queue {
-    /// Stops accepting requests, also if the queue has yet to go live; those that are being issued
-    /// may still be posted.
+    /// Stops accepting requests, or going live later. Requests that are being issued may still be
+    /// posted.
     pub(crate) fn stop(&self) {
-        // The lock makes a keep-alive that saw the queue live come before.
+        // The lock orders this after a keep-alive that saw the queue live.
         let mut send = self.send.lock();
         let news = !core::mem::replace(&mut send.stopped, true);
         self.standing.live.store(false, Release);
         drop(send);
-        // Who ends a session does this before and after a queue pair that is being replaced is
-        // waited for.
+        // Ending a session calls this both before and after waiting for the replacement of a queue
+        // pair.
         if news {
             self.comes_to(State::Ending);
         }
     }
 
-    /// Marks the queue as one whose request with this tag was not answered in time: it accepts none
-    /// from here on. Returns `false` if it was marked before, or is stopped. Any context.
+    /// Marks the queue as timed out because of request `tag`: it accepts no further requests.
+    /// Returns `false` if it was marked before, or is stopped. Any context.
     pub(crate) fn mark_timed_out(&self, tag: u16) -> bool {
         let mut send = self.send.lock();
         if send.stopped {
@@ -212,15 +213,15 @@ impl Queue {
         }
         send.late.insert(tag);
         let news = !self.standing.timed_out.xchg(true, Full);
-        // Behind the mark: see `refusal()`.
+        // Stored after the mark: see `refusal()`.
         self.standing.live.store(false, Release);
         drop(send);
         news
     }
 
-    /// Takes the mark away if all was answered by now that was not in time, so that the queue
-    /// accepts requests again; returns whether it does. Those that were refused meanwhile wait for
-    /// a run of the hardware queue, after a grace period.
+    /// Clears the timeout mark if all late requests have their responses, so that the queue accepts
+    /// requests again; returns whether it does. Requests refused in the meantime wait for a run of
+    /// the hardware queue, after a grace period.
     pub(crate) fn has_caught_up(&self) -> bool {
         let mut send = self.send.lock();
         let asks_nothing = send.nop != Nop::Nothing;
@@ -228,9 +229,9 @@ impl Queue {
             return false;
         }
         self.standing.live.store(true, Release);
-        // Behind that: see `refusal()`.
+        // Cleared after that: see `refusal()`.
         self.standing.timed_out.xchg(false, Full);
-        // Behind that: see `fail()`.
+        // Read after that: see `fail()`.
         if self.standing.is_unfit.load(Relaxed) {
             self.standing.timed_out.store(true, Relaxed);
             self.standing.live.store(false, Release);
@@ -240,23 +241,22 @@ impl Queue {
         true
     }
 
-    /// Returns whether a request was not answered in time, so that another queue pair shall
-    /// replace this one.
+    /// Returns whether a request of this queue timed out, so that a queue pair must replace it.
     pub(crate) fn is_timed_out(&self) -> bool {
         self.standing.timed_out.load(Acquire)
     }
 
-    /// Clears the mark, since no queue pair will replace this one: requests are refused from
-    /// here on. Returns whether it was set.
+    /// Clears the timeout mark since no queue pair will replace this one: the queue refuses
+    /// requests from here on. Returns whether the mark was set.
     pub(crate) fn is_not_replaced(&self) -> bool {
         self.standing.timed_out.xchg(false, Full)
     }
 
-    /// Returns the status of requests that are not accepted: they wait for another queue pair or
-    /// another session, or fail.
+    /// Returns the status for requests that are not accepted: they wait for a new queue pair or
+    /// session, or fail.
     #[cold]
     pub(super) fn refusal(&self) -> Status {
-        // In this order: a queue that has caught up is live before it loses its mark.
+        // Checked in this order: a queue that has caught up goes live before it loses its mark.
         if self.is_timed_out() || self.is_live() || self.session.requests_wait() {
             Status::DevResource
         } else {
@@ -264,13 +264,13 @@ impl Queue {
         }
     }
 
-    /// Ends the session because of `failure`, unless another queue pair comes in place of this one:
-    /// then it does, whatever is answered still. Any context.
+    /// Ends the session because of `failure`, unless a replacement queue pair will take over: then
+    /// the replacement goes ahead even if late responses arrive. Any context.
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
         if self.is_timed_out() {
             self.standing.is_unfit.xchg(true, Full);
-            // If the queue has lost its mark by now, nobody may have seen that.
+            // If the queue has lost its mark by now, this failure may have been missed.
             if self.is_timed_out() {
                 return;
             }
@@ -278,8 +278,8 @@ impl Queue {
         self.end_session(failure);
     }
 
-    /// Fails the queue pair, so that it begins to drain. For who closes several; nothing new may be
-    /// issued. Sleeps.
+    /// Fails the queue pair, so that it starts to drain: a caller that closes several queues fails
+    /// them all first. No new request may be issued. Sleeps.
     pub(crate) fn begin_close(&self) {
         self.pair.id().disconnect();
         self.pair.begin_drain();
@@ -289,22 +289,22 @@ impl Queue {
     pub(crate) fn close(&self) {
         self.begin_close();
         self.pair.drain();
-        // The pair takes nothing any more; a region is destroyed only when its registration
-        // does not wait.
+        // The pair accepts no more work; a region is destroyed only when its registration does not
+        // wait in the backlog.
         self.send.lock().forget_waiting();
         self.pair.cq().stop();
         self.comes_to(State::Ended);
         self.pair.id().detach();
     }
 
-    /// Counts that another queue pair came in place of this one, which is closed.
+    /// Counts that a new queue pair replaced this one, which is closed.
     pub(crate) fn was_replaced(&self) {
-        // Completions are over: the counter has no other writer.
+        // No completion handler runs any more: the counter has no other writer.
         self.done.replaced_queues.bump();
     }
 
-    /// Ends a request that the target will not answer any more. The completion
-    /// queue must have been stopped. Process context, sleeps.
+    /// Ends a request that will get no response. The caller has stopped the completion queue.
+    /// Process context, sleeps.
     pub(crate) fn abandon(&self, request: Request<Driver>) {
         let Some(request) = self.taken_back(request) else {
             return;
@@ -315,8 +315,7 @@ impl Queue {
         request.end(status);
     }
 
-    /// Ends the request as [`Self::abandon`] does, but puts it among those that are to be issued
-    /// `again`.
+    /// Detaches the request as [`Self::abandon`] does, but adds it to `again`, to be issued again.
     pub(crate) fn requeue(&self, request: Request<Driver>, again: &mut ByAge<Driver>) {
         let Some(request) = self.taken_back(request) else {
             return;
@@ -329,29 +328,28 @@ impl Queue {
         again.push(request);
     }
 
-    /// Ends the device's access to the request's memory, and leaves the request where it is, for
-    /// who ends it later without this queue. As [`Self::abandon`].
+    /// Ends the device's access to the request's memory, and leaves the request in the table for a
+    /// caller that ends it later without this queue. Context as for [`Self::abandon`].
     pub(crate) fn release(&self, request: Request<Driver>) {
         if let Some(request) = self.taken_back(request) {
             request.park();
         }
     }
 
-    /// Ends the device's access to the request's memory. Returns `None` if the device refuses, so
-    /// that the request is never ended. That its memory stays as it is matters more than that its
-    /// disk goes away.
+    /// Ends the device's access to the request's memory. Returns `None` if the device refuses; the
+    /// request then never ends. Protecting its memory matters more than removing the disk.
     fn taken_back(&self, mut request: Request<Driver>) -> Option<Request<Driver>> {
         if let Some((_, data)) = self.tags.of(&mut request) {
             data.phase = Phase::Idle;
             data.list.revoke();
-            // What was sent from the memory itself has no region that could be revoked.
+            // Data sent straight from the request's memory has no region that could be revoked.
             if self.pair.is_stuck() || data.list.release().is_err() {
                 const WHY: &str =
                     "a request is never ended, since a device may still reach its memory";
                 keep(request, WHY);
-                // No other session, either: the timer would find that one's queue pairs.
+                // No new session either: the request's timer would act on its queue pairs.
                 self.session.no_other_session();
-                // Its timer would have queue pairs replaced that work.
+                // The request's timer would replace queue pairs that work.
                 self.end_session(Failure::Broken(WHY));
                 return None;
             }
@@ -360,22 +358,21 @@ impl Queue {
     }
 }
 
-/// The request for nothing. The completion handler and the keep-alive timer change it, both under
-/// the send lock.
+/// The state of the nop. The completion handler and the keep-alive timer change it, both under the
+/// send lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nop {
     Nothing,
-    /// So many keep-alives ago.
+    /// Sent this many keep-alives ago.
     Asked(u32),
 }
 
 impl Queue {
-    /// Makes sure that the connection still works: the target's HCA must acknowledge an
-    /// empty write, or the connection breaks. Does nothing while an earlier
-    /// keep-alive is under way. Process context.
+    /// Checks the connection: the target's HCA must acknowledge an empty write, or the connection
+    /// breaks. Does nothing while an earlier keep-alive is under way. Process context.
     pub(crate) fn send_keep_alive(&self) {
         if self.polled {
-            // Perhaps nobody does: answers and errors must be found all the same.
+            // Nothing else may poll the queue: find responses and errors here.
             self.pair.cq().settle();
         }
         let mut send = self.send.lock();
@@ -403,12 +400,12 @@ impl Queue {
         if posted.is_err() {
             self.fail(Failure::Work(c"posting failed"));
         }
-        // Its end has to be reported, as well as what was left over.
+        // The keep-alive's completion must be reported, and left-over completions with it.
         self.pair.cq().kick();
     }
 
-    /// Posts the request for nothing. Fails with `EIO` if no credit is left, and as posting does. A
-    /// send queue slot was reserved.
+    /// Posts the nop. Fails with `EIO` if no credit is left, and as posting does. The caller has
+    /// reserved a send queue slot.
     pub(super) fn post_nop(&self, send: &mut SendState) -> Result {
         let request = message::Request {
             tag: Tag {
@@ -434,15 +431,14 @@ impl Queue {
         self.ring(send, &chain)
     }
 
-    /// Returns whether the request for nothing was not answered in time. No other timeout covers
-    /// it.
+    /// Returns whether the nop timed out. No other timeout covers it.
     fn is_unanswered(&self, send: &SendState) -> bool {
         let periods = self.settings.io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
         matches!(send.nop, Nop::Asked(n) if n > periods)
     }
 
-    /// Handles the answer to the request for nothing. Returns `false` if there was none, or if it
-    /// is no such answer.
+    /// Handles the response to the nop. Returns `false` if no nop is outstanding, or if the
+    /// response does not fit one.
     pub(super) fn nop_answered(send: &mut SendState, response: Response, depth: u16) -> bool {
         let tag = response.tag;
         let asked = matches!(send.nop, Nop::Asked(_)) && tag.index == depth && tag.generation == 0;
@@ -453,13 +449,13 @@ impl Queue {
     }
 }
 
-/// A set of tags: those of the block layer, and that of the request for nothing.
+/// A set of tags: the block layer's and the nop's.
 pub(super) struct Late {
     words: KVec<u64>,
 }
 
 impl Late {
-    /// Makes an empty set of tags below `tags`. May sleep.
+    /// Creates an empty set of tags below `tags`. May sleep.
     pub(super) fn new(tags: usize) -> Result<Self> {
         let mut words = KVec::new();
         words.resize(tags.div_ceil(64), 0, GFP_KERNEL)?;
@@ -487,8 +483,8 @@ impl Late {
 }
 
 impl Queue {
-    /// Returns whether a request is still to be answered that was not in time. `late` are those
-    /// that were not, which may have been answered since.
+    /// Returns whether a request that timed out still has no response. `late` are the requests that
+    /// timed out; some may have been answered since.
     pub(super) fn is_behind(&self, late: &Late, asks_nothing: bool) -> bool {
         late.iter().any(|tag| match tag == self.depth {
             true => asks_nothing,

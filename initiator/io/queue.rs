@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A queue pair of a session, and what it keeps for each tag.
+//! A queue pair of a session, with its state for each tag.
 //!
-//! # A request's way
+//! # States of a request
 //!
 //! ```text
 //!             queue_rq                       response                    completion
@@ -13,8 +13,8 @@
 //!                                  key still valid: LOCAL_INV             unmap, end
 //! ```
 //!
-//! The data of a small write goes with the request's message. The HCA may read
-//! it until the SEND has completed, and that may be after the answer:
+//! The data of a small write goes with the request's message. The HCA may read it until the SEND
+//! has completed, which may be after the response:
 //!
 //! ```text
 //!                    response, SEND completed before                  completion
@@ -23,54 +23,53 @@
 //!        └────────────────── response, SEND not yet completed ────────────────────────┘
 //! ```
 //!
-//! A request that is to end while its region is still registered, which is a broken invariant, is
-//! *Kept*: it is parked until the end of the session has destroyed the region.
+//! If a request ends while its region is still registered, an invariant is broken. The request
+//! becomes *Kept*: parked until the end of the session has destroyed the region.
 //!
-//! An eager write is the same with its RDMA WRITE. From `Sent` on the request is parked in the
-//! table of requests; the state is kept beside it for its tag ([`Phase`]), and how its data moves
-//! is part of that ([`Transfer`]). A request ends only when the target
-//! has no access to its memory any more: because its answer came with remote
-//! invalidation, because our own invalidation completed, or, when the
-//! connection is lost, because the memory region was destroyed.
+//! An eager write behaves the same with its RDMA WRITE. From `Sent` on, the request is parked in
+//! the table of requests, and the queue has its state by tag ([`Phase`]), which includes its data
+//! path ([`Transfer`]). A request ends only when the target has lost access to its memory: its
+//! response came with remote invalidation, or our own invalidation completed, or, after the
+//! connection was lost, the memory region was destroyed.
 //!
 //! # Doorbells
 //!
-//! A request that is not the last for now is not posted but put behind others in a
-//! [`Backlog`](hcablk_core::rdma::backlog::Backlog), and into a message with others
-//! ([`send_queue`](super::send_queue)); the next that is posted takes them along, for everything
-//! that the queue pair is given goes through [`Queue::ring`], unless nothing waits. That is the
-//! last request of the plug, or `commit_rqs` if it never came, both within the RCU section in which
-//! it was issued, so that the teardown finds nothing that waits. It is parked from the beginning;
-//! if posting fails, or the queue pair has failed before, it ends with all others.
+//! A request that others follow at once is not posted: it waits in a
+//! [`Backlog`](hcablk_core::rdma::backlog::Backlog), and shares a message with others
+//! ([`send_queue`](super::send_queue)). The next posting includes them, since all work for the
+//! queue pair goes through [`Queue::ring`] unless the backlog is empty. That posting is the last
+//! request of the plug, or `commit_rqs` if the last one never came. Both run within the RCU section
+//! in which the request was issued, so the teardown finds an empty backlog. A request is parked
+//! before it is posted; if posting fails, or the queue pair has failed before, it ends with all
+//! others.
 //!
-//! Invalidations of our own wait there, too, until the round of completions is over
-//! ([`send_queue`](super::send_queue)). Requests that a round ends are given back to the block
+//! Our own invalidations also wait in the backlog until the round of completions is over
+//! ([`send_queue`](super::send_queue)). All requests that end in one round return to the block
 //! layer together.
 //!
 //! # CQ notification
 //!
 //! Only responses are solicited. The completion of a SEND raises no event: the round that handles
-//! the next response finds it, unless its request was answered before. The same goes for errors,
-//! for which every keep-alive has the queue polled.
+//! the next response finds it, unless the request's response came before. Errors raise no event
+//! either: every keep-alive polls the queue to find them.
 //!
 //! # Polled I/O
 //!
 //! The last queues of a session may be for polled I/O (`REQ_POLLED`): the block layer routes
-//! nothing else to them, and nothing interrupts there. Who waits for a request looks for
-//! completions ([`Operations::poll`](hcablk_core::blkdev::Operations::poll)). If he does not (he
-//! was stopped, or killed), the keep-alive timer does, every period, and so does a request's
-//! timeout before it gives the queue up.
+//! nothing else to them, and they never interrupt. A task that waits for a request polls for
+//! completions ([`Operations::poll`](hcablk_core::blkdev::Operations::poll)). If the task does not
+//! (it was stopped, or killed), the keep-alive timer polls every period, and a request's timeout
+//! polls before it gives the queue up.
 //!
 //! # Locks and contexts
 //!
-//! One lock, `send`: taken once to issue a request and once for its answer. It
-//! orders the accounts of credits and of send queue slots, the doorbells, and
-//! parking before taking. The completion of a SEND does without: what it frees is
-//! added to a sum, at which the account looks when it is short. That a request
-//! awaits its send's completion no more is accounted for under the lock of the next answer, or of
-//! its own at the end of a round.
-//! Issuing runs in process or softirq context, completions run in softirq context,
-//! or in that of who polls, one at a time for a queue.
+//! One lock, `send`: taken once to issue a request and once for its response. It orders the
+//! accounts of credits and of send queue slots, the doorbells, and parking before taking. The
+//! completion of a SEND takes no lock: it adds the freed slots to a sum, which the account reads
+//! when it runs short. The end of a request's wait for its send is accounted for under the lock of
+//! the next response, or under a separate acquisition at the end of a round. Issuing runs in
+//! process or softirq context; completions run in softirq context or in the poller's, one at a time
+//! for a queue.
 
 use super::{
     complete::FlushAccount,
@@ -162,41 +161,41 @@ pub(super) mod kind {
     pub(in super::super) const SEQ: u8 = 6;
 }
 
-/// A started request with what there is for its tag.
+/// A started request with its tag's data.
 pub(super) type Tagged<'a> = TaggedRequest<'a, Driver, TagData>;
 
 /// A hardware queue of the disk and its queue pair.
 ///
-/// Made by [`connect`](crate::connect); referenced by the session, by its
-/// completion queue until that is stopped, and by the disk.
+/// Created by [`connect`](crate::connect); referenced by the session, by the disk, and by its
+/// completion queue until that is stopped.
 #[pin_data]
 pub(crate) struct Queue {
     pub(super) index: u8,
-    /// Number of the path that its session is.
+    /// Number of its session's path.
     pub(super) path: u8,
     /// The NUMA node of its RDMA device.
     pub(super) numa_node: i32,
-    /// Requests wait for their doorbell, as far as a disk of several paths knows, see
+    /// Requests wait for their doorbell; only maintained on a disk of several paths, see
     /// `hw_queue.rs`.
     unrung: Atomic<bool>,
-    /// Completions are found by who polls for them: nothing interrupts.
+    /// Only polling finds completions: the queue never interrupts.
     pub(super) polled: bool,
-    /// Tags of the block layer; the next one asks for nothing, see `life.rs`.
+    /// Number of the block layer's tags; the next tag is the nop's, see `life.rs`.
     pub(super) depth: u16,
-    /// Whose queue it is, for trace events.
+    /// The session of the queue, for trace events.
     pub(super) session_id: SessionId,
     pub(super) epoch: Epoch,
-    /// What users have set.
+    /// The user's settings.
     pub(super) settings: Settings,
     pub(super) session: Arc<Session>,
     pub(super) pair: QueuePair<Queue>,
     pub(super) requests: Arc<Requests<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
     pub(super) standing: Standing,
-    /// A request was turned away for want of credits, and no answer has come since: for who may
-    /// choose another path.
+    /// A request was turned away for lack of credits, and no response has come since: a hardware
+    /// queue may then choose another path.
     starved: Atomic<bool>,
-    /// Ask the target to invalidate keys with its answers.
+    /// The target is asked to invalidate keys with its responses.
     pub(super) remote_invalidate: bool,
     /// The slots into which the target puts the data of small reads.
     pub(super) read_bounce: Option<ReadBounce>,
@@ -204,12 +203,12 @@ pub(crate) struct Queue {
     pub(super) outgoing: MessageBuffers<BUFFER_LEN>,
     pub(super) incoming: MessageBuffers<BUFFER_LEN>,
     pub(super) completed_sends: CompletedSends,
-    /// What is [`Outstanding`], as a word. Written under the lock.
+    /// [`Outstanding`], encoded in a word. Written under the lock.
     outstanding: Atomic<u64>,
     pub(super) flushes: FlushAccount,
-    /// How long requests take is measured.
+    /// Request durations are measured.
     timing: Atomic<bool>,
-    /// How often one who issues has looked for answers.
+    /// How often an issuer has polled for responses.
     reaps: Atomic<u64>,
     #[pin]
     pub(super) send: IrqLock<SendState>,
@@ -218,7 +217,7 @@ pub(crate) struct Queue {
     pub(crate) times: Times,
 }
 
-/// What a queue has of the device and of memory.
+/// A queue's device resources and memory.
 struct Parts {
     numa_node: i32,
     pair: QueuePair<Queue>,
@@ -230,8 +229,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Makes the parts of the connection `id`'s queue. May sleep.
-    // Its stack frame is gone when the queue is put together.
+    /// Creates the parts of the queue for the connection `id`. May sleep.
+    // `inline(never)`: its stack frame is released before the queue is assembled.
     #[inline(never)]
     fn new(
         config: &QueueConfig,
@@ -268,8 +267,8 @@ impl Parts {
 }
 
 impl Queue {
-    /// Makes the queue pair of the connection `id` with all its memory, and
-    /// posts its receive buffers. May sleep.
+    /// Creates the queue pair of the connection `id` with all its memory, and posts its receive
+    /// buffers. May sleep.
     pub(crate) fn new(
         session: Arc<Session>,
         config: QueueConfig,
@@ -290,7 +289,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Puts a queue together that has posted nothing and accepts no requests.
+    /// Assembles a queue that has posted nothing and accepts no requests.
     fn init(
         session: Arc<Session>,
         config: QueueConfig,
@@ -335,65 +334,67 @@ impl Queue {
 }
 
 impl Queue {
-    /// Sets whether to measure how long requests take that are issued from now on.
+    /// Sets whether the durations of requests issued from now on are measured.
     pub(crate) fn time(&self, on: bool) {
         self.timing.store(on, Relaxed);
     }
 
-    /// Returns whether it is measured how long requests take.
+    /// Returns whether request durations are measured.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.timing.load(Relaxed)
     }
 
-    /// Looks for answers in the name of one who issues. Without the lock.
+    /// Polls for responses on behalf of an issuer. Call without the lock.
     pub(super) fn reap(&self) {
         self.reaps.fetch_add(1, Relaxed);
         self.pair.cq().reap();
     }
 
-    /// Publishes what the completion handler is to arm the completion queue for, after a change
-    /// of what is outstanding. Under the lock.
+    /// Publishes the event for which the completion handler must arm the completion queue, after a
+    /// change of the outstanding requests. Under the lock.
     #[inline]
     pub(super) fn update_notify(&self, send: &SendState) {
         let now = send.batching.outstanding();
         self.outstanding.store(now.word(), Relaxed);
     }
 
-    /// Returns what was outstanding a moment ago.
+    /// Returns the outstanding requests; the value may be stale.
     #[inline]
     pub(super) fn outstanding(&self) -> Outstanding {
         Outstanding::of(self.outstanding.load(Relaxed))
     }
 
-    /// Returns how many requests waited for their answers a moment ago.
+    /// Returns how many requests waited for their responses; the value may be stale.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.outstanding().requests()
     }
 
-    /// Returns whether it accepts requests, at this moment.
+    /// Returns whether the queue accepts requests at this moment.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.standing.is_live()
     }
 
-    /// Notes whether its credits are used up.
+    /// Notes whether the queue's credits are used up.
     pub(super) fn set_starved(&self, starved: bool) {
         self.starved.store(starved, Relaxed);
     }
 
-    /// Notes that requests wait for their doorbell, behind these: whoever rings it finds them.
+    /// Notes that requests wait for their doorbell. They are queued before this store, so the code
+    /// that rings the doorbell finds them.
     pub(super) fn leave_unrung(&self) {
         self.unrung.store(true, Relaxed);
     }
 
-    /// Takes note that the doorbell is about to be rung. Returns whether requests wait for it.
+    /// Clears the note that requests wait, right before their doorbell is rung. Returns whether any
+    /// waited.
     pub(super) fn take_unrung(&self) -> bool {
         self.unrung.load(Relaxed) && self.unrung.xchg(false, Full)
     }
 
-    /// Returns whether its credits were used up a moment ago.
+    /// Returns whether the queue's credits were used up; the value may be stale.
     #[inline]
     pub(super) fn is_starved(&self) -> bool {
         self.starved.load(Relaxed)
@@ -403,12 +404,12 @@ impl Queue {
         self.index
     }
 
-    /// Returns how far its RDMA device is from the processor that this runs on.
+    /// Returns the NUMA distance between the queue's RDMA device and the current processor.
     pub(super) fn numa_distance(&self) -> u32 {
         numa_distance(self.numa_node)
     }
 
-    /// Returns how often the completion handler ran, by what started it.
+    /// Returns how often the completion handler ran, for each way of starting it.
     pub(crate) fn wakeups(&self) -> Wakeups {
         let wakeups = Wakeups::default();
         wakeups.events.add(self.pair.cq().events());
@@ -420,7 +421,7 @@ impl Queue {
         wakeups
     }
 
-    /// Returns the queue pair, to take it down.
+    /// Returns the queue pair, for the teardown.
     pub(crate) fn pair(&self) -> &QueuePair<Self> {
         &self.pair
     }
@@ -432,31 +433,31 @@ impl Queue {
     }
 }
 
-/// Where a request is, see the picture above.
+/// The state of a request, see the picture above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Not given to the target.
+    /// The target does not have the request.
     Idle,
     /// The target works on it.
     Sent {
-        /// How its data moves.
+        /// How the request's data moves.
         transfer: Transfer,
         /// Whether its response raises an event.
         solicited: Solicited,
     },
-    /// The target has answered; its key is being taken away.
+    /// The response came; the key is being invalidated.
     Invalidating(Awaited),
-    /// The target has answered; our HCA may still be sending the data.
+    /// The response came; our HCA may still be sending the data.
     Answered(Awaited),
-    /// It was to end while the target could reach its memory: it ends with the session.
+    /// The request's end came while the target could reach its memory: it ends with the session.
     Kept,
 }
 
-/// What an answered request awaits: the completion of a work request of our own. Such requests are
-/// a list, see `send_queue.rs`.
+/// The completion that a request awaits after its response, of a work request of our own. Such
+/// requests form a list, see `send_queue.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Awaited {
-    /// With what the request ends.
+    /// The status with which the request ends.
     pub(super) status: Status,
     /// Sequence number of the work request.
     pub(super) seq: u32,
@@ -464,17 +465,17 @@ pub(super) struct Awaited {
     pub(super) next: u32,
 }
 
-/// What there is once for each tag.
+/// The data of one tag.
 pub(super) struct TagData {
     pub(super) phase: Phase,
-    /// When it came where it is, if that is measured.
+    /// When the request entered its phase, if durations are measured.
     pub(super) marks: Marks,
     /// The request's segments, in the state that its transfer demands.
     pub(super) list: SegmentList,
 }
 
 impl TagData {
-    /// Makes the data of a tag whose requests have their segments in `list`.
+    /// Creates the data of a tag whose requests have their segments in `list`.
     pub(super) fn new(list: SegmentList) -> Self {
         Self {
             phase: Phase::Idle,
@@ -484,14 +485,14 @@ impl TagData {
     }
 }
 
-/// Which queue it is, of which session, and how users want it.
+/// Identity and settings of a queue.
 pub(crate) struct QueueConfig {
     pub(crate) session: SessionId,
     pub(crate) epoch: Epoch,
     pub(crate) index: u8,
     /// For polled I/O.
     pub(crate) polled: bool,
-    /// What users have set.
+    /// The settings that users made.
     pub(crate) settings: Settings,
     /// The disk's account of writes that no flush has covered.
     pub(crate) unflushed: Arc<Unflushed>,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Registered transfers: the request's own pages are registered for it alone, and the target
-//! reaches them by RDMA READ or RDMA WRITE. Whatever goes no other way.
+//! reaches them by RDMA READ or RDMA WRITE. The fallback for requests that no other data path
+//! takes.
 
 use super::{
     queue::{
@@ -49,7 +50,7 @@ use kernel::prelude::*;
 /// Send queue slots that stay reserved after the REG_MR and the SEND, for a LOCAL_INV.
 pub(super) const INVALIDATE_SLOTS: u32 = SLOTS_PER_REQUEST - 2;
 
-/// Returns the address and key of a region as the target gets them.
+/// Returns the address and key of a region in the form that messages carry.
 #[inline]
 pub(super) fn remote_for(remote: mr::RemoteAddress, answer: Answer) -> Remote {
     Remote {
@@ -65,12 +66,12 @@ pub(super) struct Registered {
     write: bool,
     fua: bool,
     atomic: bool,
-    /// Of what was registered.
+    /// Address and key of the registered memory.
     remote: Remote,
 }
 
 impl Registered {
-    /// Returns how a read or write goes.
+    /// Returns the plan of a read or write.
     #[inline]
     pub(super) fn plan(view: RequestRef<'_>) -> Self {
         Self {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a queue's send lock guards: the accounts of credits and of send queue slots, and what
-//! waits for its doorbell.
+//! The state under a queue's send lock: the accounts of credits and of send queue slots, and the
+//! work requests that wait for their doorbell.
 //!
-//! Work requests are posted at once, or behind others that wait for a doorbell, under the send
-//! lock.
+//! Under the send lock, a work request is posted at once or waits behind others for a doorbell.
 //!
 //! # The message batch
 //!
@@ -16,35 +15,35 @@
 //! ```
 //!
 //! Each request is in the message buffer of its tag, as if it were alone. The SEND gathers these
-//! buffers, and the first request says how many more there are. The batch is flushed, that is,
-//! its SEND is made and added to the backlog, when it is full or when the doorbell is rung,
-//! whichever comes first. The REG_MRs of its requests wait in the backlog in front of it.
+//! buffers, and the first request names the number of requests that follow it. The batch is flushed
+//! when it is full or when the doorbell is rung, whichever comes first: its SEND is built and added
+//! to the backlog. The REG_MRs of its requests wait in the backlog in front of it.
 //!
-//! A buffer may be used again when its request was answered: the target has received the whole
-//! message then.
+//! A buffer may be reused after its request's response: by then the target has received the whole
+//! message.
 //!
-//! Only the SEND's send queue slots are accounted for: those of the REG_MRs are freed with it,
-//! and each request has reserved one slot, of which all but one are released. While the batch is
-//! open every other work request that is accounted for is signaled, so that no completion covers
-//! one behind it.
+//! Only the SEND's send queue slots are accounted for: the slots of the REG_MRs are freed with it,
+//! and each request has reserved one SEND slot, of which all but one are released. While the batch
+//! is open, every other accounted work request is signaled, so that its completion does not cover a
+//! work request behind it.
 //!
 //! # Sequence numbers
 //!
-//! The initiator's own work requests have sequence numbers ([`WrSeq`]) where a request may not end
-//! before one has completed: the SEND or RDMA WRITE that takes the data of a write, and the
-//! LOCAL_INV of a key that the target's answer leaves valid.
+//! Some requests must not end before a work request of the initiator has completed: the SEND or
+//! RDMA WRITE with the data of a write, or the LOCAL_INV of a key that the target's response left
+//! valid. These work requests have sequence numbers ([`WrSeq`]).
 //!
-//! The numbers are in the order of posting, which is the order of completing. So one completion
-//! covers all work requests before it: those that wait for their doorbell together have one
-//! completion, the last one's, which takes over the send queue slots of the others, and is signaled
-//! when they are posted. A completion does not name a request: the handler stores the last
-//! completed number ([`Queue::is_completed`]), with which the answer compares. A request that is
-//! answered earlier awaits its send's completion in a list, from [`CompletedSends::awaiting`] on
-//! through what each awaits ([`Awaited::next`]); each such completion ends the requests in the list
-//! that it covers.
+//! Work requests complete in the order of posting, which is the order of their numbers, so one
+//! completion covers all work requests before it. Those that wait for their doorbell together share
+//! the completion of the last one, which takes over the send queue slots of the others and is
+//! signaled when they are posted. A completion does not name a request: the handler stores the last
+//! completed number ([`Queue::is_completed`]), and each response compares with it. A request whose
+//! response comes earlier awaits its send's completion in a list, which starts at
+//! [`CompletedSends::awaiting`] and is linked by [`Awaited::next`]; each such completion ends the
+//! requests in the list that it covers.
 //!
-//! Invalidations wait for their doorbell in the backlog until the end of the round of completions
-//! in which the answers came, or until something else is posted.
+//! Invalidations wait in the backlog until the end of the round of completions that handled the
+//! responses, or until something else is posted.
 
 use super::{
     complete::Round,
@@ -107,39 +106,38 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Work requests that wait for their doorbell at most; blk-mq issues no more requests at once.
+/// The most work requests that wait for a doorbell; blk-mq issues no more requests at once.
 const PLUG: usize = 64;
 
-/// What `Queue::send` guards.
+/// The state that `Queue::send` guards.
 pub(super) struct SendState {
     pub(super) space: SendSpace,
     pub(super) credits: Credits,
-    /// A request was turned away for want of credits or slots.
+    /// A request was turned away for lack of credits or slots.
     pub(super) starved: bool,
     /// See [`Queue::stop`].
     pub(super) stopped: bool,
     pub(super) nop: Nop,
-    /// Those that were not answered in time, while the queue is marked for that
-    /// ([`Queue::mark_timed_out`]).
+    /// The requests that timed out, while the queue is marked for that ([`Queue::mark_timed_out`]).
     pub(super) late: Late,
     pub(super) batching: Batching,
     pub(super) eager_state: EagerState,
-    /// Which slots of the eager ring are taken, and by which tags.
+    /// The taken slots of the eager ring, with their tags.
     pub(super) ring: Ring<KVec<Taken>>,
-    /// What waits for the last of a plug, or for whatever else is posted.
+    /// Work requests that wait for the last request of a plug, or for any other posting.
     pub(super) backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
-    /// The last work request with a sequence number in it, `None` if there is none.
+    /// The last work request in the backlog with a sequence number, `None` if there is none.
     pub(super) waiting: Option<BackloggedWr>,
     /// Requests that the next message carries.
     pub(super) batch: MessageBatch,
-    /// The last sequence number that was allocated.
+    /// The last allocated sequence number.
     pub(super) last_seq: u32,
-    /// How many requests were issued, with wrap.
+    /// The number of issued requests, with wrap.
     pub(super) issued: u32,
 }
 
 impl SendState {
-    /// Makes the state of a queue that was granted nothing and has sent nothing. May sleep.
+    /// Creates the state of a queue without credits that has sent nothing. May sleep.
     pub(super) fn new(shape: Shape) -> Result<Self> {
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
@@ -161,7 +159,7 @@ impl SendState {
         })
     }
 
-    /// Takes a credit and `slots`, or neither and remembers that somebody waits.
+    /// Takes a credit and `slots`; if either is short, takes neither and sets `starved`.
     #[inline]
     pub(super) fn reserve(&mut self, slots: u32, freed: impl FnOnce() -> u32) -> bool {
         if self.space.reserve(slots, freed) {
@@ -174,23 +172,23 @@ impl SendState {
         false
     }
 
-    /// Gives back what [`Self::reserve`] took.
+    /// Returns the credit and the slots that [`Self::reserve`] took.
     #[cold]
     pub(super) fn unreserve(&mut self, slots: u32) {
         self.space.release(slots);
         if self.credits.grant(1).is_err() {
-            // All are there, so none is lost.
-            broken!("a credit is given back that was not taken");
+            // The account was full, so no credit is lost.
+            broken!("a credit was returned that was not taken");
         }
-        // There is one now, so something can be asked.
+        // One credit is free again, so a request can be sent.
         let _ = self.credits.answered();
     }
 }
 
 impl Queue {
-    /// Posts the `message` of a request in a SEND, with its REG_MR in front, or adds them to what
-    /// waits.
-    // What is known of `register` where it is called leaves less to do.
+    /// Posts the `message` of a request in a SEND, with its REG_MR in front, or adds both to the
+    /// backlog.
+    // `inline(always)`: callers pass a constant `register`, so its test folds away.
     #[inline(always)]
     pub(super) fn post_message(
         &self,
@@ -214,8 +212,8 @@ impl Queue {
         self.ring_now(send, chain)
     }
 
-    /// Posts `chain`, which is not empty, as [`Self::ring`] does: for requests that are issued,
-    /// before which most often nothing waits.
+    /// Posts `chain`, which is not empty, as [`Self::ring`] does: for issued requests, before which
+    /// the backlog is empty most of the time.
     #[inline(always)]
     pub(super) fn ring_now(&self, send: &mut SendState, chain: Chain<'_>) -> Result {
         if send.batch.is_empty() && send.backlog.is_empty() {
@@ -225,9 +223,8 @@ impl Queue {
         self.ring(send, &chain.moved())
     }
 
-    /// Posts what waits for its doorbell, and then `chain`. Everything that this
-    /// queue pair is given goes this way, unless nothing waits, for the account of slots is in the
-    /// order of posting.
+    /// Posts the backlog and then `chain`. All work for the queue pair goes through here unless the
+    /// backlog is empty, since the account of slots relies on the order of posting.
     #[inline(never)]
     pub(super) fn ring(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
         if !send.batch.is_empty() {
@@ -255,15 +252,15 @@ impl Queue {
         posted
     }
 
-    /// Counts a doorbell for so many work requests.
+    /// Counts a doorbell for this many work requests.
     #[inline(always)]
     fn count_doorbell(&self, requests: u64) {
         self.sent.doorbells.bump();
         self.sent.work_requests.add(requests);
     }
 
-    /// Fails the session if posting failed. The requests are ended when the queue pair is gone,
-    /// since some of the work may have been posted.
+    /// Fails the session if posting failed. The requests end after the queue pair is gone, since
+    /// some of the work may have been posted.
     #[inline]
     pub(super) fn check(&self, posted: Result) {
         if posted.is_err() {
@@ -271,7 +268,7 @@ impl Queue {
         }
     }
 
-    /// Rings the doorbell for requests that others were to follow, but did not (`commit_rqs`).
+    /// Rings the doorbell for requests whose announced successors did not come (`commit_rqs`).
     pub(super) fn commit(&self) {
         let mut send = self.send.lock();
         let posted = self.ring(&mut send, &Chain::new());
@@ -284,13 +281,13 @@ impl Queue {
     }
 }
 
-/// The requests for which no SEND was made yet.
+/// The requests of the next SEND, which is not built yet.
 pub(super) struct MessageBatch {
     sges: [Sge; BATCH_MAX],
     count: usize,
-    /// The most requests of one message.
+    /// The most requests in one message.
     most: usize,
-    /// Tag of the first.
+    /// Tag of the first request.
     first: u16,
     /// REG_MRs of these requests, in the backlog.
     registrations: u32,
@@ -320,7 +317,7 @@ impl MessageBatch {
 
 impl Queue {
     /// Pushes a request to the message batch, and its REG_MR to the backlog; `last`: no other
-    /// follows at once, so the doorbell is rung.
+    /// request follows at once, so the doorbell is rung.
     #[inline(never)]
     pub(super) fn push(
         &self,
@@ -354,7 +351,7 @@ impl Queue {
         }
     }
 
-    /// Makes the SEND of the message batch, and adds it to the backlog.
+    /// Builds the SEND of the message batch, and adds it to the backlog.
     pub(super) fn flush(&self, send: &mut SendState) -> Result {
         let count = core::mem::take(&mut send.batch.count);
         let used = 1 + core::mem::take(&mut send.batch.registrations);
@@ -379,8 +376,8 @@ impl Queue {
         backlog.push(&mut wr).then_some(()).ok_or(EIO)
     }
 
-    /// Makes the SEND of a message, named by its first request's tag; `used`: the send queue slots
-    /// of itself and of the REG_MRs in front of it.
+    /// Builds the SEND of a message, named by its first request's tag; `used`: its send queue
+    /// slots, with those of the REG_MRs in front of it.
     #[inline(always)]
     pub(super) fn message<'a>(
         &self,
@@ -404,48 +401,49 @@ impl Queue {
 /// A work request with a sequence number that waits in the backlog.
 #[derive(Clone, Copy)]
 pub(super) struct BackloggedWr {
-    /// Requests before it there.
+    /// Number of requests before it in the backlog.
     place: usize,
-    /// Slots of the send queue that are free when it has completed.
+    /// Send queue slots that its completion frees.
     frees: u16,
 }
 
 /// The sequence number of a work request.
 #[derive(Clone, Copy)]
 pub(super) struct WrSeq {
-    /// Modulo 2^32.
+    /// The number, modulo 2^32.
     pub(super) seq: u32,
-    /// Slots of the send queue that are free when it has completed.
+    /// Send queue slots that its completion frees.
     frees: u16,
 }
 
 impl WrSeq {
-    /// Returns the work id with which it must be signaled.
+    /// Returns the work id with which the work request must be signaled.
     #[inline(always)]
     fn id(self) -> WorkId {
         WorkId::new(kind::SEQ, self.seq).freeing(self.frees)
     }
 }
 
-/// The end of the list of requests that await a send's completion.
+/// Ends the list of requests that await a send's completion.
 const NO_TAG: u32 = u32::MAX;
 
-/// What has completed of a queue's own work requests, and which requests await that. Changed by
-/// the completion handler only, but for `awaited`.
+/// The completions of a queue's own work requests, and the requests that await one. Only the
+/// completion handler changes these, except for `awaited`.
 pub(super) struct CompletedSends {
-    /// Slots of the send queue that completions have freed so far, modulo 2^32.
+    /// Send queue slots that completions have freed so far, modulo 2^32.
     freed: Atomic<u32>,
     /// The sequence number of the last work request that has completed.
     seq: Atomic<u32>,
     /// The first tag whose request awaits its send's completion, or [`NO_TAG`].
     awaiting: Atomic<u32>,
-    /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by
-    /// the completion handler, and taken by it or by who arms after it, on another processor.
+    /// Requests whose awaited send has completed while `batching` still arms for it. The
+    /// completion handler counts them; it, or an arming that runs later on another processor, takes
+    /// the count.
     awaited: Atomic<u32>,
 }
 
 impl CompletedSends {
-    /// Makes it for a queue that has sent nothing.
+    /// Creates the state of a queue that has sent nothing.
     pub(super) const fn new() -> Self {
         Self {
             freed: Atomic::new(0),
@@ -474,8 +472,8 @@ impl CompletedSends {
         self.seq.load(Relaxed).wrapping_sub(seq) as i32 >= 0
     }
 
-    /// Puts a tag in front of the list of those whose request awaits a completion. Returns the one
-    /// that was the first. Completion handler.
+    /// Puts a tag in front of the list of requests that await a completion. Returns the former
+    /// first tag. Completion handler.
     #[inline(always)]
     fn put_awaiting(&self, tag: u16) -> u32 {
         let next = self.awaiting.load(Relaxed);
@@ -483,7 +481,7 @@ impl CompletedSends {
         next
     }
 
-    /// Takes the list of these tags. Completion handler.
+    /// Takes the list of tags whose requests await a completion. Completion handler.
     fn take_awaiting(&self) -> u32 {
         let first = self.awaiting.load(Relaxed);
         self.awaiting.store(NO_TAG, Relaxed);
@@ -493,18 +491,18 @@ impl CompletedSends {
     /// Counts a request whose awaited send has completed. Completion handler.
     #[inline(always)]
     pub(super) fn count_awaited(&self) {
-        // Who arms at the end of a round may take the count while another processor has begun the
+        // Arming at the end of a round may take the count while another processor has begun the
         // next round.
         self.awaited.fetch_add(1, Relaxed);
     }
 
-    /// Returns whether such requests were counted.
+    /// Returns whether requests were counted whose awaited send has completed.
     #[inline(always)]
     pub(super) fn has_awaited(&self) -> bool {
         self.awaited.load(Relaxed) != 0
     }
 
-    /// Takes their count.
+    /// Takes the count of requests whose awaited send has completed.
     #[inline(always)]
     pub(super) fn take_awaited(&self) -> u32 {
         self.awaited.xchg(0, Relaxed)
@@ -527,8 +525,8 @@ impl SendState {
         }
     }
 
-    /// Lets the work request `wr_seq` wait, which is signaled when it is posted, unless another one
-    /// with a sequence number comes behind it. There is room for it.
+    /// Adds the work request `wr_seq` to the backlog. It is signaled when it is posted, unless a
+    /// later one with a sequence number joins the backlog. The backlog has room for it.
     #[inline(always)]
     fn let_wait(&mut self, wr_seq: WrSeq, mut wr: impl CanWait) -> Result {
         let place = self.backlog.len();
@@ -539,8 +537,8 @@ impl SendState {
         Ok(())
     }
 
-    /// Asks for the completion of the last work request with a sequence number that waits, which is
-    /// about to be posted.
+    /// Signals the last work request with a sequence number in the backlog, which is about to be
+    /// posted.
     #[inline(always)]
     pub(super) fn signal_waiting(&mut self) {
         if let Some(waiting) = self.waiting.take() {
@@ -548,7 +546,7 @@ impl SendState {
         }
     }
 
-    /// Forgets what waits for its doorbell.
+    /// Drops the backlog.
     #[cold]
     pub(super) fn forget_waiting(&mut self) {
         self.backlog.truncate(0);
@@ -557,9 +555,9 @@ impl SendState {
 }
 
 impl Queue {
-    /// Posts the work request that is made by `make`, signaled as `wr_seq`, or adds it to the
-    /// backlog if `wait`.
-    // `make` is called for either case by itself, so that what waits is made where it waits.
+    /// Posts the work request that `make` builds, signaled as `wr_seq`, or adds it to the backlog
+    /// if `wait`.
+    // `make` is called separately in each case, so that it builds a waiting work request in place.
     #[inline(always)]
     pub(super) fn post_or_queue<W: CanWait>(
         &self,
@@ -578,8 +576,8 @@ impl Queue {
         self.ring_now(send, chain)
     }
 
-    /// Queues the LOCAL_INV `wr_seq` of an answered request's key, which is posted at the end of
-    /// the round at the latest. A send queue slot was reserved.
+    /// Queues the LOCAL_INV `wr_seq` for the key of a request with a response; it is posted at the
+    /// end of the round at the latest. The caller has reserved a send queue slot.
     pub(super) fn invalidate(
         &self,
         send: &mut SendState,
@@ -593,7 +591,7 @@ impl Queue {
         self.post_or_queue(send, wr_seq, true, || wr)
     }
 
-    /// Posts the invalidations that a round has queued.
+    /// Posts the invalidations that the round has queued.
     pub(super) fn post_invalidations(&self) {
         let mut send = self.send.lock();
         let posted = self.ring(&mut send, &Chain::new());
@@ -607,9 +605,9 @@ impl Queue {
         self.completed_sends.has(seq)
     }
 
-    /// Adds the request `tag`, which was answered and ends with `status`, to those that await the
-    /// completion of a work request, `seq`. Returns what becomes part of its phase. Completion
-    /// handler.
+    /// Adds the request `tag`, which has its response and ends with `status`, to the requests that
+    /// await the completion of work request `seq`. Returns the link for the request's phase.
+    /// Completion handler.
     #[inline]
     pub(super) fn await_send(
         &self,
@@ -624,7 +622,7 @@ impl Queue {
         Awaited { status, seq, next }
     }
 
-    /// Handles the completion of the work request `seq`, and so of all before it.
+    /// Handles the completion of the work request `seq`, which covers all work requests before it.
     #[inline]
     pub(super) fn send_completed(&self, round: &mut Round, seq: u32, proof: Success) {
         self.completed_sends.seq.store(seq, Relaxed);
@@ -633,7 +631,7 @@ impl Queue {
         }
     }
 
-    /// Ends the requests whose send has completed, out of those that await it.
+    /// Ends the listed requests whose awaited send has completed.
     fn end_awaiting(&self, round: &mut Round, proof: Success) {
         let mut next = self.completed_sends.take_awaiting();
         while let Ok(tag) = u16::try_from(next) {
@@ -643,7 +641,7 @@ impl Queue {
             let (_, data) = request.split();
             let awaited = match &mut data.phase {
                 Phase::Invalidating(awaited) | Phase::Answered(awaited) => awaited,
-                // Not reached: only those are in the list.
+                // Not reached: the list has only requests that await a completion.
                 Phase::Idle | Phase::Sent { .. } | Phase::Kept => return request.park(),
             };
             next = awaited.next;
@@ -654,7 +652,7 @@ impl Queue {
             }
             let status = awaited.status;
             if matches!(data.phase, Phase::Invalidating(_)) {
-                // What was not invalidated is not released either.
+                // A key that was not invalidated is not released either.
                 let _ = data.list.invalidated(proof);
             }
             self.send_awaited();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an answer's status is to the block layer. A table: its test runs on the host.
+//! Translates a response's status for the block layer. A table: its test runs on the host.
 
 use hcablk_core::{
     blkdev::Status,
@@ -17,7 +17,7 @@ pub(super) fn to_block(status: message::Status) -> Status {
         message::Status::Medium => Status::Medium,
         message::Status::Gone => Status::Offline,
         message::Status::Conflict => Status::Conflict,
-        // The last one answers no request of the block layer.
+        // `Invalid` answers no request of the block layer.
         message::Status::Invalid
         | message::Status::OutOfRange
         | message::Status::IoError

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What tracepoints tell of this queue and of its requests.
+//! Describes this queue and its requests to tracepoints.
 
 use super::queue::Queue;
 use hcablk_core::{
@@ -22,7 +22,7 @@ use hcablk_core::{
 };
 
 impl Queue {
-    /// Describes a request to trace events, without its way.
+    /// Describes a request for trace events, without its data path.
     #[cold]
     pub(super) fn about(&self, request: RequestRef<'_>) -> trace::Request {
         trace::Request {
@@ -52,7 +52,8 @@ impl Queue {
         }
     }
 
-    /// Describes a request that is sent to trace events; `number`: of an eager write, else 0.
+    /// Describes a request that is being sent for trace events; `number`: of an eager write, else
+    /// 0.
     #[cold]
     pub(super) fn about_sent(&self, tag: Tag, op: &message::Op, number: u16) -> trace::Request {
         trace::Request {
@@ -61,7 +62,7 @@ impl Queue {
         }
     }
 
-    /// Traces that the queue pair has come to `state`.
+    /// Traces that the queue pair has entered `state`.
     pub(super) fn comes_to(&self, state: State) {
         trace::initiator::queue(|| Change {
             session: self.session_id.0,

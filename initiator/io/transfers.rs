@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ways in which the data of a request moves. A way decides which requests can take it, and
-//! does what differs at each step of issuing one ([`issue`](super::issue)):
+//! The data paths of requests. A data path decides which requests it takes, and implements the
+//! steps of issuing that differ between data paths ([`issue`](super::issue)):
 //!
-//! | `Transfer` | way | what moves the data | the request ends when |
+//! | `Transfer` | data path | what moves the data | the request ends when |
 //! |---|---|---|---|
-//! | `None`, `Flush` | [`MessageOnly`] | there is none | it is answered |
-//! | `ReadBounce` | [`MessageOnly`] | the target's RDMA WRITE into a slot, and a copy | it is answered |
-//! | `Inline` | [`InlineWrite`] | the SEND of the request | it is answered and the SEND has completed |
-//! | `Eager` | [`EagerWrite`](super::eager) | our RDMA WRITE into the eager ring | it is answered and the RDMA WRITE, or the SEND behind it, has completed |
-//! | `Registered` | [`Registered`](super::registered) | the target's RDMA READ or WRITE, with the request's own key | it is answered and the key is invalid |
+//! | `None`, `Flush` | [`MessageOnly`] | no data | the response came |
+//! | `ReadBounce` | [`MessageOnly`] | the target's RDMA WRITE into a slot, and a copy | the response came |
+//! | `Inline` | [`InlineWrite`] | the SEND of the request | the response came and the SEND has completed |
+//! | `Eager` | [`EagerWrite`](super::eager) | our RDMA WRITE into the eager ring | the response came and the RDMA WRITE, or the SEND after it, has completed |
+//! | `Registered` | [`Registered`](super::registered) | the target's RDMA READ or WRITE, with the request's own key | the response came and the key is invalid |
 
 use super::{
     queue::Queue,
@@ -49,33 +49,33 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// How the data of a request moves that the target works on, with what only that way needs until
-/// the answer.
+/// The data path of a request that the target works on, with the state that this path needs until
+/// the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// There is none.
+    /// The request has no data.
     None,
-    /// It comes into the read bounce slot of the tag. The segment list is empty.
+    /// The target writes the data into the tag's read bounce slot. The segment list is empty.
     ReadBounce,
-    /// There is no data; the request is the flush of this number
+    /// No data; the request is the flush with this number
     /// ([`Unflushed`](crate::unflushed::Unflushed)).
     Flush { number: u64 },
-    /// It goes with the request, in the SEND of this sequence number. The segments are mapped.
+    /// The SEND with this sequence number carries the data. The segments are mapped.
     Inline { seq: u32 },
-    /// It goes into a slot of the eager ring, whose number the answer names. The last work request
-    /// has this sequence number. The segments are mapped.
+    /// The data is in a slot of the eager ring, whose number the response names. The last work
+    /// request has this sequence number. The segments are mapped.
     Eager { seq: u32 },
-    /// By the target's RDMA. The segments are mapped and registered, and [`INVALIDATE_SLOTS`] of
-    /// the send queue are reserved.
+    /// The target's RDMA moves the data. The segments are mapped and registered, and
+    /// [`INVALIDATE_SLOTS`] of the send queue are reserved.
     Registered,
 }
 
-/// What a queue's writes may be, by the way that their data goes. What the target says of that is
-/// set before the queue is live.
+/// The limits of a queue's writes for each data path. The target's limits are set before the queue
+/// is live.
 pub(super) struct WriteLimits {
-    /// Bytes of the largest write whose data goes with the request.
+    /// Bytes of the largest inline write.
     inline: Atomic<u32>,
-    /// Segments that such a write may have, and that one work request takes besides a message.
+    /// The most segments of an inline write; a work request takes that many besides a message.
     segments: u16,
     /// Bytes of the largest eager write.
     eager: Atomic<u32>,
@@ -86,7 +86,7 @@ pub(super) struct WriteLimits {
 }
 
 impl WriteLimits {
-    /// Makes those of a queue whose writes are all registered.
+    /// Creates the limits of a queue whose writes are all registered.
     pub(super) const fn new(segments: u16, immediates: bool) -> Self {
         Self {
             inline: Atomic::new(0),
@@ -97,7 +97,7 @@ impl WriteLimits {
         }
     }
 
-    /// Sets how many bytes may go with a request.
+    /// Sets how many bytes an inline write may have.
     pub(super) fn set_inline(&self, bytes: u32) {
         self.inline.store(bytes, Relaxed);
     }
@@ -107,7 +107,7 @@ impl WriteLimits {
         self.eager.store(bytes, Relaxed);
     }
 
-    /// Sets whether there is no other way than the eager one.
+    /// Sets whether eager writes are the only data path for writes.
     pub(super) fn set_only_eager(&self, only: bool) {
         self.only_eager.store(only, Relaxed);
     }
@@ -118,25 +118,25 @@ impl WriteLimits {
         self.segments.into()
     }
 
-    /// Returns whether the data of a write of so many bytes may go with the request.
+    /// Returns whether a write of `bytes` bytes may be an inline one.
     #[inline(always)]
     pub(super) fn takes_inline(&self, bytes: u32) -> bool {
         bytes <= self.inline.load(Relaxed)
     }
 
-    /// Returns whether a write of so many bytes may be an eager one.
+    /// Returns whether a write of `bytes` bytes may be an eager one.
     #[inline(always)]
     pub(super) fn takes_eager(&self, bytes: u32) -> bool {
         bytes <= self.eager.load(Relaxed)
     }
 
-    /// Returns whether one work request takes the segments of a request besides a message.
+    /// Returns whether a request's segments fit in one work request besides a message.
     #[inline(always)]
     pub(super) fn is_few(&self, view: RequestRef<'_>) -> bool {
         view.segments() <= self.segments
     }
 
-    /// Returns whether there is no other way than the eager one.
+    /// Returns whether eager writes are the only data path for writes.
     pub(super) fn is_only_eager(&self) -> bool {
         self.only_eager.load(Relaxed)
     }
@@ -148,7 +148,7 @@ impl WriteLimits {
     }
 }
 
-/// One request that is issued.
+/// A request that is being issued.
 #[derive(Clone, Copy)]
 pub(super) struct Issued {
     pub(super) tag: Tag,
@@ -158,18 +158,19 @@ pub(super) struct Issued {
     pub(super) last: bool,
 }
 
-/// A way for data to move: what differs by it when a request is issued, in the order of the calls.
-/// The first is without the send lock, the others are under it.
+/// A data path: the steps of issuing that differ between data paths, in the order of the calls.
+/// `map` runs without the send lock, the others under it.
 pub(super) trait Way {
-    /// What is taken under the lock besides a credit and send queue slots.
+    /// The resources taken under the lock besides a credit and send queue slots.
     type Reserved;
-    /// That there is none of that; [`Infallible`](core::convert::Infallible) if there always is.
+    /// The error when these resources are used up; [`Infallible`](core::convert::Infallible) if
+    /// they never are.
     type Full;
-    /// What is posted, and may be the request's segments.
+    /// The encoded request to post, with the request's segments if posting needs them.
     type Encoded<'a>;
 
-    /// Makes the request's memory ready, which leaves `list` empty on an error. Returns how many
-    /// send queue slots the request needs, or with what status it is rejected.
+    /// Prepares the request's memory; leaves `list` empty on an error. Returns the number of send
+    /// queue slots that the request needs, or the status with which it is rejected.
     fn map(
         &mut self,
         queue: &Queue,
@@ -178,8 +179,8 @@ pub(super) trait Way {
         tag: Tag,
     ) -> Result<u32, Status>;
 
-    /// Takes what it needs besides `slots`, which are reserved. An error means that the request has
-    /// to go another way, or to wait.
+    /// Takes the resources that the data path needs besides `slots`, which are reserved. On an
+    /// error the request must use another data path, or wait.
     fn reserve(
         &self,
         queue: &Queue,
@@ -188,7 +189,7 @@ pub(super) trait Way {
         slots: u32,
     ) -> Result<Self::Reserved, Self::Full>;
 
-    /// Returns what is kept of it until the answer.
+    /// Returns the state that the request keeps until its response.
     fn transfer(reserved: &Self::Reserved) -> Transfer;
 
     /// Returns the number of an eager write, else 0.
@@ -204,10 +205,10 @@ pub(super) trait Way {
         issued: Issued,
     ) -> Result<Self::Encoded<'a>>;
 
-    /// Returns what an encoded request says, for trace events.
+    /// Returns the operation of an encoded request, for trace events.
     fn op(&self) -> message::Op;
 
-    /// Posts it, or adds it to what waits for the doorbell. An error ends the session.
+    /// Posts the request, or adds it to the backlog. An error ends the session.
     fn post(
         &self,
         queue: &Queue,
@@ -218,7 +219,7 @@ pub(super) trait Way {
     ) -> Result;
 }
 
-/// Returns which blocks a request with data is for.
+/// Returns the blocks of a request with data.
 #[inline]
 pub(super) fn extent_of(view: RequestRef<'_>) -> Extent {
     Extent {
@@ -227,17 +228,18 @@ pub(super) fn extent_of(view: RequestRef<'_>) -> Extent {
     }
 }
 
-/// Returns with what status a request is rejected whose memory was not mapped because of `error`.
+/// Returns the status with which a request is rejected because mapping its memory failed with
+/// `error`.
 #[cold]
 pub(super) fn unmapped(error: Error) -> Status {
     match error == ENOMEM {
-        // The IOMMU or bounce buffers are short; it will be tried again.
+        // The IOMMU or the bounce buffers are short of memory; the block layer tries again.
         true => Status::Resource,
         false => Status::IoErr,
     }
 }
 
-/// Gives back memory of a request, which the target cannot reach.
+/// Releases memory of a request, which the target can no longer reach.
 #[inline]
 pub(super) fn give_back(list: &mut SegmentList) {
     if list.release().is_err() {
@@ -248,7 +250,7 @@ pub(super) fn give_back(list: &mut SegmentList) {
 #[cold]
 #[inline(never)]
 fn not_given_back() {
-    broken!("memory that is given back is still registered");
+    broken!("released memory is still registered");
 }
 
 /// A request that is one message, whose memory is not mapped: it has no data, or is a small read
@@ -256,12 +258,13 @@ fn not_given_back() {
 ///
 /// A read of up to `small_read` bytes goes out as a SEND that names the slot. The target's response
 /// is an RDMA WRITE to the slot, whose immediate value is the response. The completion handler
-/// checks that the request asked for that, and copies the data. Nothing is invalidated, so the
+/// checks that the request asked for that, and copies the data. No key needs invalidation, so the
 /// request ends at once.
 pub(super) struct MessageOnly(message::Op);
 
 impl MessageOnly {
-    /// Returns how a request without data goes; `None`: it has data, or there is no such operation.
+    /// Returns the plan of a request without data; `None`: it has data, or an unsupported
+    /// operation.
     #[inline]
     pub(super) fn plan(view: RequestRef<'_>) -> Option<Self> {
         Some(Self(match view.op() {
@@ -275,7 +278,7 @@ impl MessageOnly {
         }))
     }
 
-    /// Returns how a small read goes; `None`: it has no slot.
+    /// Returns the plan of a small read; `None`: its tag has no slot.
     #[inline]
     pub(super) fn plan_read(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
         let extent = extent_of(view);
@@ -286,7 +289,7 @@ impl MessageOnly {
     }
 }
 
-// What is known of the operation where one is issued leaves little of these.
+// `inline(always)` on most of these: the operation is constant at the call, so they fold away.
 impl Way for MessageOnly {
     type Reserved = Transfer;
     type Full = Infallible;
@@ -314,7 +317,7 @@ impl Way for MessageOnly {
         Ok(match self.0 {
             message::Op::Read(..) => Transfer::ReadBounce,
             message::Op::Flush => match queue.flushes.begin_flush() {
-                // It covers nothing.
+                // This flush covers no write.
                 0 => Transfer::None,
                 number => Transfer::Flush { number },
             },
@@ -356,7 +359,8 @@ impl Way for MessageOnly {
 }
 
 impl Queue {
-    /// Copies the data of an answered read out of its slot. Returns with what status it ends.
+    /// Copies the data of an answered read out of its slot. Returns the status with which the read
+    /// ends.
     #[inline]
     pub(super) fn copy_bounced(&self, view: RequestRef<'_>, status: Status) -> Status {
         let (Status::Ok, Some(slots)) = (status, &self.read_bounce) else {
@@ -367,7 +371,7 @@ impl Queue {
                 self.done.copied_bytes.add(view.bytes().into());
                 Status::Ok
             }
-            // Not reached: what does not fit has no slot.
+            // Not reached: a read that does not fit has no slot.
             Err(_) => Status::IoErr,
         }
     }
@@ -375,7 +379,7 @@ impl Queue {
 
 /// An inline write: its data follows the request's message in one SEND. For writes of up to
 /// `small_write` bytes (the target's limit) in few segments, which are mapped for the HCA but not
-/// registered. It ends when it was answered *and* that SEND has completed
+/// registered. It ends after its response *and* the completion of that SEND
 /// ([`WrSeq`](super::send_queue::WrSeq)): until then the HCA may send the memory once more.
 pub(super) struct InlineWrite {
     extent: Extent,
@@ -383,7 +387,7 @@ pub(super) struct InlineWrite {
 }
 
 impl InlineWrite {
-    /// Returns how a write goes, `None` if it is too large, or in too many segments.
+    /// Returns the plan of a write, `None` if it is too large, or has too many segments.
     #[inline]
     pub(super) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
         let fits = queue.limits.takes_inline(view.bytes()) && queue.limits.is_few(view);

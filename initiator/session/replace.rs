@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A queue whose requests are not answered in time.
+//! Replaces a queue whose requests time out.
 //!
-//! The target may have lost an answer, or its drive takes long; the session's other queues
-//! may be well. So only that queue pair is given up, and another one takes its place:
+//! The target may have lost a response, or its drive is slow; the session's other queues may be
+//! fine. So only this queue pair is given up, and a new one replaces it:
 //!
 //! ```text
 //!         timeout                 connected              closed, exchanged
 //!  Live ──────────► Timed out ──────────────► Replaced ──────────────────► (the new one is Live)
 //!                       │
-//!                       ├── its turn has come, and all that was late was answered by then: it is Live again
-//!                       └── the session ends, or no other queue pair in time: the session fails
+//!                       ├── its turn has come, and all late responses have arrived: it is Live again
+//!                       └── the session ends, or no new queue pair in time: the session fails
 //! ```
 //!
-//! 1. The queue accepts nothing, at once: the block layer keeps what it has for it. What the target
-//!    answers still ends as ever. One queue of a session is replaced at a time, so it may wait for
-//!    its turn.
-//! 2. A queue pair that says whose place it takes is connected. The target takes its side
-//!    of the old one down, and grants the new one when the drive has finished what it had begun for
-//!    that: nothing of it comes after what is issued again.
+//! 1. The queue stops accepting requests at once: the block layer holds them back. Responses of the
+//!    target still end requests. Only one queue of a session is replaced at a time, so the queue
+//!    may wait for its turn.
+//! 2. A new queue pair is connected, with a request that names the old one. The target takes its
+//!    side of the old one down, and grants the new one when the drive has finished the old one's
+//!    requests: none of them can overtake its retry.
 //! 3. The old queue pair is failed and drained, and its requests, each after its memory region was
-//!    destroyed, are given back to the block layer to be issued again.
+//!    destroyed, return to the block layer to be issued again.
 //! 4. The hardware queue gets the new queue, and is run.
 //!
-//! It happens under [`Session::closing`], in process context and without waiting for memory
-//! (`for_reclaim`): a request that this would wait for may be one of these. The old queue is freed
-//! once nothing of the block layer runs on it.
+//! All of this happens under [`Session::closing`], in process context and without waiting for
+//! memory (`for_reclaim`): a request that such a wait depends on may be one of these. The old queue
+//! is freed once the block layer has stopped using it.
 
 use super::{
     Session,
@@ -75,10 +75,10 @@ impl Session {
                 continue;
             };
             if *self.state.lock() != State::Live {
-                // The teardown waits, and will see to it.
+                // The teardown waits for this lock, and ends the requests.
                 return;
             }
-            // While it waited for its turn.
+            // Responses may have arrived while the queue waited for its turn.
             if old.has_caught_up() {
                 pr_info!(
                     "{}: queue {index} has answered, though not in time\n",
@@ -99,10 +99,9 @@ impl Session {
                         *self.device
                     );
                     self.fail(Failure::RequestTimeout);
-                    // What has waited shall hear of it.
-                    // Whether that is news or not.
+                    // The run below makes the waiting requests fail. The mark may be gone already.
                     let _ = old.is_not_replaced();
-                    // Who has been told to wait has put its requests back: the run finds them.
+                    // After this, every waiting request was put back: the queue run finds it.
                     self.requests.synchronize();
                     return self.requests.run_hw_queue(index.into());
                 }
@@ -112,10 +111,10 @@ impl Session {
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
-        // Who was refused just now may go by another path meanwhile.
+        // Requests that were refused just now may use another path in the meantime.
         self.requests.synchronize();
         self.requests.run_hw_queue(index.into());
-        // What the target does to the old one is no news any more.
+        // The target's actions on the old queue pair no longer matter to the session.
         old.pair().id().detach();
         let (address, request) = self
             .connection_request(index, true)
@@ -145,15 +144,15 @@ impl Session {
             });
         requeued.requeue();
         old.was_replaced();
-        // The teardown has it from here on.
+        // The teardown owns the queue from here on.
         self.device
             .queue_replaced(&self.queues, index.into(), new.clone());
         let mut retired = Retired::new();
         let put = self
             .head
             .put_instead((self.path(), self.epoch), &new, &mut retired)
-            .map_err(|e| Failure::Setup("yet another queue pair", e))?;
-        // Who was refused by the old queue is waiting then.
+            .map_err(|e| Failure::Setup("a replacement queue pair", e))?;
+        // Dropping waits: the requests that the old queue refused are put back by then.
         drop(retired);
         if !put {
             return Err(self.failure().unwrap_or(Failure::Disconnected));
@@ -168,7 +167,7 @@ impl Session {
         Some(SocketAddr::new(settings.address?, settings.port))
     }
 
-    /// Returns of which export it is, by what the target has told of the volume. Fails if the
+    /// Returns the identity of the export, from the target's report of the volume. Fails if the
     /// address is not set.
     pub(crate) fn origin(&self, volume: &VolumeInfo) -> Result<Origin, Failure> {
         let instance = volume.instance;
@@ -176,8 +175,8 @@ impl Session {
         Ok(Origin { address, instance })
     }
 
-    /// Returns the target's address and the connection request of a queue pair, in place of another
-    /// one or not.
+    /// Returns the target's address and the connection request of a queue pair, which may replace
+    /// an old one.
     pub(crate) fn connection_request(
         &self,
         queue: u8,
@@ -201,8 +200,8 @@ impl Session {
         Some((self.address()?, request))
     }
 
-    /// Returns whether it is what the disk was made of; it may have another size by now, or be
-    /// read-only.
+    /// Returns whether the reply is about the disk's volume; its size, and whether it is read-only,
+    /// may differ.
     fn is_same_volume(&self, reply: &Reply) -> bool {
         self.volume().is_some_and(|volume| volume.is_in(reply))
     }

@@ -25,11 +25,11 @@ impl Session {
     fn tear_down(self: &Arc<Self>) {
         drop(self.keep_alive_timer.lock().take());
         self.port.leave();
-        // Requests go by other paths at once, also while a queue pair that is being replaced
+        // Requests move to other paths at once, even while a queue pair that is being replaced
         // drains.
         self.stop_queues();
         let _alone = self.closing.lock();
-        // There may be another one in its place.
+        // The replacement may have added a new queue.
         self.stop_queues();
         self.close_queues();
         let again = self.fence_own();
@@ -45,29 +45,29 @@ impl Session {
         }
     }
 
-    /// Returns the queues. None comes any more, and they stay listed until they are closed: their
-    /// counters are read there.
+    /// Returns the queues. No queue is added any more, and closed ones stay listed until their
+    /// counters are retired.
     fn closing_queues(&self) -> impl Iterator<Item = Arc<Queue>> + '_ {
         (0..).map_while(|index| self.queue(index))
     }
 
-    /// Has the queues accept nothing more, and tells the owner.
+    /// Stops the queues, and notifies the owner.
     fn stop_queues(&self) {
         for queue in self.closing_queues() {
             queue.stop();
-            // Whether that is news or not.
+            // The mark may be gone already.
             let _ = queue.is_not_replaced();
         }
         self.requests.synchronize();
-        // Not before: if it is made a path of the disk from here on, no request goes by it.
+        // Not earlier: if the session becomes a path of the disk from here on, no request uses it.
         if self.is_admitted() {
             self.head.set_unfenced(self.path(), self.epoch);
             if let Some(failure) = self.failure() {
                 self.device.session_ending(self, failure);
             }
         }
-        // Who was told to wait for another queue pair has put its requests back by now, and shall
-        // hear that none comes.
+        // Requests that waited for a replacement queue pair were put back by now; the run fails
+        // them or moves them to another path.
         self.requests.run_hw_queues();
     }
 
@@ -93,17 +93,18 @@ impl Session {
         }
         admin.take_down();
         if self.is_to_be_followed() && !self.lacks_device() {
-            // It is never replaced: queue pairs that are have let go of theirs.
+            // The admin queue pair is never replaced: replaced ones have detached their
+            // identifiers.
             *self.watched.lock() = Some(admin.id().clone());
         } else {
             admin.id().detach();
         }
     }
 
-    /// Ends the requests that the target did not answer, or has them issued `again`.
+    /// Ends the requests without a response, or returns them to be issued `again`.
     fn end_parked(&self, again: bool) {
-        // Of a session that was not made a path none is parked; those on a path of this number are
-        // another's.
+        // A session that never became a path has no parked requests; those on a path of this number
+        // belong to another session.
         let admitted = self.is_admitted();
         let mut requeued = ByAge::new();
         for (index, queue) in self.closing_queues().enumerate().filter(|_| admitted) {
@@ -119,9 +120,9 @@ impl Session {
         requeued.requeue();
     }
 
-    /// Lets go of the RDMA device, which waits for that, while the requests wait for the fence:
-    /// with all queues, when the device does not reach any request's memory any more. Nothing
-    /// happens when that is done.
+    /// Releases the RDMA device, whose removal waits for that, while the requests wait for the
+    /// fence: with all queues, once the device cannot reach the memory of any request. Does nothing
+    /// the second time.
     fn release_device(&self) {
         for (index, queue) in self.closing_queues().enumerate() {
             self.requests
@@ -141,7 +142,7 @@ impl Session {
         drop(pd);
     }
 
-    /// Does as [`Self::end_parked`] with what queues had whose device was let go of.
+    /// Ends, as [`Self::end_parked`] does, the requests of queues whose device was released.
     fn end_released(&self, again: bool) {
         if !self.is_admitted() || self.pd.lock().is_some() {
             return;
@@ -160,8 +161,8 @@ impl Session {
         self.device.count_ended(again, failed);
     }
 
-    /// Waits until nothing that was sent can come after its retry by another path; returns whether
-    /// requests are to be issued again.
+    /// Waits until no request that was sent can overtake its retry on another path; returns whether
+    /// the requests must be issued again.
     fn fence_own(&self) -> bool {
         if self.is_admitted() {
             self.head.wait_for_fence(self.path(), self.epoch, || {
@@ -178,7 +179,7 @@ impl WorkItem<TEARDOWN> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // Who reclaims memory may wait for this disk's requests.
+        // Memory reclaim may wait for this disk's requests.
         for_reclaim(|| this.tear_down());
     }
 }

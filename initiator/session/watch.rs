@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The session's admin queue pair: from when on it watches, and what becomes of what the target
-//! tells.
+//! The session's use of its admin queue pair: when it starts watching, and how it handles the
+//! target's notices.
 
 use super::{
     Session,
@@ -33,32 +33,32 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-/// How a target breaks the protocol whose limits contradict each other.
+/// The violation of a target whose limits contradict each other.
 pub(crate) const UNSOUND_LIMITS: &str = "the limits that it told make no sense";
 
 impl Session {
-    /// Returns the admin queue pair, unless the teardown is done with it.
+    /// Returns the admin queue pair, until the teardown has closed it.
     pub(crate) fn admin(&self) -> Option<Arc<Admin>> {
         self.admin.lock().clone()
     }
 
-    /// Makes the disk follow what the session was told of the volume when it began. Any context.
+    /// Makes the disk follow the volume as reported when the session began. Any context.
     pub(crate) fn follow(self: &Arc<Self>) {
         self.clone().on_news();
     }
 
-    /// Returns whether the target has said anything while the session was brought up: it has
-    /// granted that, or, where both sides prove who they are, challenged it, before which there is
-    /// no admin queue pair.
+    /// Returns whether the target has responded during the setup of the session: with a grant or,
+    /// where both sides prove their identity, with a challenge, before which there is no admin
+    /// queue pair.
     pub(crate) fn was_answered(&self, is_proven: bool) -> bool {
         self.admin()
             .is_some_and(|admin| is_proven || admin.is_of_target())
     }
 
-    /// Begins to watch the volume, and the target, after the admin queue pair was connected, as
-    /// that has said by `reply`: its portals, its write cache, and its limits, if it reports these.
-    /// Returns the limits, which are waited for until `deadline`. Fails if the disk sends no
-    /// flushes, on which a target relies that does not report its write cache. Sleeps.
+    /// Starts watching the volume and the target, after `reply` has granted the admin queue pair:
+    /// its portals, its write cache, and its limits, if the target reports these. Returns the
+    /// limits, waiting for them until `deadline`. Fails if the volume has a volatile write cache
+    /// whose changes the target does not report, but the disk sends no flushes. Sleeps.
     pub(crate) fn watch(
         &self,
         volume: &VolumeInfo,
@@ -108,7 +108,7 @@ impl AdminOwner for Session {
     }
 
     fn on_news(self: Arc<Self>) {
-        // If that is queued already it has yet to look.
+        // If the work is queued already, it has not looked yet.
         let _ = self
             .workqueues
             .teardown()

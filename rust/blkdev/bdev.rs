@@ -25,7 +25,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Who holds the devices: its address is compared, nothing else.
+/// The holder of the devices: only its address is compared.
 static HOLDER: u8 = 0;
 
 /// An open block device, held against exclusive users such as mounts and other
@@ -46,8 +46,8 @@ unsafe impl Send for BlockDevice {}
 // SAFETY: As above.
 unsafe impl Sync for BlockDevice {}
 
-/// A field of the limits of a device's queue, as it is at this moment: it may change under us, as
-/// for everybody who asks without the queue's lock.
+/// Reads a field of a device's queue limits. The value may change at any time, as for every reader
+/// without the queue's lock.
 macro_rules! limit {
     ($device:expr, $field:ident) => {
         // SAFETY: By the type invariant; an open device keeps its queue. Nothing is borrowed.
@@ -94,13 +94,14 @@ impl BlockDevice {
         self.bdev.as_ptr()
     }
 
-    /// Returns whether it was opened for writing.
+    /// Returns whether the device was opened for writing.
     #[inline]
     pub fn writable(&self) -> bool {
         self.writable
     }
 
-    /// Returns the device as [`transfer`](super::transfer) takes it: through its page cache.
+    /// Returns the device's file for [`transfer`](super::transfer), which goes through its page
+    /// cache.
     #[inline]
     pub fn file(&self) -> FileRef<'_> {
         // SAFETY: By the type invariant.
@@ -126,9 +127,9 @@ impl BlockDevice {
         limit!(self, logical_block_size)
     }
 
-    /// Returns the bytes in a row that are on one drive, if the device deals its blocks out to
-    /// several; 0 if it reports none. md and dm report it by `io_min` and `io_opt` (of one stripe
-    /// and of all), NVMe drives that are several inside by `chunk_sectors`.
+    /// Returns the length of consecutive bytes that are on one drive, if the device distributes its
+    /// blocks over several; 0 if it reports none. md and dm report it as `io_min` and `io_opt` (of
+    /// one stripe and of all), NVMe drives with several parts as `chunk_sectors`.
     pub fn stripe(&self) -> u32 {
         let chunk_sectors = limit!(self, chunk_sectors);
         if chunk_sectors != 0 {
@@ -144,7 +145,8 @@ impl BlockDevice {
         }
     }
 
-    /// Returns the bytes of the whole device before this one, a partition. C: `get_start_sect()`.
+    /// Returns the offset in bytes of this device, a partition, in the whole device. C:
+    /// `get_start_sect()`.
     pub fn start_bytes(&self) -> u64 {
         // SAFETY: By the type invariant.
         unsafe { (*self.as_raw()).bd_start_sect << bindings::SECTOR_SHIFT }
@@ -156,17 +158,17 @@ impl BlockDevice {
         limit!(self, features) & bindings::BLK_FEAT_ZONED != 0
     }
 
-    /// Returns whether completed writes may be in a volatile cache. It changes at any time, and
-    /// nobody is notified. Any context; no more than a few loads, since each write may ask. C:
-    /// `bdev_write_cache()`.
+    /// Returns whether completed writes may be in a volatile cache. The value may change at any
+    /// time, without a notification. Any context; costs only a few loads, since each write may call
+    /// it. C: `bdev_write_cache()`.
     #[inline]
     pub fn write_cache(&self) -> bool {
         limit!(self, features) & bindings::BLK_FEAT_WRITE_CACHE != 0
             && limit!(self, flags) & bindings::BLK_FLAG_WRITE_CACHE_DISABLED == 0
     }
 
-    /// Makes completed writes durable: has the device empty its volatile cache, if it has one.
-    /// Sleeps. C: `blkdev_issue_flush()`.
+    /// Makes completed writes durable: flushes the device's volatile cache, if it has one. Sleeps.
+    /// C: `blkdev_issue_flush()`.
     pub fn flush(&self) -> Result {
         // SAFETY: By the type invariant.
         match to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) }) {
@@ -176,15 +178,15 @@ impl BlockDevice {
         }
     }
 
-    /// Returns whether the device itself does writes with FUA; the block layer flushes
-    /// after them if not. C: `bdev_fua()`.
+    /// Returns whether the device itself supports FUA writes; otherwise the block layer flushes
+    /// after them. C: `bdev_fua()`.
     pub fn fua(&self) -> bool {
         limit!(self, features) & bindings::BLK_FEAT_FUA != 0
     }
 
-    /// Returns whether the error of a write with FUA tells of that write alone. Elsewhere a flush
-    /// of the device may have failed: the block layer's own behind a device without FUA, or one
-    /// that a device of bios (dm, md) does for it.
+    /// Returns whether the error of a write with FUA concerns that write alone. Otherwise it may be
+    /// the error of a flush: the block layer's own after a write to a device without FUA, or one by
+    /// a bio-based driver (dm, md).
     pub fn fua_fails_alone(&self) -> bool {
         // SAFETY: By the type invariant; an open device keeps its queue, which has the same
         // operations for its life.
@@ -203,8 +205,8 @@ impl BlockDevice {
     #[inline]
     pub fn read_only(&self) -> bool {
         let bdev = self.as_raw();
-        // SAFETY: By the type invariant; an open device keeps its disk, and that the device of the
-        // whole. What is read is changed by atomic operations.
+        // SAFETY: By the type invariant; an open device keeps its disk, and the disk keeps its
+        // whole device. Other contexts change these fields with atomic operations.
         let (own, whole, disk) = unsafe {
             let disk = (*bdev).bd_disk;
             (
@@ -217,16 +219,15 @@ impl BlockDevice {
             || disk & (1 << bindings::GD_READ_ONLY) != 0
     }
 
-    /// Returns whether its DMA may go to memory of other PCI devices. Those that stack
-    /// on others without saying so (dm) would fail such I/O.
-    /// C: `blk_queue_pci_p2pdma()`.
+    /// Returns whether the device's DMA may go to memory of other PCI devices. Stacked devices that
+    /// do not announce it (dm) would fail such I/O. C: `blk_queue_pci_p2pdma()`.
     pub fn peers(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_bdev_peers(self.as_raw()) }
     }
 
-    /// Returns the limits that change at any time, as user space changes them, and of which nobody
-    /// is notified. Any context.
+    /// Returns the limits that user space may change at any time, without a notification. Any
+    /// context.
     pub fn live_limits(&self) -> LiveLimits {
         let mut raw = pin_init::zeroed();
         // SAFETY: By the type invariant; `raw` is valid for the call.

@@ -4,11 +4,10 @@
 //!
 //! # Ownership
 //!
-//! A driver's I/O object (a [`BioOwner`]) embeds a [`BioSlot`]. [`submit`] takes
-//! the object in its box; from then on the block layer has it, until it comes
-//! back, in its box, through [`BioOwner::done`]. Everything the I/O needs (the
-//! device, the memory) is borrowed from the object, so it cannot go away
-//! before, and nothing needs to be counted.
+//! A driver's I/O object (a [`BioOwner`]) embeds a [`BioSlot`]. [`submit`] takes the boxed object;
+//! from then on the block layer owns it, until [`BioOwner::done`] returns it, still boxed.
+//! Everything the I/O needs (the device, the memory) is borrowed from the object, so it cannot
+//! disappear earlier, and no references are counted.
 //!
 //! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
 
@@ -27,21 +26,21 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What a bio shall do.
+/// The operation of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioOp {
     /// Device to memory.
     Read,
-    /// Memory to device; with `fua`, durable when it is done.
+    /// Memory to device; with `fua`, completion implies durability.
     Write {
-        /// Whether it must be durable when it is done.
+        /// Completion implies durability.
         fua: bool,
     },
-    /// Memory to device, all of it or nothing, also when the device loses its power. Fails with
-    /// [`Status::IoErr`] or [`Status::NotSupported`] if the device has no such writes of this
-    /// length and place (`blk_validate_atomic_write_op_size()`).
+    /// Memory to device, atomically, even if the device loses power. Fails with [`Status::IoErr`]
+    /// or [`Status::NotSupported`] if the device has no atomic writes of this length and place
+    /// (`blk_validate_atomic_write_op_size()`).
     AtomicWrite {
-        /// Whether it must be durable when it is done.
+        /// Completion implies durability.
         fua: bool,
     },
     /// Make completed writes durable. No memory.
@@ -94,7 +93,7 @@ impl BioOp {
     }
 }
 
-/// A `struct bio` and its table of segments, used again and again.
+/// A reusable `struct bio` with its table of segments.
 ///
 /// # Invariants
 ///
@@ -127,14 +126,14 @@ impl BioSlot {
 
 /// An object that does I/O.
 ///
-/// What [`submit`] borrows from it, the device and the memory, outlives the I/O: until
-/// [`Self::done`] nobody can move the object, drop it or borrow it mutably, so that what could be
-/// borrowed from a shared reference to it stays.
+/// The device and the memory that [`submit`] borrows from the owner outlive the I/O: until
+/// [`Self::done`] the object cannot be moved, dropped or borrowed mutably, so borrows through a
+/// shared reference stay valid.
 pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
     /// Returns the device of the next I/O; `None` if that is not to a block device.
     fn device(&self) -> Option<&BlockDevice>;
 
-    /// Returns the memory of the next read or write, if it is one piece and known to be; else
+    /// Returns the memory of the next read or write, if it is known to be contiguous; otherwise
     /// [`Self::pages`] returns it.
     #[inline]
     fn piece(&self) -> Option<PageRange<'_>> {
@@ -146,8 +145,8 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
     /// alignment. Not called for other operations.
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>>;
 
-    /// Returns whether the next I/O must not be put together with others by the block
-    /// layer: it is done when it is, and not when those are.
+    /// Returns whether the block layer must not merge the next I/O with others, so that it
+    /// completes independently of them.
     fn apart(&self) -> bool {
         false
     }
@@ -171,12 +170,11 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// `done` may run before this returns. The block layer checks range and alignment, and reports an
 /// error through `done`.
 ///
-/// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for,
-/// or an empty one), `EROFS` (the device was not opened for writing: the block layer would only
-/// warn), `EAGAIN` (the owner must not wait, and the block layer cannot promise that: the device
-/// does not support it, or writeback throttling, which waits whatever a bio's flags say
-/// (`wbt_wait()`), applies to such operations); then the owner is given back and `done` is not
-/// called.
+/// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for, or an empty
+/// one), `EROFS` (the device was not opened for writing: the block layer would only warn), `EAGAIN`
+/// (the owner must not wait, and the block layer cannot promise that: the device does not support
+/// it, or writeback throttling applies to such operations, and makes a bio wait whatever its flags
+/// are: `wbt_wait()`). The owner is then returned and `done` is not called.
 ///
 /// C: `submit_bio()`.
 #[inline(always)]
@@ -259,7 +257,7 @@ unsafe fn add(bio: *mut bindings::bio, range: &PageRange<'_>) -> bool {
     unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
 }
 
-/// Adds the memory of an owner that is not known to be one piece, as [`add`] does one.
+/// Adds the memory of an owner that may have several pieces, as [`add`] adds one.
 ///
 /// # Safety
 ///
@@ -272,8 +270,7 @@ unsafe fn add_pages<T: BioOwner>(bio: *mut bindings::bio, owner: &T) -> bool {
 }
 
 /// Enters a section of a completion for which
-/// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in whatever context it
-/// runs.
+/// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in any context.
 #[inline]
 pub(super) fn completion_section() -> rcu::Guard {
     rcu::read_lock()
@@ -302,8 +299,8 @@ unsafe extern "C" fn end_io<T: BioOwner>(bio: *mut bindings::bio) {
     }
 }
 
-/// Tells an owner that its I/O has failed.
-// Out of line, so that nothing is decoded of those that are done well.
+/// Reports the failure of its I/O to an owner.
+// `cold`: successful I/O decodes no error.
 #[cold]
 #[inline(never)]
 fn done_badly<T: BioOwner>(owner: KBox<T>, status: bindings::blk_status_t) {

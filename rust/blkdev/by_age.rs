@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that go back to the block layer together, the oldest first.
+//! Requests that return to the block layer together, the oldest first.
 //!
 //! # Order
 //!
-//! A request is older than another one if the block layer made it before. Requests of a plug have
-//! one time for all; and those have none that the block layer does not count, as while the disk's
-//! `iostats` are off: then that is older which was issued before ([`Request::set_order`]).
+//! A request is older than another if the block layer created it earlier. The requests of a plug
+//! share one time, and requests have none while the disk's `iostats` are off: of these, the one
+//! that was issued earlier is older ([`Request::set_order`]).
 //!
-//! `blk_mq_requeue_work()` puts each request before all others that wait, so that the last comes
-//! first, unless it has `RQF_DONTPREP`: then it is dispatched behind what was requeued before it,
-//! and before whatever waits in software queues or in a scheduler; and it is not merged with
-//! others. So it is requeued with that. Requests that were refused while no path was live
-//! (`BLK_STS_DEV_RESOURCE`) are not issued again, but for the first time; they may be dispatched
-//! before.
+//! `blk_mq_requeue_work()` puts each request before all waiting ones, so that the last comes first,
+//! unless it has `RQF_DONTPREP`: then it is dispatched after earlier requeued requests, before all
+//! requests in software queues or in a scheduler, and without merging. So requests are requeued
+//! with that flag. Requests that were refused while no path was live (`BLK_STS_DEV_RESOURCE`) have
+//! never been issued; they may be dispatched earlier.
 //!
 //! # Memory
 //!
-//! Nothing is allocated: the requests are linked by themselves (`rq_next`), which are their owner's
-//! until they are given back, and sorted by merging, in O(n log n) steps.
+//! Nothing is allocated: the requests are linked through `rq_next`, which belongs to their owner
+//! until they return to the block layer, and sorted by merging, in O(n log n) steps.
 
 use super::{
     request::Pdu,
@@ -38,8 +37,8 @@ use core::{
 /// Lists of 2^0, 2^1, … requests: more than there can be.
 const LISTS: usize = 32;
 
-/// See the module. All functions may be called from any context. Dropping it gives the requests
-/// back.
+/// Requests that will be requeued together; see the module. All functions may be called from any
+/// context. Dropping it requeues the requests.
 ///
 /// # Invariants
 ///
@@ -50,7 +49,7 @@ pub struct ByAge<T: Operations> {
     _owned: PhantomData<Request<T>>,
 }
 
-/// Returns the age of a request: what is less is older.
+/// Returns the age of a request: a smaller value is older.
 ///
 /// # Safety
 ///
@@ -71,7 +70,7 @@ fn is_not_younger(a: (u64, u32), b: (u64, u32)) -> bool {
     a.0 < b.0 || (a.0 == b.0 && b.1.wrapping_sub(a.1) as i32 >= 0)
 }
 
-/// Returns where a request is linked to the next one.
+/// Returns the location of a request's link to the next one.
 ///
 /// # Safety
 ///
@@ -82,7 +81,7 @@ unsafe fn next_of(request: *mut bindings::request) -> *mut *mut bindings::reques
 }
 
 impl<T: Operations> ByAge<T> {
-    /// Makes one of no requests.
+    /// Creates an empty set.
     pub fn new() -> Self {
         // INVARIANT: All are null.
         Self {
@@ -91,7 +90,7 @@ impl<T: Operations> ByAge<T> {
         }
     }
 
-    /// Takes a request.
+    /// Adds a request.
     pub fn push(&mut self, request: Request<T>) {
         let mut carried = request.into_raw().as_ptr();
         // SAFETY: It was given to us just now.
@@ -105,13 +104,13 @@ impl<T: Operations> ByAge<T> {
             // SAFETY: Both are lists of ours, by the type invariant; neither is used after that.
             carried = unsafe { Self::merge(take_list(list), carried) };
         }
-        // There are never 2^32 requests. What was merged is kept.
+        // There are never 2^32 requests. The merged list is kept.
         if let Some(last) = self.lists.last_mut() {
             *last = carried;
         }
     }
 
-    /// Merges two lists; of those of one age `a`'s come first.
+    /// Merges two lists; of requests with the same age, those of `a` come first.
     ///
     /// # Safety
     ///
@@ -140,7 +139,7 @@ impl<T: Operations> ByAge<T> {
         first
     }
 
-    /// Gives all requests back to the block layer as [`Request::requeue`] does, the oldest first.
+    /// Returns all requests to the block layer as [`Request::requeue`] does, the oldest first.
     pub fn requeue(&mut self) {
         let mut all = null_mut();
         for list in &mut self.lists {

@@ -7,13 +7,12 @@
 //! [`Disk::add`] makes the disk visible and reads its partitions, so requests
 //! come before it returns. A disk ends in one of two ways:
 //!
-//! - [`Disk::remove_if_closed`]: nobody has it open, and from the check on
-//!   nobody can open it.
-//! - [`Disk::remove`]: at once. Who has it open keeps a dead disk, on which all
-//!   I/O fails, until it is closed.
+//! - [`Disk::remove_if_closed`]: the disk is closed, and cannot be opened from the check on.
+//! - [`Disk::remove`]: at once. An opener keeps a dead disk, on which all I/O fails, until it
+//!   closes it.
 //!
-//! Both wait until every started request has ended: the driver must go on
-//! ending requests, or fail them, while they run.
+//! Both wait until every started request has ended: the driver must keep ending requests, or fail
+//! them, while they run.
 //!
 //! C headers: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
 //! [`block/genhd.c`](srctree/block/genhd.c)
@@ -51,9 +50,9 @@ use kernel::{
     ThisModule, //
 };
 
-/// What belongs to the `struct gendisk` and goes when that is freed, which may
-/// be after the driver is done with the disk. It begins with what its attribute
-/// `wwid` shows, which C reads.
+/// The driver's data of a `struct gendisk`. It is freed with the gendisk, which may happen after
+/// the driver has dropped the disk. It starts with the value of the attribute `wwid`, which C
+/// reads.
 #[repr(C)]
 pub(super) struct Shared {
     /// Terminated.
@@ -63,15 +62,15 @@ pub(super) struct Shared {
     claimed: Atomic<bool>,
     /// The N of its name.
     number: u32,
-    /// Who carries out reservations, as long as the driver has the disk.
+    /// Carries out reservations, until the driver drops the disk.
     reservations: Pin<KBox<Reserver>>,
-    /// Learns of opens and closes, as long as the driver has the disk.
+    /// Gets reports of opens and closes, until the driver drops the disk.
     openers: Pin<KBox<Observer>>,
-    /// The disk is in sysfs, so that user space can be told of it. Held while it is.
+    /// The disk is in sysfs, so that uevents can be sent. Held while one is sent.
     is_shown: Pin<KBox<Mutex<bool>>>,
 }
 
-/// Bytes of a text of a UUID, what comes before it and its end, and some more.
+/// Room for the text of a UUID with its prefix and terminator.
 const WWID_MAX: usize = 48;
 
 impl Shared {
@@ -118,24 +117,24 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Returns who carries out reservations. May sleep.
+    /// Returns the object that carries out reservations. May sleep.
     pub(super) fn reservations(&self) -> Option<Arc<dyn ReservationOps>> {
         self.reservations.lock().clone()
     }
 
-    /// Returns who learns of opens and closes. May sleep.
+    /// Returns the object that gets reports of opens and closes. May sleep.
     fn openers(&self) -> Option<Arc<dyn DiskOpeners>> {
         self.openers.lock().clone()
     }
 
-    /// Frees everything `new` made, but for the reference to the module.
+    /// Frees everything that `new` created, except the reference to the module.
     fn free_but_module(self: KBox<Self>) {
         // SAFETY: `new` allocated the number.
         unsafe { bindings::hcablk_c_disk_number_free(self.number) };
         drop(self);
     }
 
-    /// Frees everything `new` made, for a caller who has another reference to the module.
+    /// Frees everything that `new` created, for a caller that has another reference to the module.
     fn free(self: KBox<Self>) {
         self.free_but_module();
         // SAFETY: `new` took the reference.
@@ -153,9 +152,9 @@ pub struct OpenMode {
     pub exclusive: bool,
 }
 
-/// Learns of each open and close of a disk and its partitions, in order, one at a time. Both may
-/// sleep, but must not wait for I/O of the disk: the block layer's `open_mutex` of the disk is
-/// held.
+/// Gets a report of each open and close of a disk and its partitions, in order, one at a time. Both
+/// functions may sleep, but must not wait for I/O of the disk: the block layer's `open_mutex` of
+/// the disk is held.
 pub trait DiskOpeners: Send + Sync + 'static {
     /// Notes that the disk is being opened, while exclusive openers have `claims` claims: one for
     /// each of a partition, two for each of the whole disk. A claim of this opener comes later. If
@@ -163,8 +162,8 @@ pub trait DiskOpeners: Send + Sync + 'static {
     fn opened(&self, mode: OpenMode, claims: u32);
 
     /// Notes that an opener closes the disk, after cached pages were written back if it is the last
-    /// one of its partition or of the whole disk; `claims` are left. The block layer does not tell
-    /// how it was opened.
+    /// opener of its partition or of the whole disk; `claims` are left. The block layer does not
+    /// report the mode of the open.
     fn closed(&self, claims: u32);
 }
 
@@ -217,8 +216,8 @@ unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
     }
 }
 
-/// Frees what the disk kept (`fops.free_disk`), since the last reference is gone; but for the
-/// reference to this module, which `block_helpers.c` puts behind it.
+/// Frees the driver's data of the disk (`fops.free_disk`), since the last reference is gone; except
+/// the reference to this module, which `block_helpers.c` puts afterwards.
 ///
 /// # Safety
 ///
@@ -248,7 +247,7 @@ unsafe fn show(disk: *mut bindings::gendisk, capacity: u64, read_only: bool) -> 
     })
 }
 
-/// Frees a disk that was not added, and what it was to keep.
+/// Frees a disk that was not added, and its data.
 ///
 /// # Safety
 ///
@@ -278,11 +277,11 @@ impl Announcer {
     /// The most variables of an event of ours.
     const VARIABLES_MAX: usize = 8;
 
-    /// Tells user space, by an event `change` of the disk with these `NAME=value`, that something
-    /// is new; without effect once the disk is being removed, which waits for this: whoever removes
-    /// it has its requests fail before, since who sends uevents may wait for memory, and that for
-    /// them. Sleeps. Fails with `E2BIG` for too many variables, else as `kobject_uevent_env()`,
-    /// which this calls.
+    /// Sends a uevent `change` of the disk with these `NAME=value`; does nothing once the disk is
+    /// being removed, which waits for this call. The caller of the removal fails the disk's
+    /// requests first, since sending a uevent may wait for memory, and memory for these requests.
+    /// Sleeps. Fails with `E2BIG` for too many variables, else as `kobject_uevent_env()`, which
+    /// this calls.
     pub fn announce(&self, variables: &[&CStr]) -> Result {
         let mut strings = [core::ptr::null_mut(); Self::VARIABLES_MAX + 1];
         if variables.len() > Self::VARIABLES_MAX {
@@ -317,27 +316,27 @@ impl Drop for Announcer {
     }
 }
 
-/// Learns of opens and closes, until the disk is removed.
+/// Gets reports of opens and closes, until the disk is removed.
 type Observer = Mutex<Option<Arc<dyn DiskOpeners>>>;
 
-/// Who is asked for reservations, until the disk is removed.
+/// Carries out reservations, until the disk is removed.
 type Reserver = Mutex<Option<Arc<dyn ReservationOps>>>;
 
-/// A disk that is to be added.
+/// The parameters of a new disk.
 pub struct NewDisk<'a> {
     /// The beginning of its name, which a number follows.
     pub prefix: &'a CStr,
-    /// What it accepts.
+    /// The limits of the disk.
     pub limits: &'a Limits,
     /// Sectors of 512 bytes.
     pub capacity: u64,
     /// Writes are refused before they reach the driver.
     pub read_only: bool,
-    /// What follows `uuid.` in the disk's attribute `wwid`, at most 36 characters; that is empty if
-    /// there is none.
+    /// The text after `uuid.` in the disk's attribute `wwid`, at most 36 characters; without it,
+    /// that attribute is empty.
     pub uuid: Option<&'a dyn Display>,
-    /// Learns of opens and closes until the disk is removed, of the first ones before [`Disk::add`]
-    /// returns.
+    /// Gets reports of opens and closes until the disk is removed, the first ones before
+    /// [`Disk::add`] returns.
     pub openers: Option<Arc<dyn DiskOpeners>>,
 }
 
@@ -359,7 +358,7 @@ unsafe impl<T: Operations> Send for Disk<T> {}
 unsafe impl<T: Operations> Sync for Disk<T> {}
 
 impl<T: Operations> Disk<T> {
-    /// Makes a disk, and shows it to the world.
+    /// Creates a disk, and makes it visible.
     ///
     /// Partitions are read before this returns: requests are issued, and if
     /// they are not ended, this hangs. `module` is pinned while the disk is
@@ -427,8 +426,8 @@ impl<T: Operations> Disk<T> {
         unsafe { (*self.disk.as_ptr()).queue }
     }
 
-    /// Has `ops` carry out reservations until the disk is removed; before, there are none. May
-    /// sleep.
+    /// Lets `ops` carry out reservations until the disk is removed; before, they are not supported.
+    /// May sleep.
     pub fn set_reservations(&self, ops: Arc<dyn ReservationOps>) {
         *self.shared().reservations.lock() = Some(ops);
     }
@@ -464,20 +463,20 @@ impl<T: Operations> Disk<T> {
         unsafe { core::ptr::read_volatile(&raw const (*(*self.disk.as_ptr()).part0).bd_nr_sectors) }
     }
 
-    /// Changes the size, in sectors of 512 bytes. User space has to be told, by `RESIZE=1`
+    /// Changes the size, in sectors of 512 bytes. The caller must notify user space with `RESIZE=1`
     /// ([`Announcer::announce`]). Process context. C: `set_capacity()`.
     pub fn set_capacity(&self, capacity: u64) {
         // SAFETY: By the type invariant.
         unsafe { bindings::set_capacity(self.disk.as_ptr(), capacity) };
     }
 
-    /// Changes limits between two requests: new ones wait for those under way, `ms` milliseconds at
-    /// most. Sleeps. Fails with `EAGAIN` if these take longer, or somebody else is changing limits
-    /// (any write to the queue's attributes is one, and may wait for requests), and with `EINVAL`
-    /// for limits that make no sense; then nothing has changed.
+    /// Changes limits between two requests: holds back new requests until those under way have
+    /// ended, for `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if these need longer, or
+    /// if the limits are being changed elsewhere (any write to the queue's attributes does that,
+    /// and may wait for requests), and with `EINVAL` for invalid limits; then nothing has changed.
     ///
-    /// A request that was made while there was no write cache has lost its flush or FUA: that is
-    /// why it is waited for.
+    /// A request that was made while there was no write cache has lost its flush or FUA: it must
+    /// end before the change.
     ///
     /// C: `queue_limits_commit_update_frozen()`, which waits without end.
     pub fn try_set_limits(&self, limits: &LiveLimits, ms: u32) -> Result {
@@ -486,15 +485,15 @@ impl<T: Operations> Disk<T> {
         to_result(unsafe { bindings::hcablk_c_try_set_limits(self.disk.as_ptr(), &raw, ms) })
     }
 
-    /// Takes discards and writes of zeroes away that `limits` do not have any more, at once: those
-    /// under way, and those that are made at this moment, still come. Any context. C:
+    /// Disables at once the discards and writes of zeroes that `limits` no longer include: those
+    /// under way, and those that are being created at this moment, still arrive. Any context. C:
     /// `blk_queue_disable_discard()`, `blk_queue_disable_write_zeroes()`.
     pub fn lower_limits(&self, limits: &LiveLimits) {
         // SAFETY: By the type invariant; the limits are only read.
         unsafe { bindings::hcablk_c_lower_limits(self.disk.as_ptr(), &limits.to_raw()) };
     }
 
-    /// Returns a reference by which user space can be told of what happens to the disk.
+    /// Returns a reference that can send uevents of the disk.
     pub fn announcer(&self) -> Announcer {
         // SAFETY: By the type invariant; a disk keeps its whole block device, which it is released
         // with.
@@ -505,9 +504,9 @@ impl<T: Operations> Disk<T> {
         Announcer(self.disk)
     }
 
-    /// Sets whether writes are refused before they reach the driver. User space has to be told, by
-    /// `DISK_RO=1` or `DISK_RO=0` ([`Announcer::announce`]). Any context. C: `set_disk_ro()`, which
-    /// tells it by itself, and may wait for memory for that.
+    /// Sets whether writes are refused before they reach the driver. The caller must notify user
+    /// space with `DISK_RO=1` or `DISK_RO=0` ([`Announcer::announce`]). Any context. C:
+    /// `set_disk_ro()`, which sends the uevent itself, and may wait for memory for it.
     pub fn set_read_only(&self, read_only: bool) {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_mark_disk_ro(self.disk.as_ptr(), read_only) };
@@ -538,15 +537,13 @@ impl<T: Operations> Disk<T> {
         if open {
             return Err((EBUSY, self));
         }
-        // SAFETY: By the type invariant. Who wrote has seen a
-        // failure to write.
+        // SAFETY: By the type invariant. The writer has already seen an error for a failed write.
         let _ = unsafe { bindings::sync_blockdev((*disk).part0) };
         drop(self);
         Ok(())
     }
 
-    /// Removes the disk at once. I/O that has not been issued fails, who has
-    /// the disk open keeps a dead one.
+    /// Removes the disk at once. I/O that has not been issued fails; openers keep a dead disk.
     ///
     /// The driver must make `queue_rq` reject and end what it owns. Sleeps, and
     /// waits for all requests.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that end together: their tags are freed, and the queue is left, once
-//! for many of them.
+//! Requests that end together: freeing their tags and leaving the queue is done once for many of
+//! them.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
@@ -13,16 +13,15 @@ use super::{
 use crate::bindings;
 use core::ptr::NonNull;
 
-/// Requests that have ended well and are still to be given back, whoever they were
-/// of. That is done when this is dropped, at the latest. Any context that may end
-/// a request; whoever has it keeps it no longer than for a few others.
+/// Successful requests of any disk that will be ended together, at the latest when this is dropped.
+/// Any context that may end a request; keep it only while handling a few other requests.
 ///
 /// # Invariants
 ///
 /// `last` and the requests in `batch` are started and have no other owner; their
 /// slots are Idle.
 pub struct Ending {
-    /// The one that came last: if it is the only one, it costs less by itself.
+    /// The latest request: if it remains alone, ending it without a batch is cheaper.
     last: Option<NonNull<bindings::request>>,
     batch: bindings::io_comp_batch,
 }
@@ -57,7 +56,7 @@ impl Ending {
         }
     }
 
-    /// Gives back what there is.
+    /// Ends the gathered requests.
     #[inline]
     pub fn flush(&mut self) {
         let Some(last) = self.last.take() else { return };
@@ -73,7 +72,7 @@ impl Ending {
     }
 }
 
-/// Ends a request that few others are like.
+/// Ends a request that does not qualify for the batch.
 #[cold]
 #[inline(never)]
 fn end_failed<T: Operations>(request: Request<T>, status: Status) {

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! I/O to what can be opened: regular files, and block devices through their
-//! page cache.
+//! I/O to open files: regular files, and block devices through their page cache.
 //!
 //! # Ownership
 //!
-//! As in [`submit`](super::submit): the object (a [`FileOwner`]) is given away in
-//! its box by [`transfer`], and comes back either from that or, when the file
-//! system goes on by itself, through [`FileOwner::completed`].
+//! As in [`submit`](super::submit): [`transfer`] takes the boxed object (a [`FileOwner`]), and
+//! returns it, or, when the file system continues asynchronously, [`FileOwner::completed`] does.
 //!
 //! # Coherence
 //!
-//! Direct I/O goes by the page cache. What a file system does about that
-//! holds for itself; [`FileRef::has_pages`], [`FileRef::write_back`] and
-//! [`FileRef::drop_pages`] are what a user needs who does it otherwise.
+//! Direct I/O bypasses the page cache. A file system keeps its own direct I/O coherent; a user that
+//! bypasses the page cache in another way needs [`FileRef::has_pages`], [`FileRef::write_back`] and
+//! [`FileRef::drop_pages`].
 //!
 //! C headers: [`include/linux/fs.h`](srctree/include/linux/fs.h),
 //! [`include/linux/pagemap.h`](srctree/include/linux/pagemap.h)
@@ -62,18 +60,18 @@ pub struct FileRef<'a> {
     _open: PhantomData<&'a RegularFile>,
 }
 
-/// What tells open files apart by their data: two of one file, or of one block
-/// device, have the same. Good as long as one of them is open.
+/// Identifies the data of open files: two opens of one file, or of one block device, have the same
+/// id. Valid while one of them is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileId(usize);
 
-/// What tells open files apart by the drive that a flush of them empties the cache of. Good as long
-/// as one file of that drive is open.
+/// Identifies the drive whose cache a flush of a file empties. Valid while one file of that drive
+/// is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DriveId(usize);
 
-/// Write-back error cursor: up to which failed write-back of a file somebody has seen the
-/// errors. C: `errseq_t`
+/// Write-back error cursor: all write-back errors of a file before it have been reported. C:
+/// `errseq_t`
 #[derive(Clone, Copy)]
 pub struct WbErrCursor(bindings::errseq_t);
 
@@ -94,21 +92,21 @@ impl<'a> FileRef<'a> {
         unsafe { (*self.file.as_ptr()).f_mapping }
     }
 
-    /// Returns whose data it is.
+    /// Returns the identity of the file's data.
     pub fn id(self) -> FileId {
-        // What has a page cache of its own is a file of its own.
+        // Each page cache belongs to one file's data.
         FileId(self.mapping().addr())
     }
 
-    /// Returns whose cache a flush empties. Partitions have that of the whole disk, and so have
-    /// files on it.
+    /// Returns the identity of the drive whose cache a flush empties. Partitions, and files on
+    /// them, share the whole disk's.
     pub fn drive_id(self) -> DriveId {
         // SAFETY: By the type invariant.
         DriveId(unsafe { bindings::hcablk_c_drive_of(self.file.as_ptr()) }.addr())
     }
 
-    /// Returns how often the block device is open, or how often the file is for writing. It changes
-    /// at any time. Any context.
+    /// Returns how often the block device is open, or how often the file is open for writing. The
+    /// value may change at any time. Any context.
     #[inline]
     pub fn openers(self) -> u32 {
         // SAFETY: By the type invariant.
@@ -117,15 +115,15 @@ impl<'a> FileRef<'a> {
         u32::try_from(count).unwrap_or(0)
     }
 
-    /// Returns the bytes of a block as the page cache has it, a power of two: more than a page
-    /// where blocks are larger. C: `i_blocksize()`.
+    /// Returns the block size of the page cache in bytes, a power of two; it exceeds a page for
+    /// larger blocks. C: `i_blocksize()`.
     pub fn block_bytes(self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_block_bytes(self.file.as_ptr()) }
     }
 
-    /// Returns whether the pages that it is read and written through are its own. On overlayfs they
-    /// are those of a file of another file system, of which nothing can be learned here.
+    /// Returns whether the file has its own page cache. On overlayfs the pages are those of a file
+    /// of another file system, which cannot be examined here.
     pub(super) fn has_own_pages(self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_has_own_pages(self.file.as_ptr()) }
@@ -136,13 +134,12 @@ impl<'a> FileRef<'a> {
         unsafe { (*self.file.as_ptr()).f_mode & mode != 0 }
     }
 
-    /// Returns whether it takes [`FileAccess::CachedNow`].
+    /// Returns whether the file supports [`FileAccess::CachedNow`].
     pub fn can_now(self) -> bool {
         self.has_mode(bindings::FMODE_NOWAIT)
     }
 
-    /// Returns whether the page cache has something of `length` bytes at `position`.
-    /// Any context.
+    /// Returns whether the page cache has any of the `length` bytes at `position`. Any context.
     ///
     /// C: `filemap_range_has_page()`.
     #[inline]
@@ -157,13 +154,13 @@ impl<'a> FileRef<'a> {
         unsafe { bindings::filemap_range_has_page(mapping, start, last) }
     }
 
-    /// Writes what is dirty of `length` bytes at `position` and waits for that. Sleeps.
+    /// Writes back the dirty pages of `length` bytes at `position` and waits for that. Sleeps.
     ///
     /// Errors: that of any write-back of the file that has failed since `cursor`, which is
-    /// advanced. So a caller that [took it](Self::new_wb_err_cursor) before it wrote learns of each
-    /// block of its own that was lost. It takes no error from others:
-    /// `filemap_write_and_wait_range()` would clear the one flag of the file by which one of all
-    /// who wait learns of one failure.
+    /// advanced. So a caller that [took the cursor](Self::new_wb_err_cursor) before it wrote learns
+    /// of each of its blocks that was lost. It does not consume the error of other users:
+    /// `filemap_write_and_wait_range()` would clear the file's flag, through which only one of all
+    /// waiting users learns of a failure.
     ///
     /// C: `filemap_fdatawrite_range()`, `filemap_fdatawait_range_keep_errors()`.
     pub fn write_back(self, position: u64, length: usize, cursor: &mut WbErrCursor) -> Result {
@@ -171,17 +168,18 @@ impl<'a> FileRef<'a> {
         let mapping = self.mapping();
         // SAFETY: By the type invariant.
         let begun = to_result(unsafe { bindings::filemap_fdatawrite_range(mapping, start, last) });
-        // It may have begun to write some even so; after `EIO` the kernel itself does not wait.
+        // Some pages may be under write-back despite the error; after `EIO` the kernel itself does
+        // not wait.
         if begun != Err(EIO) {
-            // The flags that it looks at say nothing of who has failed when.
+            // The flags that the call checks do not show which write-back has failed when.
             // SAFETY: By the type invariant.
             let _ = unsafe { bindings::filemap_fdatawait_range_keep_errors(mapping, start, last) };
         }
         self.check_wb_err(cursor).and(begun)
     }
 
-    /// Writes all that is dirty and waits for that. Sleeps. As [`Self::sync`], and other than
-    /// [`Self::write_back`], it takes the error of the mapping's flags, which somebody else who
+    /// Writes back all dirty pages and waits for that. Sleeps. Like [`Self::sync`], and unlike
+    /// [`Self::write_back`], it consumes the error in the mapping's flags, which another user that
     /// syncs the device would find: a `dmsetup suspend` fails with it.
     ///
     /// C: `file_write_and_wait_range()`.
@@ -190,7 +188,7 @@ impl<'a> FileRef<'a> {
         to_result(unsafe { bindings::file_write_and_wait_range(self.file.as_ptr(), 0, i64::MAX) })
     }
 
-    /// Forgets the clean pages of `length` bytes at `position`. Sleeps.
+    /// Drops the clean pages of `length` bytes at `position`. Sleeps.
     ///
     /// Errors: `EBUSY` (some are dirty or in use, and stay).
     /// C: `invalidate_inode_pages2_range()`.
@@ -206,8 +204,8 @@ impl<'a> FileRef<'a> {
         })
     }
 
-    /// Returns whether data must not change while it is being written, because
-    /// something is computed of it on the way: a checksum, a parity.
+    /// Returns whether data must not change while it is being written, because a checksum or parity
+    /// is computed from it.
     ///
     /// C: `bdev_stable_writes()`, `mapping_stable_writes()`.
     pub fn wants_stable_data(self) -> bool {
@@ -215,15 +213,14 @@ impl<'a> FileRef<'a> {
         unsafe { bindings::hcablk_c_stable_writes(self.file.as_ptr()) }
     }
 
-    /// Returns whether it knows [`Self::empty`] at all.
+    /// Returns whether the file supports [`Self::empty`] at all.
     pub fn can_empty(self) -> bool {
         // SAFETY: By the type invariant; every file has operations.
         unsafe { (*(*self.file.as_ptr()).f_op).fallocate.is_some() }
     }
 
-    /// Makes `length` bytes at `position` read as zeroes, in the page cache,
-    /// too; their blocks stay allocated if `keep`, and otherwise are given back.
-    /// Sleeps.
+    /// Makes `length` bytes at `position` read as zeroes, in the page cache, too; their blocks stay
+    /// allocated if `keep`, and are deallocated otherwise. Sleeps.
     ///
     /// Errors, among others: `EOPNOTSUPP` (the file system, or the device,
     /// cannot). C: `vfs_fallocate()`.
@@ -245,27 +242,26 @@ impl<'a> FileRef<'a> {
         to_result(unsafe { bindings::vfs_fsync_range(self.file.as_ptr(), 0, i64::MAX, 1) })
     }
 
-    /// Returns a cursor that has seen all errors so far, but for one that nobody has seen, as for
-    /// who opens a file. C: `errseq_sample()`.
+    /// Returns a cursor after all errors so far, except one that no cursor has seen yet, as for a
+    /// file that is being opened. C: `errseq_sample()`.
     pub fn wb_err_cursor(self) -> WbErrCursor {
         // SAFETY: By the type invariant.
         WbErrCursor(unsafe { bindings::errseq_sample(&raw mut (*self.mapping()).wb_err) })
     }
 
-    /// Returns a cursor that has seen all errors so far, for who wants to know of what comes from
-    /// now on and nothing else. One that nobody has seen counts as seen then, so that the next one
-    /// differs from it: who has the file open is told even so, who opens it from now on is not. Any
-    /// context.
+    /// Returns a cursor after all errors so far, for a caller that must see only later ones. An
+    /// error that no cursor has seen yet is marked as seen, so that the next error differs from it:
+    /// existing cursors still report it, files opened from now on do not. Any context.
     pub fn new_wb_err_cursor(self) -> WbErrCursor {
         let mut cursor = WbErrCursor(0);
-        // That of earlier writes.
+        // The error of earlier writes.
         let _ = self.check_wb_err(&mut cursor);
         cursor
     }
 
     /// Returns the error of a write-back that has failed since `cursor`, and advances that.
-    /// [`Self::sync`] returns it to one of all who share the file; this returns it to each of
-    /// them. C: `errseq_check_and_advance()`.
+    /// [`Self::sync`] returns each error to one of all users of the file; this returns it to each
+    /// of them. C: `errseq_check_and_advance()`.
     pub fn check_wb_err(self, cursor: &mut WbErrCursor) -> Result {
         // SAFETY: By the type invariant; `cursor` is ours alone.
         to_result(unsafe {
@@ -274,7 +270,7 @@ impl<'a> FileRef<'a> {
     }
 }
 
-/// Returns the first and the last byte, as the page cache takes them.
+/// Returns the first and the last byte, as the page cache's functions expect them.
 fn bounds(position: u64, length: usize) -> (i64, i64) {
     let last = position.saturating_add(length.max(1) as u64 - 1);
     (
@@ -286,7 +282,7 @@ fn bounds(position: u64, length: usize) -> (i64, i64) {
 /// How a file is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAccess {
-    /// Past the page cache. The file system may go on by itself.
+    /// Bypasses the page cache. The file system may continue asynchronously.
     Direct,
     /// Through the page cache.
     Cached,
@@ -295,14 +291,14 @@ pub enum FileAccess {
     CachedNow,
 }
 
-/// What shall be done.
+/// The operation of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOp {
     /// File to memory.
     Read,
-    /// Memory to file; with `durable`, that is what it is when it is done.
+    /// Memory to file; with `durable`, completion implies durability.
     Write {
-        /// Whether it must be durable when it is done.
+        /// Completion implies durability.
         durable: bool,
     },
 }
@@ -314,7 +310,7 @@ struct Inner {
     length: usize,
 }
 
-/// A `struct kiocb` and a table of segments, used again and again.
+/// A reusable `struct kiocb` with a table of segments.
 ///
 /// # Invariants
 ///
@@ -355,10 +351,10 @@ pub trait FileOwner: BioOwner + Deferred + HasSlot<FileSlot> {
 
 /// Does I/O at `position` (in bytes).
 ///
-/// Sleeps, except with [`FileAccess::CachedNow`]. `None`: the file system has begun, and
-/// `completed` will be called, if it was not already. Otherwise the owner comes
-/// back with the result; a read beyond the end of the file is `EIO`. Cached reads
-/// read ahead as much as the administrator lets everybody on that device.
+/// Sleeps, except with [`FileAccess::CachedNow`]. `None`: the file system has started the I/O, and
+/// will call `completed`, if it has not already. Otherwise the owner is returned with the result; a
+/// read beyond the end of the file fails with `EIO`. Cached reads use the read-ahead that the
+/// administrator has set for that device.
 ///
 /// C: `vfs_iocb_iter_read()`, `vfs_iocb_iter_write()`.
 pub fn transfer<T: FileOwner>(
@@ -379,8 +375,8 @@ pub fn transfer<T: FileOwner>(
     let inner = slot.inner.get();
     let write = op != FileOp::Read;
     let iter = Opaque::<bindings::iov_iter>::uninit();
-    // SAFETY: The slot is unused, so its state is ours to write; the table lives
-    // as long as the owner, which stays in its box until it is given back.
+    // SAFETY: The slot is unused, so its state is ours to write; the table lives as long as the
+    // owner, which stays in its box until it is returned.
     unsafe {
         inner.write(Inner {
             kiocb: new_kiocb::<T>(file, ki_pos, op, way),
@@ -395,7 +391,7 @@ pub fn transfer<T: FileOwner>(
         unsafe { bindings::hcablk_c_follow_read_ahead(file) };
     }
     let raw = KBox::into_raw(owner);
-    // SAFETY: Written above; whoever completes the I/O gets the owner back.
+    // SAFETY: Written above; the completion turns it into the owner again.
     unsafe { (*inner).owner = raw.cast() };
     // SAFETY: All of it was set up above, and the owner is in its box.
     let result = unsafe { carry_out(inner, iter.get(), write, way) }?;
@@ -403,7 +399,7 @@ pub fn transfer<T: FileOwner>(
     Some((unsafe { KBox::from_raw(raw) }, result))
 }
 
-/// Puts the owner's memory into its table of segments and returns how many bytes that is; `None` if
+/// Puts the owner's memory into its table of segments and returns its number of bytes; `None` if
 /// the table is too short.
 #[inline]
 fn fill_table<T: FileOwner>(owner: &mut KBox<T>) -> Option<usize> {
@@ -427,8 +423,8 @@ fn fill_table<T: FileOwner>(owner: &mut KBox<T>) -> Option<usize> {
     fits.then_some(length)
 }
 
-/// Returns the structure of one I/O. Only of [direct](FileAccess::Direct) I/O the file system calls
-/// `complete` at the end.
+/// Returns the structure of one I/O. Only for [direct](FileAccess::Direct) I/O the file system
+/// calls `complete` at the end.
 #[inline]
 fn new_kiocb<T: FileOwner>(
     file: *mut bindings::file,
@@ -451,7 +447,7 @@ fn new_kiocb<T: FileOwner>(
         ki_pos: position,
         ki_complete: match way {
             FileAccess::Direct => Some(complete::<T>),
-            // Without it the call waits, or does not try.
+            // Without `complete`, the call waits, or does not start the I/O.
             FileAccess::Cached | FileAccess::CachedNow => None,
         },
         private: null_mut(),
@@ -462,8 +458,8 @@ fn new_kiocb<T: FileOwner>(
     }
 }
 
-/// Has the file system do the I/O, with further calls for what one leaves over. `None`: the file
-/// system goes on by itself.
+/// Calls the file system, again for the rest of an incomplete transfer. `None`: the file system
+/// continues asynchronously.
 ///
 /// # Safety
 ///
@@ -481,7 +477,7 @@ unsafe fn carry_out(
     let mut done = 0;
     loop {
         // SAFETY: The file is open as long as the owner has it; the rest is set up by the safety
-        // requirement. Nothing of the owner is touched after the file system has gone on by itself.
+        // requirement. The owner is not touched after the file system has continued asynchronously.
         let moved = without_io(|| unsafe {
             let kiocb = &raw mut (*inner).kiocb;
             if write {
@@ -503,7 +499,7 @@ unsafe fn carry_out(
         match way {
             FileAccess::CachedNow => return Some(Err(EAGAIN)),
             _ if moved == 0 => return Some(Err(EIO)),
-            // The rest by itself says why it was not done.
+            // A call for the rest alone returns why it was not done.
             _ => {
                 // SAFETY: The call has returned; the state is ours.
                 unsafe { (*inner).length = length - done };

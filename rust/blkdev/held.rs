@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What keeps a started request from being given back while a device may reach its memory.
+//! Holds a started request: it cannot be ended while a device may reach its memory.
 
 use super::{
     request::RequestRef,
@@ -8,9 +8,9 @@ use super::{
 };
 use core::ptr::NonNull;
 
-/// A device may reach the memory of a request: as long as this is there, nobody ends the
-/// request or gives it back. Who tries nevertheless keeps it for ever, with a line in the
-/// log: that is a bug, and better than memory that changes behind its next owner.
+/// A device may reach the memory of a request: until this is dropped, the request cannot be ended
+/// or requeued. An attempt leaves it unended for ever, with a message in the log: that is a bug,
+/// but better than memory that changes under its next owner.
 ///
 /// # Invariants
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver implements, and the table of C functions that calls it.
+//! The operations that a driver implements, and the table of C functions that calls them.
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
@@ -39,7 +39,7 @@ use kernel::{
     },
 };
 
-/// What [`Operations::timeout`] decided.
+/// The result of [`Operations::timeout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
     /// The request is still under way: call again after the timeout.
@@ -57,22 +57,21 @@ pub trait Operations: Sized + Send + Sync + 'static {
     /// Data of one request, alive as long as the `struct request`. Alignment
     /// at most 8.
     ///
-    /// With an I/O scheduler there are more requests than tags, and each
-    /// hardware queue has one request for flushes that borrows tags: what
-    /// must exist once per tag belongs into the hardware queue's data.
+    /// With an I/O scheduler there are more requests than tags, and each hardware queue has one
+    /// request for flushes that borrows tags: data that must exist once per tag belongs into the
+    /// hardware queue's data.
     type Pdu: Send + 'static;
 
-    /// Gives the data of hardware queue `index`. Called for each hardware queue
-    /// when a disk is added. May sleep, and must not start I/O.
+    /// Returns the data of hardware queue `index`. Called for each hardware queue when a disk is
+    /// added. May sleep, and must not start I/O.
     fn hw_queue(
         data: &Self::Data,
         index: u32,
         requests: &Arc<Requests<Self>>,
     ) -> Result<Arc<Self::HwQueue>>;
 
-    /// Makes the data of a request of hardware queue `hw_queue`. May sleep;
-    /// allocations must be `GFP_NOIO`, as a change of the I/O scheduler calls
-    /// this too.
+    /// Creates the data of a request of hardware queue `hw_queue`. May sleep; allocations must be
+    /// `GFP_NOIO`, as a change of the I/O scheduler calls this too.
     fn init_request(data: &Self::Data, hw_queue: u32) -> Result<Self::Pdu>;
 
     /// Issues a request. `last` is false if more follow at once.
@@ -85,28 +84,27 @@ pub trait Operations: Sized + Send + Sync + 'static {
         last: bool,
     ) -> Result<(), Rejected<Self>>;
 
-    /// Issues what was held back, since more requests were announced (`last` was false) than came.
+    /// Issues held-back requests, since fewer requests came than were announced (`last` was false).
     /// Context as `queue_rq`.
     fn commit_rqs(_queue: &Self::HwQueue) {}
 
-    /// Ends what can be ended of the requests on a hardware queue for polled
-    /// I/O, and returns how many; of these, or of whatever there was to do.
-    /// Called again and again by who waits for such a request, several at the
-    /// same time. Process context, must not sleep.
+    /// Ends completed requests on a hardware queue for polled I/O, and returns how many (other work
+    /// may count, too). Tasks that wait for such a request call it repeatedly, several at the same
+    /// time. Process context, must not sleep.
     fn poll(_queue: &Self::HwQueue) -> u32 {
         0
     }
 
-    /// Handles a request that was not ended in time, which counts as [`Request::requeue`] says.
-    /// Runs in a worker and may sleep. The tag is not reused while this runs, but the request may
-    /// be taken or ended by another context.
+    /// Handles the timeout of a request, as [`Request::requeue`] defines it. Runs in a worker and
+    /// may sleep. The tag is not reused while this runs, but another context may take or end the
+    /// request.
     fn timeout(queue: &Self::HwQueue, hw_queue: u32, tag: u16) -> Timeout;
 }
 
 /// The C functions for a driver.
 pub(super) struct Vtable<T: Operations>(PhantomData<T>);
 
-/// Returns the place of a hardware queue's data, which [`Requests::exchange`] may change at any
+/// Returns the location of a hardware queue's data, which [`Requests::exchange`] may change at any
 /// time.
 ///
 /// # Safety
@@ -127,14 +125,14 @@ impl<T: Operations> Vtable<T> {
     /// section.
     #[inline]
     unsafe fn queue_of<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> &'a T::HwQueue {
-        // What is pointed to was there before the pointer, and is read by way of it.
-        // SAFETY: By the safety requirement `init_hctx` left an `Arc` there; who exchanges it for
-        // another one keeps it for an RCU grace period.
+        // The data was written before the pointer was stored, and is read through it.
+        // SAFETY: By the safety requirement `init_hctx` left an `Arc` there; replacing it keeps the
+        // old one for an RCU grace period.
         unsafe { &*place_of(hctx).load(Relaxed).cast::<T::HwQueue>() }
     }
 
     /// Returns the data of a hardware queue, if it is still set up: for a function that is called
-    /// without a request, which would keep it so.
+    /// without a request, which would keep it set up.
     ///
     /// # Safety
     ///
@@ -142,8 +140,8 @@ impl<T: Operations> Vtable<T> {
     /// before that.
     #[inline]
     unsafe fn queue_if_any<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> Option<&'a T::HwQueue> {
-        // SAFETY: As in `queue_of`; `exit_hctx` leaves null, and lets go of what was there after a
-        // grace period.
+        // SAFETY: As in `queue_of`; `exit_hctx` leaves null, and drops the old value after a grace
+        // period.
         unsafe { place_of(hctx).load(Relaxed).cast::<T::HwQueue>().as_ref() }
     }
 
@@ -154,8 +152,8 @@ impl<T: Operations> Vtable<T> {
     /// `hctx` is one of `T`'s and set up.
     unsafe fn keep_queue(hctx: *mut bindings::blk_mq_hw_ctx) -> Arc<T::HwQueue> {
         let _guard = rcu::read_lock();
-        // SAFETY: As in `queue_of`: what is there has a count that does not become 0 in this
-        // section. The reference that is in the place is left there.
+        // SAFETY: As in `queue_of`: the count of this `Arc` does not become 0 in this section. The
+        // reference in the place is left there.
         let queue = ManuallyDrop::new(unsafe {
             Arc::from_raw(
                 place_of(hctx)
@@ -212,8 +210,8 @@ impl<T: Operations> Vtable<T> {
         match T::queue_rq(queue, request, last) {
             Ok(()) => Status::Ok.to_raw(),
             Err(Rejected { request, .. }) if request.view().as_raw() != given => {
-                // It is another one, whose drop says so and ends it. The one that was given here
-                // has an owner somewhere.
+                // The driver returned a different request: dropping it logs a message and ends it.
+                // The request that it was given has an owner somewhere.
                 drop(request);
                 Status::Ok.to_raw()
             }
@@ -221,7 +219,7 @@ impl<T: Operations> Vtable<T> {
                 if status == Status::Ok {
                     request.end(status);
                 } else if !request.reject() {
-                    // To the block layer it is on its way.
+                    // The block layer sees the request as issued.
                     return Status::Ok.to_raw();
                 }
                 status.to_raw()
@@ -233,9 +231,9 @@ impl<T: Operations> Vtable<T> {
     ///
     /// Called by blk-mq: `hctx` is set up.
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
-        // Who has issued requests may come here when they have ended, and the disk goes. SAFETY:
-        // `init_hctx` set it; blk-mq dispatches in an RCU section, which began before that request
-        // ended.
+        // The issuer of requests may arrive here after they have ended, while the disk is removed.
+        // SAFETY: `init_hctx` set it; blk-mq dispatches in an RCU section, which began before that
+        // request ended.
         if let Some(queue) = unsafe { Self::queue_if_any(hctx) } {
             T::commit_rqs(queue);
         }
@@ -255,8 +253,8 @@ impl<T: Operations> Vtable<T> {
         c_int::try_from(found).unwrap_or(c_int::MAX)
     }
 
-    /// Maps the CPUs to hardware queues: the last queues are for polled I/O, all others for the
-    /// rest.
+    /// Maps the CPUs to hardware queues: the last queues are for polled I/O, all others for other
+    /// I/O.
     ///
     /// # Safety
     ///
@@ -323,7 +321,7 @@ impl<T: Operations> Vtable<T> {
     /// Called by blk-mq after a successful `init_hctx`, when nothing uses the
     /// hardware queue any more.
     unsafe extern "C" fn exit_hctx(hctx: *mut bindings::blk_mq_hw_ctx, _index: c_uint) {
-        // `Requests::exchange` may still come: it finds that there is nothing to exchange.
+        // `Requests::exchange` may still be called: it finds nothing to exchange.
         // SAFETY: By the safety requirement the hardware queue is valid.
         let queue = unsafe { place_of(hctx) }.xchg(null_mut(), Full);
         if !queue.is_null() {

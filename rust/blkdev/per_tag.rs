@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver keeps for each tag of a hardware queue: more than the
-//! request's own data, since requests outnumber tags when there is an I/O
-//! scheduler, and made by the driver when it likes.
+//! A driver's data for each tag of a hardware queue. A request's own data cannot hold it, since
+//! with an I/O scheduler there are more requests than tags; and the driver creates it when it
+//! likes.
 
 use super::{
     requests::Slot,
@@ -20,8 +20,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// One `V` for each tag of a hardware queue, within reach of whoever owns the
-/// request that has the tag.
+/// One `V` for each tag of a hardware queue, accessible to the owner of the request that has the
+/// tag.
 ///
 /// # Invariants
 ///
@@ -51,7 +51,7 @@ impl<T: Operations, V> PerTag<T, V> {
         for tag in 0..requests.depth() {
             values.push(UnsafeCell::new(make(tag)?), GFP_KERNEL)?;
         }
-        // INVARIANT: The table does not move, and stays as long as there is a reference to it.
+        // INVARIANT: The table does not move, and lives until its last reference is dropped.
         Ok(Self {
             first: NonNull::from(slots).cast(),
             _requests: requests.clone(),
@@ -94,7 +94,7 @@ impl<T: Operations, V> PerTag<T, V> {
         Some(TaggedRequest { request, value })
     }
 
-    /// Takes the request with this tag that is parked on `path`, whatever its generation, as
+    /// Takes the request with this tag that is parked on `path`, of any generation, as
     /// [`Requests::take_any`] does. Any context.
     #[inline]
     pub fn take_any(&self, path: u8, tag: u16) -> Option<TaggedRequest<'_, T, V>> {
@@ -145,7 +145,7 @@ impl<T: Operations, V> TaggedRequest<'_, T, V> {
         (self.request.view(), unsafe { &mut *self.value.get() })
     }
 
-    /// Gives the request to whoever takes it by tag, as [`Request::park`].
+    /// Parks the request, for [`PerTag::take`], as [`Request::park`].
     #[inline]
     pub fn park(self) {
         self.request.park();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A regular file that is used as if it were a drive.
+//! A regular file that is used like a drive.
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 
@@ -67,7 +67,7 @@ impl RegularFile {
         Ok(this)
     }
 
-    /// Finds out what the file system says about it.
+    /// Reads the file system's properties of the file.
     fn look(&mut self) -> Result {
         let stat = Opaque::<bindings::kstat>::uninit();
         let mask = bindings::STATX_BASIC_STATS | bindings::STATX_DIOALIGN;
@@ -89,7 +89,7 @@ impl RegularFile {
         let can = self.file().has_mode(bindings::FMODE_CAN_ODIRECT);
         self.direct_unit = match stat.result_mask & bindings::STATX_DIOALIGN {
             _ if !can => 0,
-            // A file system that does not tell: the largest unit that there is.
+            // The file system does not report the unit: assume the largest.
             0 => 4096,
             // Nought: not this file.
             _ => stat.dio_offset_align,
@@ -115,12 +115,13 @@ impl RegularFile {
         size.unsigned_abs()
     }
 
-    /// Returns whether errors of its write-back can be found here, and its pages: not on overlayfs.
+    /// Returns whether write-back errors and pages of the file can be examined here: not on
+    /// overlayfs.
     pub fn has_own_pages(&self) -> bool {
         self.file().has_own_pages()
     }
 
-    /// Returns what the file system thinks good for I/O, in bytes.
+    /// Returns the file system's preferred I/O size, in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -130,7 +131,7 @@ impl RegularFile {
         self.direct_unit
     }
 
-    /// Returns whether it was opened for writing.
+    /// Returns whether the file was opened for writing.
     pub fn writable(&self) -> bool {
         self.writable
     }

@@ -20,7 +20,7 @@ use core::{
     ptr::NonNull, //
 };
 
-/// What a request wants done.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Device to memory.
@@ -37,7 +37,7 @@ pub enum Op {
     Other,
 }
 
-/// What sits behind every `struct request` of ours.
+/// The driver's data behind every `struct request` of ours.
 ///
 /// # Invariants
 ///
@@ -52,8 +52,8 @@ pub(super) struct Pdu<T: Operations> {
 }
 
 impl<T: Operations> Pdu<T> {
-    /// blk-mq aligns requests to cache lines, and what follows the `struct
-    /// request` is aligned like that structure only.
+    /// blk-mq aligns requests to cache lines, but the memory behind
+    /// the `struct request` only like that structure.
     pub(super) const ALIGNED: () = assert!(align_of::<Self>() <= align_of::<bindings::request>());
 
     /// Returns the driver's part of a request. C: `blk_mq_rq_to_pdu()`.
@@ -66,9 +66,9 @@ impl<T: Operations> Pdu<T> {
 
 /// Exclusive owner of a started request.
 ///
-/// See [`Requests`](super::Requests) for the states. A request that is dropped
-/// without being ended or parked ends with [`Status::IoErr`] and a warning: it
-/// is a mistake, but none that hangs the queue.
+/// See [`Requests`](super::Requests) for the states. A request that is dropped without being ended
+/// or parked ends with [`Status::IoErr`] and a warning: that is a bug, but it does not hang the
+/// queue.
 ///
 /// All functions may be called from any context.
 ///
@@ -86,7 +86,7 @@ pub struct Request<T: Operations> {
 unsafe impl<T: Operations> Send for Request<T> {}
 
 impl<T: Operations> Request<T> {
-    /// Makes the owner.
+    /// Wraps a raw request.
     ///
     /// # Safety
     ///
@@ -108,8 +108,8 @@ impl<T: Operations> Request<T> {
         unsafe { &*(*Pdu::<T>::of(self.request.as_ptr())).slot }
     }
 
-    /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: it
-    /// is [`Held`](super::Held), and stays as it is for ever.
+    /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: the request
+    /// is [`Held`](super::Held), and remains unended for ever.
     #[inline]
     pub(super) fn finish(self) -> Option<NonNull<bindings::request>> {
         let this = ManuallyDrop::new(self);
@@ -127,8 +127,8 @@ impl<T: Operations> Request<T> {
         ManuallyDrop::new(self).request
     }
 
-    /// Sets when the request was issued, of those that the block layer made at the same time: a
-    /// number that goes up, with wrap. For [`ByAge`](super::ByAge).
+    /// Sets the order of issue among requests that the block layer made at the same time: a growing
+    /// number, with wrap. For [`ByAge`](super::ByAge).
     #[inline]
     pub fn set_order(&mut self, order: u32) {
         // SAFETY: By the type invariant it is initialized and ours alone.
@@ -175,7 +175,7 @@ impl<T: Operations> Request<T> {
         self.view().atomic()
     }
 
-    /// Returns whether a write promises more than others, as [`RequestRef::promises`].
+    /// Returns whether a write has stronger guarantees than others, as [`RequestRef::promises`].
     #[inline]
     pub fn promises(&self) -> bool {
         self.view().promises()
@@ -223,16 +223,16 @@ impl<T: Operations> Request<T> {
         self.slot().generation()
     }
 
-    /// Gives the request to whoever takes it by tag. It may be taken, and even
-    /// ended, by another context before this returns.
+    /// Makes the request available to be taken by tag. Another context may take it, and even end
+    /// it, before this returns.
     #[inline]
     pub fn park(self) {
         let this = ManuallyDrop::new(self);
         this.slot().park(this.request);
     }
 
-    /// Gives the request away as [`Self::park`] does, on `path`, one of the driver's, by which it
-    /// goes from here on; it is 0 when it starts.
+    /// Parks the request as [`Self::park`] does, on `path`, the driver's number of the path that it
+    /// uses from here on; it is 0 at the start.
     #[inline]
     pub fn park_on(self, path: u8) {
         let this = ManuallyDrop::new(self);
@@ -252,11 +252,11 @@ impl<T: Operations> Request<T> {
         unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
     }
 
-    /// Gives the request back to the block layer, to be issued again: behind others that were given
-    /// back before, and before those that were never issued ([`ByAge`](super::ByAge)). Its time
-    /// goes on when it is issued again, so that it is counted from its first issue, without what it
-    /// spends in the block layer; an issue has at least a quarter of it. When it has run out
-    /// ([`Operations::timeout`]) it is counted anew. Otherwise as [`Self::end`].
+    /// Returns the request to the block layer, to be issued again: after earlier requeued requests,
+    /// and before those that were never issued ([`ByAge`](super::ByAge)). Its timeout covers the
+    /// time from its first issue, except the time in the block layer; each issue gets at least a
+    /// quarter of it. When it has expired ([`Operations::timeout`]) it starts again. Otherwise as
+    /// [`Self::end`].
     ///
     /// C: `blk_mq_requeue_request()`.
     #[inline]
@@ -268,8 +268,8 @@ impl<T: Operations> Request<T> {
         unsafe { bindings::hcablk_c_requeue(request.as_ptr()) };
     }
 
-    /// Gives the request back as the result of `queue_rq`, which must return a
-    /// status that says so; `false`: it is kept, see [`Self::end`].
+    /// Returns the request to the block layer as the result of `queue_rq`, which must return a
+    /// matching status; `false`: the request is kept, see [`Self::end`].
     #[inline]
     pub(super) fn reject(self) -> bool {
         self.finish().is_some()
@@ -303,17 +303,17 @@ fn kept() {
     broken!("a request is never ended, since a device may still reach its memory");
 }
 
-/// A request that `queue_rq` does not accept, and why.
+/// A request that `queue_rq` rejects, with the status.
 pub struct Rejected<T: Operations> {
     pub(super) request: Request<T>,
     pub(super) status: Status,
 }
 
 impl<T: Operations> Rejected<T> {
-    /// Makes the refusal of the request that `queue_rq` was given. [`Status::Resource`] and
-    /// [`Status::DevResource`] make the block layer try again, everything else ends the request.
-    /// Another request is ended as if it had been dropped, and the one that was given counts as
-    /// accepted.
+    /// Rejects the request that `queue_rq` was given. [`Status::Resource`] and
+    /// [`Status::DevResource`] make the block layer try again, all others end the request. If
+    /// `request` is a different one, it is ended as if it had been dropped, and the given one
+    /// counts as accepted.
     #[inline]
     pub fn new(request: Request<T>, status: Status) -> Self {
         Self { request, status }
@@ -324,7 +324,7 @@ impl<T: Operations> Rejected<T> {
         self.status
     }
 
-    /// Returns whether the request shall fail when the way to the device is lost, as
+    /// Returns whether the request must fail when the path to the device is lost, as
     /// [`RequestRef::fails_fast`].
     pub fn fails_fast(&self) -> bool {
         self.request.view().fails_fast()
@@ -356,8 +356,8 @@ impl RequestRef<'_> {
     /// Returns the slot of the request.
     #[inline]
     pub(super) fn slot(&self) -> NonNull<Slot> {
-        // SAFETY: The request is started, so what is behind it begins with this pointer,
-        // whatever driver's it is, which is not null.
+        // SAFETY: The request is started, so the driver's data behind it begins with this pointer,
+        // for any driver, and it is not null.
         unsafe {
             let pdu = self.request.as_ptr().wrapping_add(1);
             NonNull::new_unchecked((*pdu.cast::<*const Slot>()).cast_mut())
@@ -412,7 +412,8 @@ impl RequestRef<'_> {
         self.flags() & bindings::REQ_ATOMIC != 0
     }
 
-    /// Returns whether a write promises more than others: [`Self::fua`] or [`Self::atomic`].
+    /// Returns whether a write has stronger guarantees than others: [`Self::fua`] or
+    /// [`Self::atomic`].
     #[inline]
     pub fn promises(&self) -> bool {
         self.flags() & (bindings::REQ_FUA | bindings::REQ_ATOMIC) != 0
@@ -456,7 +457,7 @@ impl RequestRef<'_> {
         unsafe { (*self.request.as_ptr()).tag as u16 }
     }
 
-    /// Returns which use of the tag this is; it goes up by one, with wrap, at each start.
+    /// Returns the generation of the tag; it grows by one, with wrap, at each start.
     #[inline]
     pub fn generation(&self) -> u16 {
         // SAFETY: By the type invariant the request is started: its slot is there.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who owns a started request: the table of slots, one per hardware queue and
-//! tag.
+//! The ownership of started requests: the table of slots, one per hardware queue and tag.
 //!
 //! # Ownership
 //!
@@ -17,13 +16,12 @@
 //! A slot is in one of three states and has a generation:
 //!
 //! - *Idle*: blk-mq has the request, or there is none.
-//! - *Owned*: exactly one [`Request`] exists for the slot; whoever holds it is
-//!   the owner.
-//! - *Parked*: nobody holds it; it belongs to whoever takes it first.
+//! - *Owned*: exactly one [`Request`] exists for the slot; its holder is the owner.
+//! - *Parked*: the request has no owner; the first taker becomes it.
 //!
-//! | from | to | by |
+//! | from | to | through |
 //! |---|---|---|
-//! | Idle | Owned | `queue_rq`: the generation goes up by one |
+//! | Idle | Owned | `queue_rq`: the generation is incremented |
 //! | Owned | Parked | [`Request::park`] |
 //! | Parked | Owned | [`Requests::take`], [`PerTag::take`](super::PerTag::take) and their relatives: one taker wins, the others get `None` |
 //! | Owned | Idle | [`Request::end`], [`Request::requeue`], rejection from `queue_rq`, drop |
@@ -31,9 +29,9 @@
 //! The generation goes over the wire with the tag, so that an answer to an
 //! earlier use of the tag takes nothing.
 //!
-//! A driver may have several paths to its device. A parked request is on one of them, and only who
-//! names that path takes it: neither an answer that came by another path nor the end of
-//! another path does.
+//! A driver may have several paths to its device. A parked request is on one of them, and can only
+//! be taken by naming that path: a response on another path, or the end of another path, cannot
+//! take it.
 
 use super::{
     operations::place_of,
@@ -73,7 +71,7 @@ const PATH_SHIFT: u32 = 8;
 const PATH_MASK: u32 = 0xff << PATH_SHIFT;
 const GENERATION_SHIFT: u32 = 16;
 
-/// What is known of one (hardware queue, tag).
+/// The state of one (hardware queue, tag).
 ///
 /// # Invariants
 ///
@@ -118,18 +116,18 @@ impl Slot {
     #[inline]
     pub(super) fn finish(&self) {
         let generation = self.word.load(Relaxed) & !STATE_MASK;
-        // What the owner did to its data is ordered before the next use of the
-        // tag by blk-mq's own barriers.
+        // The owner's changes to its data are ordered before the next use of the tag by blk-mq's
+        // own barriers.
         self.word.store(generation | IDLE, Relaxed);
     }
 
-    /// Counts one more [`Held`](super::Held). The caller is the owner, or has it from one.
+    /// Counts a further [`Held`](super::Held). The caller is the owner, or has a `Held` of its own.
     #[inline]
     pub(super) fn hold(&self) {
         self.held.fetch_add(1, Relaxed);
     }
 
-    /// Counts one [`Held`](super::Held) less. The caller has it.
+    /// Uncounts a [`Held`](super::Held). The caller has it.
     #[inline]
     pub(super) fn let_go(&self) {
         self.held.fetch_sub(1, Release);
@@ -169,7 +167,7 @@ impl Slot {
         NonNull::new(unsafe { *self.request.get() })
     }
 
-    /// Changes Parked on this path, whatever the generation, to Owned.
+    /// Changes Parked on this path, of any generation, to Owned.
     #[inline]
     pub(super) fn take_any(&self, path: u8) -> Option<NonNull<bindings::request>> {
         let parked = (u32::from(path) << PATH_SHIFT) | PARKED;
@@ -190,22 +188,22 @@ impl Slot {
     }
 }
 
-/// Data of hardware queues in whose place [`Requests::exchange`] has put other. Functions of
-/// [`Operations`] that began before may still run on it: it is dropped after an RCU grace period,
+/// Old data of hardware queues that [`Requests::exchange`] has replaced. Functions of
+/// [`Operations`] that started before may still use it: it is dropped after an RCU grace period,
 /// one for all. Dropping it sleeps.
 pub struct Formers<T: Operations>(KVec<Arc<T::HwQueue>>);
 
 impl<T: Operations> Formers<T> {
-    /// Makes it without any.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Self(KVec::new())
     }
 
-    /// Waits until no function of [`Operations`] runs on any of them, but for a `timeout`, which
-    /// has a reference of its own, and returns them. Sleeps if there are any.
+    /// Waits until no function of [`Operations`] runs on any of them (except `timeout`, which has a
+    /// reference of its own), and returns them. Sleeps if there are any.
     pub fn wait(&mut self) -> KVec<Arc<T::HwQueue>> {
         if !self.0.is_empty() {
-            // Whoever has read a pointer to one did so in an RCU section.
+            // Any reader of a pointer to one read it in an RCU section.
             // SAFETY: The caller may sleep.
             unsafe { bindings::synchronize_rcu() };
         }
@@ -227,9 +225,9 @@ impl<T: Operations> Drop for Formers<T> {
 
 /// The started requests of one tag set, by hardware queue and tag.
 ///
-/// It is made before the [`TagSet`](super::TagSet) and does not own it, so that
-/// the hardware queues' data may own the table. Its functions may be called
-/// from any context unless they say otherwise.
+/// The table is created before the [`TagSet`](super::TagSet) and does not own it, so that the
+/// hardware queues' data may own the table. Its functions may be called from any context unless
+/// they say otherwise.
 ///
 /// # Invariants
 ///
@@ -322,8 +320,8 @@ impl<T: Operations> Requests<T> {
         Some(unsafe { Request::from_owned(request) })
     }
 
-    /// Takes the request with this tag that is parked on `path`, whatever its generation: for
-    /// the driver's own knowledge that the tag's request failed.
+    /// Takes the request with this tag that is parked on `path`, of any generation: for a driver
+    /// that knows that the tag's request failed.
     #[inline]
     pub fn take_any(&self, hw_queue: u32, path: u8, tag: u16) -> Option<Request<T>> {
         let request = self.slot(hw_queue, tag.into())?.take_any(path)?;
@@ -363,8 +361,8 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// Waits until every `queue_rq` and `commit_rqs` that runs now has
-    /// returned; what the caller wrote before is seen by all later ones.
+    /// Waits until every `queue_rq` and `commit_rqs` that runs now has returned; all later ones see
+    /// the caller's earlier writes.
     ///
     /// Sleeps. C: `synchronize_rcu()`, as `blk_mq_wait_quiesce_done()` does for
     /// queues that do not block: dispatch happens under RCU.
@@ -402,7 +400,7 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// Puts `new` in the place of a hardware queue's data, and what was there among `formers`.
+    /// Replaces a hardware queue's data by `new`, and adds the old data to `formers`.
     ///
     /// May sleep. Errors: `ENODEV` (there is no disk, or it is being removed) and `ENOMEM`, then
     /// nothing has changed.
@@ -416,15 +414,15 @@ impl<T: Operations> Requests<T> {
         let new = Arc::into_raw(new);
         let result = self.put(hw_queue, new.cast_mut().cast());
         if result.is_err() {
-            // The last reference must not go in an RCU section.
+            // The last reference must not be dropped in an RCU section.
             // SAFETY: From `into_raw` above, and nobody was given it.
             drop(unsafe { Arc::from_raw(new) });
         }
         Ok(formers.0.push(result?, GFP_KERNEL)?)
     }
 
-    /// Puts `new`, from `Arc::into_raw()`, in its place, and returns what was there; on error `new`
-    /// is still the caller's.
+    /// Replaces the data by `new`, from `Arc::into_raw()`, and returns the old data; on an error
+    /// `new` is still the caller's.
     fn put(&self, hw_queue: u32, new: *mut c_void) -> Result<Arc<T::HwQueue>> {
         let guard = rcu::read_lock();
         let hctx = self.hctx(hw_queue, &guard).ok_or(ENODEV)?;
@@ -433,7 +431,7 @@ impl<T: Operations> Requests<T> {
         let mut old = place.load(Relaxed);
         loop {
             if old.is_null() {
-                // `exit_hctx` has been here: nothing is called any more.
+                // `exit_hctx` has run: blk-mq calls nothing any more.
                 return Err(ENODEV);
             }
             match place.cmpxchg(old, new, Full) {
@@ -441,8 +439,8 @@ impl<T: Operations> Requests<T> {
                 Err(now) => old = now,
             }
         }
-        // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and whoever changes
-        // the place takes it: this function just now, so that `exit_hctx` takes the other one.
+        // SAFETY: `init_hctx` or this function left an `Arc` there, and the context that changes
+        // the place owns the old one: this function just now, so that `exit_hctx` gets the new one.
         Ok(unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) })
     }
 
@@ -477,7 +475,7 @@ impl<T: Operations> Requests<T> {
             .map(|_| ())
     }
 
-    /// Withdraws the queue and waits until nobody uses it. Sleeps.
+    /// Withdraws the queue and waits for its last user. Sleeps.
     pub(super) fn clear_queue(&self) {
         self.queue.store(null_mut(), Release);
         self.synchronize();

@@ -21,10 +21,10 @@ use kernel::{
     sync::Arc, //
 };
 
-/// `PR_STS_RESERVATION_CONFLICT`, which is no error code.
+/// `PR_STS_RESERVATION_CONFLICT`, which is not an error code.
 const CONFLICT: c_int = 0x18;
 
-/// Who carries out what users of a disk ask for. All of it may sleep.
+/// Carries out the reservation commands of a disk's users. All functions may sleep.
 pub trait ReservationOps: Send + Sync + 'static {
     /// Makes a change; returns how it ended.
     fn change(&self, op: ReservationOp) -> Result<Status>;
@@ -100,8 +100,8 @@ unsafe extern "C" fn hcablk_rs_pr_change(
 ///
 /// # Safety
 ///
-/// Called by `block_helpers.c` for a disk of ours that is open; the pointers are to variables of
-/// its.
+/// Called by `block_helpers.c` for a disk of ours that is open; the pointers are valid for
+/// the call.
 #[no_mangle]
 unsafe extern "C" fn hcablk_rs_pr_read(
     disk: *mut bindings::gendisk,

@@ -34,16 +34,16 @@ unsafe impl Send for StateFile {}
 // SAFETY: As above.
 unsafe impl Sync for StateFile {}
 
-/// A directory, open for as long as this is there: its file system cannot be unmounted.
+/// An open directory: while it is open, its file system cannot be unmounted.
 pub struct StateDirectory(StateFile);
 
-/// Flags of whatever is opened: waits for nobody who has a lease, or the other end of a pipe.
+/// Flags of all opens: never wait for the holder of a lease, or for the other end of a pipe.
 const FLAGS: u32 = bindings::O_LARGEFILE | bindings::O_NONBLOCK;
 
 impl StateDirectory {
-    /// Opens the directory at `path`, which is looked up for the process that calls. Sleeps.
-    /// Errors, among others: `ENOENT`, `ENOTDIR`; `EOPNOTSUPP` (on overlayfs
-    /// [`StateFile::drop_cached`] would not reach the pages that are written). C: `filp_open()`.
+    /// Opens the directory at `path`, which is resolved for the calling process. Sleeps. Errors,
+    /// among others: `ENOENT`, `ENOTDIR`; `EOPNOTSUPP` (on overlayfs [`StateFile::drop_cached`]
+    /// would not reach the pages that are written). C: `filp_open()`.
     pub fn open(path: &CStr) -> Result<Self> {
         let flags = (FLAGS | bindings::O_RDONLY | bindings::O_DIRECTORY) as c_int;
         // SAFETY: The path is terminated.
@@ -88,9 +88,9 @@ impl StateDirectory {
 }
 
 impl StateFile {
-    /// Has what is read after this come from the medium. A page whose write-back has failed is in
-    /// the page cache as if it were durable. Sleeps. Fails with `EBUSY` if the page cache cannot do
-    /// without a page. C: `invalidate_inode_pages2()`.
+    /// Makes later reads come from the medium. A page whose write-back has failed is in the page
+    /// cache as if it were durable. Sleeps. Fails with `EBUSY` if a page cannot be dropped from the
+    /// page cache. C: `invalidate_inode_pages2()`.
     pub fn drop_cached(&self) -> Result {
         // SAFETY: By the type invariant the file is open, and so its mapping there.
         unsafe {
@@ -99,7 +99,7 @@ impl StateFile {
                 return Ok(());
             }
             let mapping = (*self.0.as_ptr()).f_mapping;
-            // What cannot be written is not dropped, which tells as much as an error of this.
+            // Pages that cannot be written are not dropped, which shows the same as an error here.
             let _ = bindings::filemap_write_and_wait_range(mapping, 0, i64::MAX);
             to_result(bindings::invalidate_inode_pages2(mapping))
         }

@@ -18,7 +18,7 @@ pub enum Status {
     Timeout,
     /// No space (`ENOSPC`).
     NoSpace,
-    /// The way to the device failed (`ENOLINK`); another way may work.
+    /// The path to the device failed (`ENOLINK`); another path may work.
     Transport,
     /// The device refused (`EREMOTEIO`).
     Target,
@@ -26,14 +26,13 @@ pub enum Status {
     Medium,
     /// Protection error (`EILSEQ`).
     Protection,
-    /// From `queue_rq` only: no memory or the like; the block layer runs the
-    /// queue again after a short while.
+    /// From `queue_rq` only: short of memory or another resource; the block layer runs the queue
+    /// again after a short while.
     Resource,
     /// Anything else (`EIO`).
     IoErr,
-    /// From `queue_rq` only: something is missing that a request in flight
-    /// will give back; the block layer runs the queue again when a request of
-    /// this hardware queue ends, or the driver does
+    /// From `queue_rq` only: a resource is missing that a request in flight will free; the block
+    /// layer runs the queue again when a request of this hardware queue ends, or the driver does
     /// ([`Requests::run_hw_queue`](super::Requests::run_hw_queue)).
     DevResource,
     /// The device is gone (`ENODEV`).

@@ -18,8 +18,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// How a tag set is made. Hardware queues and depth are those of its
-/// [`Requests`].
+/// The parameters of a tag set. Hardware queues and depth are those of its [`Requests`].
 pub struct TagSetConfig {
     /// When a started request times out, in milliseconds; 0 means 30 seconds.
     pub timeout_ms: u32,
@@ -32,7 +31,7 @@ pub struct TagSetConfig {
     pub poll_queues: u32,
 }
 
-/// What the C functions reach through the tag set's `driver_data`.
+/// The target of the tag set's `driver_data`, for the C functions.
 pub(super) struct TagSetContext<T: Operations> {
     pub(super) data: Arc<T::Data>,
     pub(super) requests: Arc<Requests<T>>,

@@ -163,8 +163,8 @@ struct Callbacks<T: Node>(PhantomData<T>);
 type ShowFn = unsafe extern "C" fn(*mut bindings::config_item, *mut c_char) -> isize;
 type StoreFn = unsafe extern "C" fn(*mut bindings::config_item, *const c_char, usize) -> isize;
 
-/// configfs does not tell a function which attribute it is called for: one
-/// function for each place.
+/// configfs does not pass the attribute to the functions that it calls: so there is one function
+/// for each place.
 macro_rules! for_each_place {
     ($function:ident) => {
         for_each_place!(
@@ -230,15 +230,15 @@ impl<T: Node> Callbacks<T> {
         // SAFETY: By the safety requirement.
         let written = unsafe { Self::take(item, page, count, store) };
         if is_secret {
-            // SAFETY: The page is configfs's copy of what was written, which it passes to this
-            // function alone, under the mutex of the open file; it is as constant as the type says
-            // only because nobody needed more.
+            // SAFETY: The page is configfs's copy of the written text, which it passes to this
+            // function alone, under the mutex of the open file; it is `const` only because no other
+            // driver needed more.
             wipe(unsafe { core::slice::from_raw_parts_mut(page.cast_mut().cast::<u8>(), count) });
         }
         written
     }
 
-    /// Has `store` take what was written.
+    /// Passes the written text to `store`.
     ///
     /// # Safety
     ///
@@ -280,7 +280,7 @@ impl<T: Node> Callbacks<T> {
         let make = || {
             let text = name.to_str().map_err(|_| EINVAL)?;
             let child = T::make_child(&entry.data, text)?;
-            // What making the child has changed is undone if there is no directory to remove.
+            // If the directory cannot be made, `removed` undoes the changes of `make_child`.
             Entry::make(name, child.clone(), true, entry.module).inspect_err(|_| child.removed())
         };
         match without_io(make) {

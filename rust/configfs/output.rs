@@ -5,7 +5,7 @@
 use core::fmt;
 use kernel::prelude::*;
 
-/// What configfs reads at most from an attribute (`SIMPLE_ATTR_SIZE`).
+/// The most bytes that configfs reads from an attribute (`SIMPLE_ATTR_SIZE`).
 pub(super) const ATTRIBUTE_SIZE: usize = 4096;
 
 /// Where an attribute's value is written, with `write!`.
@@ -24,12 +24,12 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes formatted text, for `write!`. What does not fit is cut off.
+    /// Writes formatted text, for `write!`. Cuts off the excess.
     pub fn write_fmt(&mut self, args: fmt::Arguments<'_>) -> Result {
         fmt::Write::write_fmt(self, args).map_err(|_| EINVAL)
     }
 
-    /// Writes bytes. What does not fit is cut off.
+    /// Writes bytes. Cuts off the excess.
     pub fn write_bytes(&mut self, bytes: &[u8]) {
         let Some(room) = self.page.get_mut(self.used..) else {
             return;

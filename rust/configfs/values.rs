@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the text of an attribute says.
+//! Parses the text of attributes.
 
 use kernel::prelude::*;
 

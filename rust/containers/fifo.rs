@@ -4,7 +4,7 @@
 
 use kernel::prelude::*;
 
-/// First in, first out; room for as many as it was made for.
+/// A first-in, first-out queue of fixed capacity.
 pub struct Fifo<T> {
     places: KVec<Option<T>>,
     head: usize,

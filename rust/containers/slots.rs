@@ -23,7 +23,7 @@ pub struct SlotTable<T> {
 
 // SAFETY: The table owns its objects.
 unsafe impl<T: Send> Send for SlotTable<T> {}
-// SAFETY: An object goes to whoever takes it, one at a time.
+// SAFETY: One taker at a time gets an object.
 unsafe impl<T: Send> Sync for SlotTable<T> {}
 
 impl<T> SlotTable<T> {

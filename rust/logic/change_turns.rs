@@ -3,10 +3,10 @@
 //! Whose change of a drive's reservations is made, whose is next, and which are made no more. Uses
 //! nothing but `core`: its tests run on the host.
 //!
-//! One change is made at a time, and nobody waits in a thread for it: who comes meanwhile is told
-//! to ask again, and has its turn after those that were told so before it. So a host that asks
-//! without a pause cannot keep another one, which wants to preempt it, from its turn. Who does not
-//! ask again within [`TURN_MS`] loses the turn.
+//! One change is made at a time, and no thread waits for it: a host that asks during a change is
+//! asked to retry, and has its turn after the hosts that were asked before. So a host that asks
+//! without a pause cannot keep another, which wants to preempt it, from its turn. A host that does
+//! not retry within [`TURN_MS`] loses the turn.
 //!
 //! ```text
 //!             begin(): nobody is before it              end()
@@ -15,20 +15,21 @@
 //!    └── give_up() meanwhile, and begin() ──► not made; asked again, if there is still somebody to ask
 //! ```
 //!
-//! A change can be asked for by who is shut out a moment later. It must not be made after that was
-//! acknowledged: [`ChangeTurns::give_up`] has all that were asked for until then asked for again,
-//! and [`ChangeTurns::is_making`] tells whether one of a host had begun before.
+//! The host that requested a change may be evicted before its turn. Once the eviction is
+//! acknowledged the change must not be made: [`ChangeTurns::give_up`] voids all requests until
+//! then, so that they must be repeated, and [`ChangeTurns::is_making`] returns whether a change of
+//! a host had begun before.
 
 use crate::proto::name::HostId;
 
 /// Hosts that may wait for their turns; more ask again without one.
 pub const WAITING_MAX: usize = 32;
 
-/// How long a host's turn is kept after it has asked, in milliseconds: far longer than initiators
+/// How long a host keeps its turn after it has asked, in milliseconds: far longer than initiators
 /// pause.
 pub const TURN_MS: u64 = 1_000;
 
-/// When a change was asked for, in the order of what is given up.
+/// The time of a request for a change, relative to [`ChangeTurns::give_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -46,8 +47,7 @@ struct Waiting {
 #[derive(Debug)]
 pub struct ChangeTurns {
     making: Option<HostId>,
-    /// Those that were told to ask again, in the order of their turns; the free places are at the
-    /// end.
+    /// The hosts that must retry, in the order of their turns; the free places are at the end.
     waiting: [Option<Waiting>; WAITING_MAX],
     /// How often what was asked for was given up.
     given_up: u64,
@@ -60,7 +60,7 @@ impl Default for ChangeTurns {
 }
 
 impl ChangeTurns {
-    /// Returns those of a drive that nobody has asked for a change of.
+    /// Creates the turns of a drive whose reservations no host wants to change.
     pub const fn new() -> Self {
         Self {
             making: None,
@@ -69,7 +69,7 @@ impl ChangeTurns {
         }
     }
 
-    /// Returns what a change that is asked for now is begun by.
+    /// Returns a ticket for a change that is requested now.
     pub fn ticket(&self) -> Ticket {
         Ticket(self.given_up)
     }
@@ -84,8 +84,8 @@ impl ChangeTurns {
         self.making == Some(host)
     }
 
-    /// Begins to make the change that `host` asked for by `ticket`, until [`Self::end`]. Fails if
-    /// it is not its turn, or was given up.
+    /// Starts the change that `host` requested with `ticket`, until [`Self::end`]. Fails if it is
+    /// not the host's turn, or the change was given up.
     pub fn begin(&mut self, host: HostId, ticket: Ticket, now_ms: u64) -> Result<(), AskAgain> {
         if ticket != self.ticket() {
             return Err(AskAgain);
@@ -106,7 +106,7 @@ impl ChangeTurns {
         self.making = None;
     }
 
-    /// Keeps the turns of those for which `which` holds.
+    /// Keeps the turns for which `which` returns `true`.
     fn keep(&mut self, which: impl Fn(&Waiting) -> bool) {
         let mut kept = [None; WAITING_MAX];
         let those = self.waiting.iter().flatten().filter(|one| which(one));
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(ask(&mut turns, 1, 0), Ok(()));
         assert_eq!(ask(&mut turns, 2, 10), Err(AskAgain));
         turns.end();
-        // It has others that ask, too; two hosts that help each other gain nothing.
+        // Others ask with the host; two hosts that help each other gain nothing.
         for now in 11..60 {
             assert_eq!(ask(&mut turns, 1, now), Err(AskAgain));
             assert_eq!(ask(&mut turns, 3, now), Err(AskAgain));
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(turns.begin(host(1), before, 0), Err(AskAgain));
         // It has no turn by that, either.
         assert_eq!(ask(&mut turns, 2, 0), Ok(()));
-        // What has begun goes on.
+        // A change that has begun continues.
         turns.give_up();
         assert!(turns.is_making(host(2)));
     }

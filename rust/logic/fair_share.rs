@@ -3,11 +3,10 @@
 //! Decides who may borrow how many shared buffers of which size class. Uses nothing
 //! but `core`: its tests run on the host.
 //!
-//! A *size class* has the buffers of one length. *Borrowers* (one for each queue pair) of
-//! *clients* (one for each session) borrow them. The buffers that a queue pair keeps for itself
-//! are its reservation, which is not in this account, and is enough for any request that it
-//! may get. So nobody depends on a shared buffer to make progress, and the account only has
-//! to be fair and exact.
+//! A *size class* has the buffers of one length. *Borrowers* (one for each queue pair) of *clients*
+//! (one for each session) borrow them. The buffers that a queue pair keeps for itself are its
+//! reservation, which is not in this account, and suffices for any of its requests. So no request
+//! depends on a shared buffer to make progress, and the account only has to be fair and exact.
 //!
 //! ```text
 //!              wait()         next_to_wake()     borrow(), cancel_wait() or too late
@@ -18,28 +17,28 @@
 //!
 //! A borrower that was woken answers: it borrows, waits again, or cancels its wait. A thread that
 //! sleeps elsewhere, on a drive for example, cannot. A borrower that has not answered
-//! [`ANSWER_TIMEOUT_MS`] after it was woken waits no longer, so that it delays nobody. Its queue
+//! [`ANSWER_TIMEOUT_MS`] after it was woken waits no longer, so that it delays no other. Its queue
 //! still knows that it was woken: it asks again when it can, and waits again if it must. No timer
-//! runs for that: [`FairShare::next_to_wake`] checks it, and is called whenever a borrower that
-//! waits tries again. A borrower does so each time one of its requests ends; and one that has no
-//! request under way has its whole reservation, and does not wait.
+//! is needed for that: [`FairShare::next_to_wake`] checks it, and is called whenever a waiting
+//! borrower tries again. A borrower tries again each time one of its requests ends; a borrower
+//! without requests has its whole reservation, and does not wait.
 //!
 //! # The rule
 //!
-//! As long as nobody waits, whoever asks gets what is free, up to the limit of its
-//! client. A borrower that waits is *before* another one that wants something of the
-//! same class if its client has less; or, for borrowers of one client and clients that have the
-//! same, if the borrower itself has less. Nobody gets anything of a class while somebody waits
-//! there who is before them. So what is given back goes to who has least, and under overload all
-//! clients come to have the same, whatever they ask for and by how many queue pairs (max-min
-//! fairness): who has more than that gives back, by requests that end, and gets nothing new.
+//! While no borrower waits, each gets the free buffers that it asks for, up to the limit of its
+//! client. A waiting borrower is *before* another that wants buffers of the same class if its
+//! client has less; or, for borrowers of one client and clients that have the same, if the borrower
+//! itself has less. A borrower gets nothing of a class while another that waits there is before it.
+//! So returned buffers go to the borrower with the least, and under overload all clients converge
+//! to the same share, regardless of their demands and their number of queue pairs (max-min
+//! fairness): a client with more returns buffers as its requests end, and gets no new ones.
 //!
-//! A borrower may wait in several classes at once, for what would do in each. It does not wait for
-//! more than a class has, nor for what its client may not have: such a wait would hold up
-//! others for ever.
+//! A borrower may wait in several classes at once, for the number of buffers that it would need of
+//! each. It does not wait for more than a class has, nor for more than its client may have: such a
+//! wait would hold up others for ever.
 //!
-//! A class that has more buffers than it shall have (its memory is needed for something
-//! else) gives out nothing until it has not.
+//! A class that is larger than it should be (its memory is needed elsewhere) hands out nothing
+//! until it has shrunk.
 
 use core::ops::DerefMut;
 
@@ -58,7 +57,7 @@ struct SizeClass {
     target: u32,
     /// Buffers that there are.
     total: u32,
-    /// Of these, free ones.
+    /// The free ones among these.
     free: u32,
 }
 
@@ -67,7 +66,7 @@ struct SizeClass {
 pub struct Holds {
     /// Buffers.
     pub total: u32,
-    /// Of these, borrowed ones.
+    /// The borrowed ones among these.
     pub borrowed: u32,
     /// Buffers that there shall be.
     pub target: u32,
@@ -189,7 +188,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         Some(borrower)
     }
 
-    /// Removes a borrower, which has given everything back, and its client with the last one.
+    /// Removes a borrower, which has returned all its buffers, and its client with the last
+    /// borrower.
     pub fn remove_borrower(&mut self, borrower: usize) {
         self.cancel_wait(borrower);
         let Some(place) = self.borrowers.get_mut(borrower) else {
@@ -211,7 +211,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         Some((self.client_of(borrower)?.borrowed, borrower.borrowed))
     }
 
-    /// Returns whether the class has so many buffers, and the client may have them.
+    /// Returns whether `count` buffers of the class are free, and the client may have them.
     fn may_have(&self, borrower: &Borrower, class: usize, count: u32) -> bool {
         let (Some(client), Some(class)) = (self.client_of(borrower), self.classes.get(class))
         else {
@@ -222,7 +222,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
             && client.borrowed.saturating_add(pages) <= client.limit
     }
 
-    /// Returns the lowest rank of those who wait, without `but`, for each class.
+    /// Returns the lowest rank of the waiting borrowers, except `but`, for each class.
     fn first(&self, but: Option<usize>) -> [Option<(u32, u32)>; SIZE_CLASSES] {
         let mut first = [None; SIZE_CLASSES];
         for (index, borrower) in self.borrowers.iter().enumerate() {
@@ -243,7 +243,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         first
     }
 
-    /// Returns whether `count` buffers of `class` are there for `borrower`, if nobody is before it.
+    /// Returns whether `count` buffers of `class` are available to `borrower`: no other is before
+    /// it.
     fn are_there(&self, borrower: &Borrower, class: usize, count: u32) -> bool {
         self.classes.get(class).is_some_and(|of| {
             of.total <= of.target && count <= of.free && self.may_have(borrower, class, count)
@@ -263,7 +264,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         let first = self.first(Some(borrower));
         match (first.get(class), self.rank(me)) {
             (Some(Some(first)), Some(mine)) if me.waits() => mine <= *first,
-            // Of equals who waits is before who has just come.
+            // Between equals, a waiting borrower is before a new one.
             (Some(Some(first)), Some(mine)) => mine < *first,
             (Some(None), Some(_)) => true,
             _ => false,
@@ -293,8 +294,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         true
     }
 
-    /// Lets `borrower` wait for so many buffers of one class or another, 0: not of that one.
-    /// Returns `false` if no class will ever have so many for it.
+    /// Lets `borrower` wait for the given number of buffers of one class or another; 0: not of that
+    /// class. Returns `false` if no class will ever have enough for it.
     pub fn wait(&mut self, borrower: usize, mut wants: [u32; SIZE_CLASSES]) -> bool {
         let Some(place) = self.borrowers.get(borrower) else {
             return false;
@@ -334,7 +335,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         }
     }
 
-    /// Takes back `count` buffers of `class` that `borrower` has borrowed.
+    /// Returns `count` buffers of `class` that `borrower` has borrowed to the account.
     pub fn give_back(&mut self, borrower: usize, class: usize, count: u32) {
         let (Some(place), Some(of)) = (
             self.borrowers.get_mut(borrower),
@@ -364,10 +365,10 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         }
     }
 
-    /// Returns a borrower that waits, would get what it wants at `now` (milliseconds), and was not
-    /// woken yet; it counts as woken from now on. The caller repeats this until it returns `None`,
-    /// after anything was given back, after anybody has begun to wait, and after anybody has
-    /// cancelled a wait or got what they waited for: then somebody else may be the first.
+    /// Returns a waiting borrower that would get its buffers at `now` (milliseconds), and was not
+    /// woken yet; marks it as woken. The caller repeats this until it returns `None`, after each
+    /// return of a buffer, each start of a wait, and each end of a wait: then another borrower may
+    /// be the first.
     pub fn next_to_wake(&mut self, now: u64) -> Option<usize> {
         if self.waiting == 0 {
             return None;
@@ -379,7 +380,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
                 matches!((first.get(class), self.rank(borrower)),
                     (Some(Some(first)), Some(rank)) if rank <= *first)
             };
-            // It is woken, too, for what it cannot get any more: it must not wait for that.
+            // A borrower is woken, too, if it cannot get its buffers any more: it must not wait for
+            // them.
             let now = |(class, count)| {
                 !self.may_have(borrower, class, count)
                     || self.are_there(borrower, class, count) && is_first(class)
@@ -390,8 +392,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         Some(borrower)
     }
 
-    /// Returns whether queues shall give back what they do not use: somebody waits, or a class
-    /// is too large.
+    /// Returns whether queues must return unused buffers: a borrower waits, or a class is too
+    /// large.
     pub fn is_pressed(&self) -> bool {
         self.waiting != 0 || self.classes.iter().any(|class| class.total > class.target)
     }

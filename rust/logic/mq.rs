@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The Multi-Queue replacement algorithm: which lines a second-level cache
-//! keeps. Uses nothing but `core`: its tests run on the host, and so does the
-//! simulator `hcablk-cachesim`, which is this very code.
+//! keeps. Uses nothing but `core`: its tests run on the host, and the
+//! simulator `hcablk-cachesim` runs this very code.
 //!
-//! What comes to a target are the misses of its initiators' own caches. Blocks
-//! used a moment ago are in those; what is worth keeping here is what is used
-//! often, over a long time (Zhou, Philbin and Li, *The Multi-Queue Replacement
-//! Algorithm for Second Level Buffer Caches*, USENIX 2001).
+//! A target sees the misses of its initiators' own caches. These have the blocks used a moment ago;
+//! this cache must keep blocks that are used often, over a long time (Zhou, Philbin and Li, *The
+//! Multi-Queue Replacement Algorithm for Second Level Buffer Caches*, USENIX 2001).
 //!
 //! ```text
 //!             used again: to the queue of its uses, at the end
@@ -20,17 +19,15 @@
 //! ```
 //!
 //! - Time is the number of accesses.
-//! - A line that comes back while the history knows it goes on counting where it
-//!   was.
-//! - The lifetime follows what is observed: the most frequent distance between
-//!   two uses of the same line, by powers of two.
+//! - A line that returns while the history knows it continues its count.
+//! - The lifetime follows the observed accesses: the most frequent distance between two uses of the
+//!   same line, by powers of two.
 //!
 //! # Memory
 //!
-//! Everything is in three arrays of a fixed size: 40 bytes for each line and
-//! for each of the [`HISTORY`] times as many lines in the history, and an index
-//! of 4 bytes for at least every second one of them. An access looks at a few
-//! entries, whatever the size.
+//! Everything is in three arrays of a fixed size: 40 bytes for each line and for each of the
+//! [`HISTORY`] times as many lines in the history, and an index of 4 bytes for at least every
+//! second one of them. An access looks at a few entries, independent of the size.
 //!
 //! # Invariants
 //!
@@ -73,7 +70,7 @@ const DISTANCES: usize = 40;
 /// The fewest distances from which a lifetime is concluded.
 const SAMPLES: u64 = 64;
 
-/// What is known of a line.
+/// The state of a line.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     key: u64,
@@ -225,7 +222,7 @@ impl<M: Memory> Mq<M> {
             self.age();
             return None;
         };
-        // What made room may have pushed it out of the history.
+        // Making room may have pushed the line out of the history.
         if let Some(at) = self.look_up(key) {
             self.forget(at, SPARE);
         }
@@ -333,7 +330,7 @@ impl<M: Memory> Mq<M> {
         self.samples = 0;
         let peak = self.distances.iter().enumerate().max_by_key(|(_, n)| **n);
         self.lifetime = peak.map_or(self.lifetime, |(power, _)| 2 << power);
-        // What was long ago counts less.
+        // Old distances count less.
         for count in &mut self.distances {
             *count /= 2;
         }

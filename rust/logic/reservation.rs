@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The persistent reservations of one drive: which hosts are registered, by which keys, and who
-//! holds it how. A pure state machine; SPC-4 5.13 and NVMe's reservations are the source. Its tests
-//! run on the host.
+//! The persistent reservations of one drive: the registered hosts with their keys, and the holder
+//! with its type. A pure state machine; SPC-4 5.13 and NVMe's reservations are the source. Its
+//! tests run on the host.
 //!
 //! ```text
 //!                    reserve                     release, clear, the holder's registration ends
@@ -10,15 +10,14 @@
 //!                                 └── preempt of the holder: held(its type, who preempts)
 //! ```
 //!
-//! Registered is a host, whatever its paths, connections and disks. Of the last change that each
-//! disk asked for the sequence number and the outcome are kept, so that one that is asked for
-//! again, because its answer was lost, is not made twice. Who is not registered and changes nothing
-//! is not remembered, and a host that asks by many disks has its own changes forgotten before those
-//! of others: no host can have another one's preemption forgotten, which may be asked for as long
-//! as the drive hangs.
+//! A host is registered as a whole: across its paths, connections and disks. For the last change of
+//! each disk, its sequence number and outcome are kept, so that a change that is repeated, because
+//! its response was lost, is not made twice. A host that is not registered and changes nothing is
+//! not remembered, and a host that uses many disks loses its own changes before those of others: no
+//! host can displace the preemption of another, which may be repeated while the drive hangs.
 //!
-//! Where SPC-4 has a unit attention for the hosts whose registrations end there is nothing: a host
-//! learns of it by the conflict that its next request or change ends in.
+//! There is no equivalent of SPC-4's unit attention for hosts whose registrations end: a host
+//! learns of it when its next request or change ends with a conflict.
 
 use crate::proto::{
     connect::SessionId,
@@ -33,8 +32,8 @@ pub use self::image::{BadImage, IMAGE_LEN};
 /// Hosts that may be registered for a drive.
 pub const REGISTRANTS_MAX: usize = 32;
 
-/// Disks whose last change is remembered. When there are more, one of the host that has the most is
-/// forgotten: that which asked longest ago.
+/// Disks whose last change is remembered. When there are more, the host with the most loses one:
+/// the one that asked longest ago.
 pub const CHANGES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,22 +63,22 @@ struct Change {
     asked: u64,
 }
 
-/// What became of a change that was asked for.
+/// The outcome of a requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// How it ended.
     pub status: Status,
-    /// It was made before, and is asked for once more.
+    /// The change was made before, and is requested once more.
     pub repeated: bool,
-    /// Something is not as it was, beside what is remembered.
+    /// The state has changed, apart from the remembered changes.
     pub changed: bool,
-    /// Later changes of the drive have greater ones; a repetition has that of what it repeats. 0:
-    /// it is not remembered.
+    /// Later changes of the drive have greater numbers; a repetition has the number of the
+    /// original. 0: the change is not remembered.
     pub number: u64,
 }
 
 impl Outcome {
-    /// Returns that of a change that was not made, and is not remembered.
+    /// Returns the outcome of a change that was not made, and is not remembered.
     pub const fn failed(status: Status) -> Self {
         Self {
             status,
@@ -108,7 +107,7 @@ impl Default for Reservations {
 }
 
 impl Reservations {
-    /// Returns those of a drive that nobody has ever registered for.
+    /// Creates the reservations of a drive without registrants.
     pub const fn new() -> Self {
         Self {
             generation: 0,
@@ -133,7 +132,7 @@ impl Reservations {
         self.registrants.iter().flatten().count()
     }
 
-    /// Returns whether nobody is registered; then nobody holds anything.
+    /// Returns whether no host is registered; then there is no holder either.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
@@ -161,7 +160,7 @@ impl Reservations {
         holder == Some(host) || (how.admits_registrants() && self.is_registered(host))
     }
 
-    /// Returns the key of registrant `index`, 0 if there are not so many, and how many there are.
+    /// Returns the key of registrant `index` (0 if there is none), and the number of registrants.
     pub fn read_key(&self, index: u32) -> ReservationInfo {
         let mut all = self.registrants.iter().flatten();
         let key = all.nth(usize::try_from(index).unwrap_or(usize::MAX));
@@ -209,7 +208,7 @@ impl Reservations {
                 };
             }
             if newer < 0 {
-                // It was given up by who asked: another one has followed.
+                // The host has given the change up: a later one has followed.
                 return Outcome::failed(Status::Invalid);
             }
         }
@@ -236,8 +235,8 @@ impl Reservations {
         }
     }
 
-    /// Has a change in the place of the last one of its disk, a free one, or of one that is
-    /// forgotten.
+    /// Stores a change in the place of the last one of its disk, in a free one, or in place of a
+    /// forgotten one.
     fn remember(&mut self, change: Change) {
         let of_host = |host| {
             let others = self.changes.iter().flatten();
@@ -290,7 +289,7 @@ impl Reservations {
                         }
                         self.held = None;
                     }
-                    // Who holds nothing has nothing to give back.
+                    // A host without the reservation has nothing to release.
                     _ => {}
                 }
                 Ok(())
@@ -322,7 +321,7 @@ impl Reservations {
         });
     }
 
-    /// Registers a host by `new`. Its key until now must be `key`, 0 if it has none, unless that is
+    /// Registers a host with `new`. Its present key must be `key`, 0 if it has none, unless that is
     /// `None`.
     fn register(&mut self, host: HostId, key: Option<u64>, new: u64) -> Result<(), Status> {
         let now = self.key_of(host);
@@ -385,7 +384,7 @@ impl Reservations {
         how: ReservationType,
         removed: &mut dyn FnMut(HostId),
     ) -> Result<(), Status> {
-        // Who preempts itself has no request that is to be given up.
+        // A host that preempts itself has no request to give up.
         let removed: &mut dyn FnMut(HostId) = &mut |gone| {
             if gone != host {
                 removed(gone);
@@ -400,7 +399,7 @@ impl Reservations {
             None => false,
         };
         if takes {
-            // The caller's registration stays, also if its key is this one.
+            // The caller's registration stays, even if its key is this one.
             self.remove(
                 |r| r.host != host && (victim == 0 || r.key == victim),
                 removed,

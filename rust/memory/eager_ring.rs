@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The eager ring: memory to which a peer may write as long as its queue pair lives, and into
+//! The eager ring: memory to which a peer may write during the life of its queue pair, and into
 //! which an initiator puts the data of eager writes. The account of its slots is
 //! [`proto::grant`](crate::proto::eager_ring).
 //!
@@ -64,8 +64,7 @@ impl EagerRing {
         if count == 0 || bytes % PIECE != 0 || bytes > BYTES_MAX as usize {
             return Err(EINVAL);
         }
-        // In place of what tells requests' regions apart: the upper half of addresses. Who was not
-        // told it is to guess.
+        // The upper half of addresses is random, so that a peer without the grant must guess it.
         let base = system::random_u64() as u32;
         let pieces = ExposedBuffers::new(pd, count, ORDER, base)?;
         Ok(Self {

@@ -119,13 +119,13 @@ impl<'a> PageRange<'a> {
         }
     }
 
-    /// Copies as much as both have room for. What a device or another processor
-    /// writes meanwhile may be copied in part. Any context.
+    /// Copies as much as both have room for. Concurrent writes of a device or another processor may
+    /// be copied in part. Any context.
     #[inline]
     pub fn copy_to(self, to: PageRange<'_>) {
-        // SAFETY: Both pieces are within allocations that are in the direct mapping and
-        // live at least as long as the pieces; nobody has references into them.
-        // They may be pieces of the same one.
+        // SAFETY: Both pieces are within allocations that are in the direct mapping and live at
+        // least as long as the pieces; there are no references into them. They may be pieces of the
+        // same one.
         unsafe {
             core::ptr::copy(
                 self.as_ptr().cast_const(),
@@ -138,8 +138,8 @@ impl<'a> PageRange<'a> {
     /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: The page is valid and in the direct mapping, and so is what
-        // follows it up to the end of the piece.
+        // SAFETY: The page is valid and in the direct mapping, and so is the memory after it up to
+        // the end of the piece.
         unsafe {
             let start: *mut u8 = bindings::hcablk_c_page_address(self.page.as_ptr()).cast();
             start.add(self.offset as usize)
@@ -150,8 +150,7 @@ impl<'a> PageRange<'a> {
     ///
     /// # Safety
     ///
-    /// The memory has so many bytes in the direct mapping, and is there for the
-    /// range's lifetime.
+    /// The memory has `length` bytes in the direct mapping, and exists for the range's lifetime.
     #[inline]
     pub(crate) unsafe fn of(page: NonNull<bindings::page>, length: usize) -> Self {
         Self {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Read bounce slots: memory into which the peer puts the data of small reads, one slot for each
-//! tag, and from which that is copied to the requests. It stays registered as long as the queue
-//! pair lives.
+//! tag, and from which the data is copied to the requests. It stays registered for the life of the
+//! queue pair.
 //!
 //! For a few KiB a copy costs less than registering and invalidating the request's own memory.
 //! The peer can write to all slots at any time, to those of other requests too, but to nothing
@@ -52,7 +52,7 @@ impl ReadBounce {
     /// Allocates `slots` slots for data of up to `limit` bytes. May sleep. Fails with `ENOMEM`, or
     /// as the device does.
     pub fn new(pd: &Arc<ProtectionDomain>, slots: u16, limit: u32) -> Result<Self> {
-        // In place of what tells requests' regions apart. Who was not told it is to guess.
+        // Addresses are random, so that a peer without a request must guess them.
         let base = system::random_u64() as u32;
         let slots = ExposedBuffers::new(pd, slots.into(), Self::order(limit), base)?;
         Ok(Self { slots, limit })

@@ -8,15 +8,14 @@
 //!  Leased ─────────────────────────► Recalled ────────────────► Returned ──────────────► Freed
 //! ```
 //!
-//! While it is leased, a user takes a reference for each use ([`PeerLease::memory`]), and
-//! drops it in whatever context; once it was recalled there are no new ones. Who
-//! recalls it waits until those that there are have been dropped, and then frees the
-//! memory ([`LeaseState::end`]): in process context, which the last user need not be in.
-//! Unbinding waits for that, because the pages go with the driver.
+//! While the memory is leased, a user takes a reference for each use ([`PeerLease::memory`]), and
+//! drops it in any context; after the recall there are no new ones. The recall waits until the
+//! existing references have been dropped, and then frees the memory ([`LeaseState::end`]): in
+//! process context, in which the last user need not be. Unbinding waits for that, because the pages
+//! disappear with the driver.
 //!
-//! Memory that several HCAs use is leased once, and seen by a view for each
-//! ([`PeerLease::view`]), which is a lease as well and a user of that memory: its memory is
-//! freed before.
+//! Memory that several HCAs use is leased once, with a view for each ([`PeerLease::view`]), which
+//! is a lease as well and a user of that memory: a view is freed before its memory.
 //!
 //! # Locks
 //!
@@ -56,7 +55,7 @@ use kernel::{
     types::Opaque,
 };
 
-/// What a lease refers to, and who waits for its users.
+/// The memory of a lease, and the event for its users.
 #[pin_data]
 struct LeaseState {
     provider: Arc<Provider>,
@@ -88,14 +87,13 @@ global_lock! {
     unsafe(uninit) static LEASES: Mutex<KVec<Arc<LeaseState>>> = KVec::new();
 }
 
-/// The right to use peer memory until the provider's driver is unbound. Dropping it
-/// waits for the users of the memory, so whoever drops it has no reference of his own.
-/// Process context.
+/// The right to use peer memory until the provider's driver is unbound. Dropping it waits for the
+/// users of the memory, so the caller must not hold a reference of its own. Process context.
 pub struct PeerLease(Arc<LeaseState>);
 
 impl PeerLease {
-    /// Takes up to `count` pieces of `piece_bytes` bytes, fewer when there are
-    /// not so many, mapped for the HCA of `pd` if there is one. Sleeps.
+    /// Takes up to `count` pieces of `piece_bytes` bytes, fewer when fewer are free, mapped for the
+    /// HCA of `pd` if there is one. Sleeps.
     ///
     /// Errors: `ENOMEM` (none is left, or the device lends none), `EIO` (the
     /// HCA cannot reach it).
@@ -186,12 +184,12 @@ fn recall(device: *const bindings::device) {
         let device_of = unsafe { &raw const (*state.provider.as_raw()).dev };
         core::ptr::eq(device_of, device)
     };
-    // All at first, so that those who use several let go of them soon.
+    // Recall all first, so that users of several leases release them soon.
     let mut some = false;
     for state in LEASES.lock().iter().filter(theirs) {
         if !some {
             pr_warn!(
-                "{}: goes away; who used its memory goes on without\n",
+                "{}: removed; the users of its memory fall back to RAM\n",
                 *state.provider
             );
             some = true;
@@ -252,7 +250,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Nobody is left who could have a lease; statics are never dropped.
+        // No lease can exist any more; statics are never dropped.
         drop(core::mem::take(&mut *LEASES.lock()));
         // SAFETY: Registered by `start`.
         unsafe {

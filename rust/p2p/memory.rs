@@ -2,11 +2,10 @@
 
 //! Memory of a PCI device, in pieces of one size.
 //!
-//! A drive's DMA goes to a piece through [`PeerMemory::range`]. An HCA that does
-//! DMA among PCI devices is given [`PeerMemory::sge`]; for one that does not
-//! (soft-RoCE and siw have no DMA of their own) a processor copies to and from
-//! RAM, by the accessors for I/O memory: though there is a kernel address, plain
-//! loads and stores are not for memory behind a bus.
+//! A drive's DMA goes to a piece through [`PeerMemory::range`]. An HCA that does DMA among PCI
+//! devices gets [`PeerMemory::sge`]; for one that does not (soft-RoCE and siw have no DMA of their
+//! own) a processor copies to and from RAM, with the accessors for I/O memory: though there is a
+//! kernel address, plain loads and stores are not for memory behind a bus.
 
 use super::Provider;
 use crate::{
@@ -82,12 +81,12 @@ impl Drop for Mapping {
 
 /// See the module.
 ///
-/// | what | by whom | context |
+/// | object | dropped by | context |
 /// |---|---|---|
-/// | a [`PeerMemory`], the reference of those who use it | whoever is the last of them | any, also with interrupts off |
+/// | a [`PeerMemory`], the reference of users | its last user | any, also with interrupts off |
 /// | this: mappings, pieces, tables | [`PeerLease`](super::PeerLease)'s drop, or the unbinding of the provider's driver, whichever is first, when the last user has gone | process, with the mutex `Lent::core` held |
 ///
-/// So dropping it takes as long as it takes, and sleeps.
+/// So dropping it may be slow, and sleeps.
 ///
 /// # Invariants
 ///
@@ -109,8 +108,8 @@ pub(super) struct Returned {
     pub(super) event: Event,
 }
 
-/// The reference to [`Memory`] of those who use it. It may be dropped in any
-/// context: that frees nothing of the memory, but sets the event for the lender.
+/// The users' reference to [`Memory`]. It may be dropped in any context: that frees no memory, but
+/// sets the event for the lender.
 ///
 /// # Invariants
 ///
@@ -181,7 +180,7 @@ impl Memory {
             let Some(start) = NonNull::new(start) else {
                 break;
             };
-            // SAFETY: What was given has pages in the kernel's direct mapping.
+            // SAFETY: The given memory has pages in the kernel's direct mapping.
             let page = unsafe { bindings::hcablk_c_virt_to_page(start.as_ptr()) };
             let piece = Piece {
                 start,
@@ -280,8 +279,8 @@ impl Memory {
         self.mapping.is_some()
     }
 
-    /// Returns whether it is of the same device as `other`: a drive takes both in one
-    /// request then.
+    /// Returns whether the memory is on the same device as `other`: a drive then accepts both in
+    /// one request.
     #[inline]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.provider.as_raw() == other.provider.as_raw()
@@ -300,7 +299,7 @@ impl Memory {
         length: usize,
     ) -> Option<PageRange<'_>> {
         let found = self.piece(piece)?;
-        // SAFETY: The pages are the piece's by its invariant, and as long as `self`.
+        // SAFETY: The pages are the piece's by its invariant, and live as long as `self`.
         let whole = unsafe { PageRange::of(found.page, self.piece_bytes) };
         Some(whole.part(offset, length))
     }
@@ -334,29 +333,29 @@ impl Memory {
         Some((place.cast(), length.min(self.piece_bytes - offset)))
     }
 
-    /// Fills RAM with a piece's data from `offset` on, as far as there is any; how
-    /// many bytes that were. Any context; for as long as the bus takes, since the
-    /// processor waits for each load. C: `memcpy_fromio()`.
+    /// Copies a piece's data from `offset` on into RAM, up to the end of either; returns the number
+    /// of bytes. Any context; slow, since the processor waits for each load on the bus. C:
+    /// `memcpy_fromio()`.
     pub fn load(&self, piece: impl Into<u32>, offset: usize, to: PageRange<'_>) -> usize {
         let Some((start, length)) = self.place(piece, offset, to.length() as usize) else {
             return 0;
         };
-        // SAFETY: Both have so many bytes and are alive.
+        // SAFETY: Both have this many bytes and are alive.
         unsafe { bindings::hcablk_c_memcpy_fromio(to.as_ptr().cast(), start, length) };
         length
     }
 
-    /// Puts RAM into a piece from `offset` on, as far as there is room; how many
-    /// bytes that were. Any context; for as long as the bus takes. C: `memcpy_toio()`.
+    /// Copies RAM into a piece from `offset` on, up to the end of either; returns the number of
+    /// bytes. Any context. C: `memcpy_toio()`.
     ///
-    /// What another device reads there afterwards is what was copied: writes
-    /// may be on their way for a while, but a read does not overtake them.
+    /// A later read by another device returns the copied data: writes may be on their way for a
+    /// while, but a read does not overtake them.
     pub fn store(&self, piece: impl Into<u32>, offset: usize, from: PageRange<'_>) -> usize {
         let Some((start, length)) = self.place(piece, offset, from.length() as usize) else {
             return 0;
         };
         if length != 0 {
-            // SAFETY: Both have so many bytes, at least one, and are alive.
+            // SAFETY: Both have this many bytes, at least one, and are alive.
             unsafe {
                 bindings::hcablk_c_memcpy_toio(start, from.as_ptr().cast(), length);
                 bindings::hcablk_c_readb(start);

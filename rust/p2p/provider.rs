@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A PCI device that lends its memory, and who can reach it.
+//! A PCI device that lends its memory, and the devices that can reach it.
 
 use super::PciAddress;
 use crate::{
@@ -17,7 +17,7 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// Those whose DMA shall reach a provider's memory: a drive, and perhaps an HCA.
+/// The devices whose DMA must reach a provider's memory: a drive, and perhaps an HCA.
 ///
 /// # Invariants
 ///
@@ -107,8 +107,8 @@ impl Provider {
         })
     }
 
-    /// Returns whether all of `clients` can reach its memory; the kernel's log has what
-    /// is in the way if not. Sleeps.
+    /// Returns whether all of `clients` can reach the provider's memory; otherwise the kernel's log
+    /// has the obstacle. Sleeps.
     ///
     /// C: `pci_p2pdma_distance_many()`.
     pub fn is_reached_by(&self, clients: &Clients<'_>) -> bool {

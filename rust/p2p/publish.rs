@@ -13,9 +13,8 @@ use kernel::{
 /// BARs that a device can have.
 const BARS: core::ops::Range<crate::ffi::c_int> = 0..6;
 
-/// Gives the device's largest memory BAR to whoever looks for peer memory, until
-/// its driver is unbound: then the kernel waits until all of it was given back.
-/// Returns the bytes. Sleeps.
+/// Publishes the device's largest memory BAR as peer memory until its driver is unbound: then the
+/// kernel waits until all of it was returned. Returns its size in bytes. Sleeps.
 ///
 /// Errors, among others: `ENODEV` (no memory BAR), `EINVAL` (it is not made of
 /// whole 2 MiB, which pages of device memory come in).

@@ -13,9 +13,8 @@
 //! ```
 //!
 //! All of it is private data of the connection manager's messages: there is no queue pair at the
-//! target before the proof. A target takes what it has of a challenge out of its table when it has
-//! [verified](Challenged::verify) a proof, so that no challenge is used twice, and nobody else can
-//! use it up.
+//! target before the proof. When a target has [verified](Challenged::verify) a proof, it removes
+//! the challenge from its table, so that a challenge is used only once, and only by its owner.
 //!
 //! A [question](super::discovery) is proven in the same way, and answered by a sealed entry, as a
 //! reject.
@@ -26,8 +25,9 @@
 //!   ports and queue pair.
 //! - A [`SessionKey`] seals what comes after that.
 //!
-//! `docs/reference/protocol.md` argues why that is enough, against whom. The functions that hash
-//! come by [`Crypto`]: the kernel's library in the modules, others in tests on the host.
+//! `docs/reference/protocol.md` argues why that is enough, against which attackers. The hash
+//! functions come from [`Crypto`]: the kernel's library in the modules, others in tests on the
+//! host.
 
 mod handshake;
 mod seal;
@@ -61,7 +61,7 @@ pub const CHALLENGES_MAX: u16 = 1 << 14;
 /// used.
 pub const KEYS_MAX: usize = 2;
 
-/// What proofs are made of.
+/// The primitives of proofs.
 pub trait Crypto: Sized {
     /// Returns the HMAC-SHA256 of `message` by `key`.
     fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN];
@@ -72,7 +72,7 @@ pub trait Crypto: Sized {
     /// Returns whether both are the same, in a time that does not depend on where they differ.
     fn is_equal(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool;
 
-    /// Fills `bytes` by what nobody can guess; `false`: it cannot, since a signal came. May sleep.
+    /// Fills `bytes` with unpredictable data; `false`: a signal interrupted it. May sleep.
     fn random(bytes: &mut [u8]) -> bool;
 
     /// Returns the X25519 public key of `private`; `None` if there is no X25519 here.
@@ -83,8 +83,8 @@ pub trait Crypto: Sized {
     fn shared(private: &[u8; KEY_LEN], public: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
 }
 
-/// 32 bytes that nobody else knows, which are overwritten when they are dropped. A move of it
-/// leaves a copy behind as moves do; long-lived ones are in boxes.
+/// 32 secret bytes, which are overwritten when they are dropped. A move leaves a copy behind, as
+/// all moves do; long-lived secrets are in boxes.
 pub struct Secret<C: Crypto> {
     bytes: [u8; KEY_LEN],
     _crypto: PhantomData<C>,
@@ -105,29 +105,29 @@ impl<C: Crypto> Secret<C> {
         }
     }
 
-    /// Makes one that is nobody's; `None`: as [`Crypto::random`].
+    /// Creates a random secret; `None`: as [`Crypto::random`].
     pub fn random() -> Option<Self> {
         let mut secret = Self::of([0; KEY_LEN]);
         C::random(&mut secret.bytes).then_some(secret)
     }
 
-    /// Makes the same once more. It may leave a copy behind, as a move does.
+    /// Copies the secret. May leave a copy behind, as a move does.
     pub fn copy(&self) -> Self {
         Self::of(self.bytes)
     }
 
-    /// Becomes the same as `other`, and leaves no copy behind.
+    /// Copies `other` into this one, and leaves no copy behind.
     pub fn copy_from(&mut self, other: &Self) {
         self.bytes.copy_from_slice(&other.bytes);
     }
 
-    /// Returns whether both are the same. Of secrets of this side: what nobody else has chosen, the
-    /// time tells nobody.
+    /// Returns whether both secrets are the same. For secrets of this side: the duration reveals
+    /// nothing about bytes that the other side did not choose.
     pub fn is_same(&self, other: &Self) -> bool {
         self.bytes == other.bytes
     }
 
-    /// Reads 64 hexadecimal digits; `None` if it is something else.
+    /// Parses 64 hexadecimal digits; `None` for any other text.
     pub fn from_hex(text: &str) -> Option<Self> {
         if text.len() != 2 * KEY_LEN {
             return None;
@@ -140,7 +140,7 @@ impl<C: Crypto> Secret<C> {
                 *byte = *byte << 4 | digit as u8;
             }
         }
-        // What was never set is no key.
+        // A key that was never set is not valid.
         let is_set = secret.bytes.iter().any(|byte| *byte != 0);
         is_set.then_some(secret)
     }
@@ -153,7 +153,7 @@ impl<C: Crypto> Secret<C> {
         pair
     }
 
-    /// Returns by what it can be known again, and by nobody made.
+    /// Returns the fingerprint of the secret, from which the secret cannot be computed.
     pub fn print(&self) -> Print {
         Print(self.mac(label::PRINT))
     }
@@ -172,7 +172,7 @@ impl<C: Crypto> Secret<C> {
     }
 }
 
-/// By what a secret can be known again.
+/// The fingerprint of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Print([u8; MAC_LEN]);
 
@@ -182,7 +182,7 @@ impl<C: Crypto> Drop for Secret<C> {
     }
 }
 
-/// What each HMAC begins with: one is never taken for another, nor one side's for the other's.
+/// The prefix of each HMAC: one is never taken for another, nor one side's for the other's.
 mod label {
     /// Only here, and not on the wire.
     pub(super) const PRINT: &[u8; 16] = b"hcablk/2 print  ";

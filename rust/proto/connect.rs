@@ -25,9 +25,9 @@ pub const REPLY_MIN_LEN: usize = 64;
 /// Bytes of a reject.
 pub const REJECT_LEN: usize = 16;
 
-/// What the sessions of one start of an initiator have in common: a random number of 48 bits,
-/// another one each time the initiator's module is loaded. A host has one at a time: sessions of a
-/// new instance come behind what is left of those of the instances before.
+/// The host instance, shared by all sessions of one start of an initiator: a random number of 48
+/// bits, which changes each time the initiator's module is loaded. A host has one at a time:
+/// sessions of a new instance are ordered after all those of the instances before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostInstance(u64);
 
@@ -75,15 +75,14 @@ impl SessionId {
     }
 }
 
-/// How often a session was connected. As long as a target knows a session it
-/// lets no older epoch of it in, and a newer one only when nothing of the older
-/// one can reach the drive any more.
+/// How often a session was connected. While a target knows a session, it admits no older epoch of
+/// it, and a newer one only when nothing of the older one can reach the drive any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 
-/// A target's memory of what it acknowledged to one session id and has not made durable, and of the
-/// errors of write-backs that are still to be told; a random number, not 0. It is another one
-/// whenever that memory is gone: the export began anew, or the target had no room for it.
+/// A target's memory of the writes that it acknowledged to one session id and has not made durable,
+/// and of the write-back errors that it has not reported yet; a random number, not 0. It changes
+/// whenever that memory is lost: the export was started again, or the target had no room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportInstance(NonZeroU64);
 
@@ -99,7 +98,7 @@ impl ExportInstance {
     }
 }
 
-/// What the largest data length is a multiple of.
+/// The largest data length is a multiple of this.
 const TRANSFER_UNIT: u32 = 4096;
 
 #[cfg(test)]

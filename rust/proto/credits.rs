@@ -4,7 +4,7 @@
 //! that its peer has posted and not yet used, and spends one with every SEND.
 //! A SEND therefore always finds a buffer and receiver-not-ready never happens.
 
-/// What the peer did wrong.
+/// The peer's violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdraft;
 
@@ -13,8 +13,7 @@ pub struct Overdraft;
 pub struct Credits {
     available: u16,
     limit: u16,
-    /// Messages that were sent and not answered yet. Each has a tag of its own, so that it does not
-    /// wrap.
+    /// Messages without an answer yet. Each has a tag of its own, so that it does not wrap.
     unanswered: u16,
 }
 
@@ -28,7 +27,7 @@ impl Credits {
         }
     }
 
-    /// Spends one credit; `false`: none is left, do not send.
+    /// Spends a credit; `false`: none is left, do not send.
     #[must_use]
     #[inline]
     pub fn take(&mut self) -> bool {
@@ -55,9 +54,9 @@ impl Credits {
         }
     }
 
-    /// Accounts for the answer to a message that was sent, after [`Self::grant`] for the credits
-    /// that came with it. Returns `false` if there is no credit, and no message is under way whose
-    /// answer could bring one: nothing can be sent ever again.
+    /// Accounts for the answer to a message, after [`Self::grant`] for the credits that came with
+    /// it. Returns `false` if there is no credit, and no message is under way whose answer could
+    /// bring one: then nothing can be sent ever again.
     #[must_use]
     #[inline]
     pub fn answered(&mut self) -> bool {

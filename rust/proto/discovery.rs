@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a host asks a target before it connects to a volume: which volumes it may use, and at which
-//! addresses the target listens.
+//! The questions of a host to a target before it connects to a volume: which volumes it may use,
+//! and at which addresses the target listens.
 //!
-//! A question is a connection request with no volume's name, and is answered by a reject, so that
-//! the target makes nothing for it. It is for one entry of a list; the answer tells how many there
-//! are, and of which revision the list is.
+//! A question is a connection request without a volume's name. The target answers it with a reject,
+//! so that it allocates nothing for it. A question is for one entry of a list; the answer has the
+//! number of entries and the revision of the list.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -51,7 +51,7 @@ pub struct Question {
     pub version_min: u8,
     /// Highest version spoken.
     pub version_max: u8,
-    /// Who asks.
+    /// The requesting host.
     pub host: HostId,
     /// For an entry of what.
     pub list: List,
@@ -59,7 +59,7 @@ pub struct Question {
     pub index: u32,
 }
 
-/// In the place of depth and the like: nothing is connected. No session is numbered 0.
+/// In the place of depth and the like: nothing will be connected. No session is numbered 0.
 const NOTHING: (u16, u8, u8) = (1, ADMIN_QUEUE, 1);
 
 impl Question {
@@ -83,7 +83,7 @@ impl Question {
             .finish()
     }
 
-    /// Reads a question; `None`: it is none, but may be another request.
+    /// Decodes a question; `None`: it is not one, but may be another request.
     pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let magic = r.u32();
@@ -109,15 +109,15 @@ impl Question {
     }
 }
 
-/// By what way a volume's data goes at the target.
+/// How a target accesses a volume's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum VolumeMode {
     /// Between drive and network.
     Direct = 0,
-    /// By the page cache.
+    /// Through the page cache.
     Cached = 1,
-    /// Reads by the page cache.
+    /// Reads through the page cache.
     Mixed = 2,
     /// Between drive and HCA, without the target's memory.
     P2p = 3,
@@ -140,9 +140,9 @@ const INSECURE: u8 = 1 << 2;
 pub struct VolumeEntry {
     /// Its name.
     pub name: VolumeName,
-    /// Which it is, whatever its name.
+    /// Identity of the volume, independent of its name.
     pub id: Option<VolumeId>,
-    /// Bytes; 0: the drive does not tell.
+    /// Bytes; 0: the drive does not report its size.
     pub capacity: u64,
     /// log2 of the logical block size in bytes, 9 to 12.
     pub block_shift: u8,
@@ -179,18 +179,18 @@ pub enum Entry {
 pub struct Told {
     /// How many entries the list has.
     pub count: u32,
-    /// Another number when the list is another one, but for a chance of 1 in 2^32. Not 0.
+    /// A number that changes when the list does, with a probability of 1 - 2^-32. Not 0.
     pub revision: u32,
-    /// The one that was asked for; `None`: there are not so many.
+    /// The requested entry; `None`: the list is shorter.
     pub entry: Option<Entry>,
 }
 
-/// What an entry is on the wire.
+/// An entry on the wire.
 type Fields = ([u8; 16], [u8; 16], u64, [u8; 8]);
 
 const NO_ENTRY: Fields = ([0; 16], [0; 16], 0, [0; 8]);
 
-/// What is wrong with an entry whose reserved bytes are not 0.
+/// The error of an entry whose reserved bytes are not 0.
 const RESERVED: &str = "reserved bytes are not 0";
 
 impl Entry {
@@ -222,7 +222,7 @@ impl Entry {
         }
     }
 
-    /// Reads an entry of `list`. Fails with what is wrong with it.
+    /// Decodes an entry of `list`. Fails with the reason.
     fn of(list: List, fields: Fields) -> Result<Self, &'static str> {
         match list {
             List::Volumes => Self::volume(fields).map(Self::Volume),
@@ -290,7 +290,7 @@ impl Told {
             .finish()
     }
 
-    /// Reads the answer to `question`. Fails with what is wrong with it.
+    /// Decodes the answer to `question`. Fails with the reason.
     pub fn decode(bytes: &[u8], question: &Question) -> Result<Self, &'static str> {
         let bytes: &[u8; ENTRY_LEN] = prefix(bytes).ok_or("it is too short")?;
         let mut r = Reader::new(bytes);
@@ -299,16 +299,16 @@ impl Told {
         let (count, revision) = (r.u32(), r.u32());
         let fields = (r.bytes(), r.bytes(), r.u64(), r.bytes());
         if magic != MAGIC || Reason::from_wire(reason) != Some(Reason::Entry) {
-            return Err("it is no entry");
+            return Err("it is not an entry");
         }
-        // A transport that pads what is too short does so by zeroes.
+        // A transport that pads short data uses zeroes.
         if revision == 0 {
             return Err("the list has no revision");
         }
         let entry = match (question.index < count, fields == NO_ENTRY) {
             (true, false) => Some(Entry::of(question.list, fields)?),
             (false, true) => None,
-            (true, true) => return Err("there is no entry where there is to be one"),
+            (true, true) => return Err("an entry is missing"),
             (false, false) => return Err("there is an entry beyond the last one"),
         };
         Ok(Self {
@@ -319,7 +319,7 @@ impl Told {
     }
 }
 
-/// A list while it is gone through, to answer a question for one of its entries.
+/// A running revision and search over a list, to answer a question for one of its entries.
 pub struct Listing {
     index: u32,
     told: Told,
@@ -338,7 +338,7 @@ impl Listing {
         }
     }
 
-    /// Takes the next entry in. The revision is the FNV-1a of all bytes of all entries.
+    /// Adds the next entry. The revision is the FNV-1a of all bytes of all entries.
     pub fn add(&mut self, entry: Entry) {
         let (first, second, number, rest) = entry.fields();
         let number = number.to_le_bytes();

@@ -3,12 +3,12 @@
 //! The eager ring: memory of the target into which the initiator puts the data of writes before
 //! the target knows of them.
 //!
-//! A target may grant each queue pair a range of its memory, which the initiator uses as a ring.
-//! An *eager write* puts its data into the next slot of the ring, by RDMA WRITE, and announces it
-//! by that WRITE's immediate value or by a request in a message. Neither names the slot: a
-//! connection keeps the order, so both sides compute the same. A slot's place in the ring depends
-//! on the sizes of the writes alone ([`Ring::take_slot`]); the answer, which names the write by
-//! its number, frees the slot.
+//! A target may grant each queue pair a range of its memory, which the initiator uses as a ring. An
+//! *eager write* puts its data into the next slot of the ring, with an RDMA WRITE, and announces it
+//! with that WRITE's immediate value or with a request in a message. Neither names the slot: a
+//! connection keeps the order, so both sides compute the same slot. A slot's place in the ring
+//! depends on the sizes of the writes alone ([`Ring::take_slot`]); the answer, which has the
+//! write's number, frees the slot.
 //!
 //! ```text
 //!         take_slot()                    free(), in any order
@@ -17,13 +17,13 @@
 //!    └──────────── all that were taken before are answered ───────┘
 //! ```
 //!
-//! No more slots are taken at once than the queue pair began with credits. Slots that an older
-//! open write keeps count: their writes were answered, so that their credits are back, and without
-//! this bound there could be any number of them.
+//! At most as many slots are taken at once as the queue pair had credits at its start. Slots that
+//! an older open write blocks count as taken: their writes have their answers, and their credits
+//! are back, so without this bound there could be any number of them.
 //!
-//! The target frees a slot before it posts the answer, the initiator when the answer has come. So
-//! what is free at the initiator is free at the target, and a write that finds no free slot there
-//! breaks the protocol.
+//! The target frees a slot before it posts the answer, the initiator when the answer has arrived.
+//! So every slot that is free at the initiator is free at the target, and a write that finds no
+//! free slot at the target breaks the protocol.
 
 use super::{
     message::{Status, BUFFER_LEN},
@@ -166,7 +166,7 @@ impl Answers {
         self.bytes.get(..len).unwrap_or(&[])
     }
 
-    /// Returns whether a message is to be decoded by [`Self::decode`].
+    /// Returns whether [`Self::decode`] is the decoder for a message.
     #[inline]
     pub fn is(bytes: &[u8]) -> bool {
         bytes.first() == Some(&ANSWERS)
@@ -240,8 +240,8 @@ pub struct Taken {
     owner: u32,
 }
 
-/// One side's account of the eager ring. `S` has a number of [`Taken`] that is a
-/// power of two, and at least as many as slots may be taken at once.
+/// One side's account of the eager ring. `S` has a number of [`Taken`] that is a power of two, and
+/// not below the most slots that may be taken at once.
 #[derive(Debug)]
 pub struct Ring<S> {
     bytes: u32,
@@ -309,9 +309,9 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         (self.open() != 0).then_some(self.oldest)
     }
 
-    /// Takes the next slot for `length` bytes: behind the last one, or at the beginning of the
-    /// ring if there is no room before its end. Returns `None`, and changes nothing, if that is
-    /// not free.
+    /// Takes the next slot for `length` bytes: behind the last one, or at the start of the ring if
+    /// there is no room before its end. Returns `None`, and changes nothing, if that place is not
+    /// free.
     #[inline(always)]
     pub fn take_slot(&mut self, length: u32, owner: u32) -> Option<RingSlot> {
         // 0 if there is no such multiple.
@@ -326,7 +326,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
             (0, need + left)
         };
         if self.open() == 0 {
-            // What is left out is nobody's.
+            // The skipped bytes belong to no slot.
             (self.used, bytes) = (0, need);
         }
         let room = self.bytes - self.used;
@@ -347,8 +347,9 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         Some(RingSlot { offset, number })
     }
 
-    /// Frees the oldest slot that is not free, of a write that is answered: for who frees all in
-    /// this order, and does not call [`Self::free`]. Returns `false` when no write is open.
+    /// Frees the oldest slot in use, of a write that has its response: for a caller that frees all
+    /// slots in this order, and does not call [`Self::free`]. Returns `false` when no write is
+    /// open.
     #[inline]
     pub fn free_oldest(&mut self) -> bool {
         if self.open() == 0 {

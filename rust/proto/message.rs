@@ -70,7 +70,7 @@ impl Handle {
     pub const FIRST: Self = Self(0);
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Move data from the volume to the initiator's memory.
@@ -140,14 +140,14 @@ pub struct Remote {
     pub answer: Answer,
 }
 
-/// How the target shall answer a request with data that could be done.
+/// The way in which the target must answer a request with data that it has carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// By a response.
     Response,
     /// By a response that invalidates the key.
     Invalidating,
-    /// By the immediate value of the RDMA WRITE that ends the data: reads only.
+    /// With the immediate value of the RDMA WRITE that ends the data: reads only.
     Immediate,
 }
 
@@ -161,7 +161,7 @@ pub enum Status {
     Invalid = 1,
     /// The request is not known or not supported by this volume.
     Unsupported = 2,
-    /// It goes beyond the end of the volume, or is not on block boundaries.
+    /// The extent exceeds the end of the volume, or is not on block boundaries.
     OutOfRange = 3,
     /// The volume is read-only for this host.
     ReadOnly = 4,
@@ -173,10 +173,10 @@ pub enum Status {
     Medium = 7,
     /// The volume is being withdrawn.
     Gone = 8,
-    /// What is to be fenced has not ended yet: ask again. The answer to [`AdminOp::Fence`] and to
-    /// changes of reservations only.
+    /// The session to fence has not ended yet: ask again. Only in responses to [`AdminOp::Fence`]
+    /// and to changes of reservations.
     Draining = 9,
-    /// The reservation of another host is in the way, or the host's key is another one.
+    /// The reservation of another host is in the way, or the host's key differs.
     Conflict = 10,
 }
 

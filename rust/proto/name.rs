@@ -4,8 +4,8 @@
 
 use core::{fmt, str};
 
-/// Bytes of a volume name: all that fits beside the rest into the 56 bytes
-/// of private data that InfiniBand's connection request leaves to its user.
+/// Bytes of a volume name: all that remains of the 56 bytes of private data that InfiniBand's
+/// connection request leaves to its user.
 pub const VOLUME_NAME_LEN: usize = 16;
 
 /// Why a text is not a name.
@@ -136,8 +136,8 @@ impl fmt::Debug for HostId {
     }
 }
 
-/// A volume's identity: a UUID, as a host's is. It is the volume's whatever its
-/// name, so that one drive is not taken for another.
+/// A volume's identity: a UUID, as a host's is. It is independent of the volume's name, so that one
+/// drive is not taken for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeId(HostId);
 

@@ -2,11 +2,10 @@
 
 //! Work requests that wait for their doorbell.
 //!
-//! Who is about to post more puts requests here, one by one, and has all of
-//! them posted by one call. A request is copied with its entries, so that
-//! nothing borrowed outlives the call that keeps it; the memory that entries
-//! point to must stay until completion, as with any request. A region
-//! counts its registrations that wait: while there is one it is not destroyed
+//! A caller that is about to post several work requests puts them here, one by one, and posts all
+//! of them with one call. A work request is copied with its entries, so that nothing borrowed
+//! outlives the call; the memory that entries point to must stay until completion, as with any work
+//! request. A region counts its waiting registrations: it is not destroyed while there is one
 //! ([`MemoryRegion::revoke`](super::mr::MemoryRegion::revoke)).
 
 use super::{
@@ -33,8 +32,7 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// What a request may have behind the fields that all have: an RDMA READ or WRITE, or a
-/// registration.
+/// The optional fields behind the common ones: of an RDMA READ or WRITE, or of a registration.
 const REST: usize = 2;
 
 /// A place for a request with up to `N` entries. The request comes first.
@@ -48,8 +46,8 @@ struct Slot<const N: usize> {
 
 /// Requests that wait, in order, with up to `N` entries each.
 ///
-/// It posts nothing by itself: its owner must do so, and under the lock under
-/// which everything of the queue pair is posted whose order matters.
+/// The backlog posts nothing by itself: its owner must post it, under the lock that orders all
+/// postings of the queue pair.
 ///
 /// # Invariants
 ///
@@ -167,7 +165,7 @@ impl<const N: usize> Backlog<N> {
         // is linked to the chain, which is one by its own. Both stay as they are during the call.
         let posted = unsafe { pair.post_raw(self.slots.as_mut_ptr().cast()) };
         if posted.is_err() {
-            // INVARIANT: What waits is linked as before.
+            // INVARIANT: The waiting work requests are linked as before.
             self.link(last, next);
             return posted;
         }
@@ -228,7 +226,7 @@ impl<const N: usize> Backlog<N> {
         }
     }
 
-    /// Forgets the request that came last, and tells its id.
+    /// Drops the last work request, and returns its id.
     pub fn pop(&mut self) -> Option<WorkId> {
         self.used = self.used.checked_sub(1)?;
         let slot = self.slots.get_mut(self.used)?;
@@ -243,7 +241,7 @@ impl<const N: usize> Backlog<N> {
     /// Forgets all but the first `length`.
     pub fn truncate(&mut self, length: usize) {
         while self.used > length {
-            // Whose they are is known to who gives them up.
+            // The caller that drops them knows the owners of their memory.
             let _ = self.pop();
         }
     }

@@ -115,9 +115,8 @@ impl DmaBuffer {
         })
     }
 
-    /// Returns whether a [`Sink`](super::sink::Sink) that is laid over the buffer may still be
-    /// valid, so that a peer may write there. Who lends buffers has to know it anyway, and checks
-    /// itself by this.
+    /// Returns whether a [`Sink`](super::sink::Sink) over the buffer may still be valid, so that a
+    /// peer may write there. A lender of buffers must know that anyway, and uses this to verify it.
     #[inline]
     pub fn is_exposed(&self) -> bool {
         self.exposed.load(Relaxed)
@@ -280,15 +279,15 @@ impl Drop for DmaBuffer {
 ///
 /// # Invariants
 ///
-/// Each of `blocks` is a page of the domain with the key `lkey`. Of these pages, the processors
-/// read and write nothing but whole, aligned [`Word`]s.
+/// Each of `blocks` is a page of the domain with the key `lkey`. The processors read and write only
+/// whole, aligned [`Word`]s of these pages.
 pub struct MessageBuffers<const LENGTH: usize> {
     blocks: KVec<DmaBuffer>,
     lkey: u32,
 }
 
-/// What message buffers are read and written by. Of `core`, and not the kernel's: these are
-/// function calls, and no C code has a part in this.
+/// The unit of all accesses to message buffers. From `core`, and not the kernel's, whose functions
+/// are calls; no C code accesses these buffers.
 type Word = AtomicU64;
 
 /// Bytes of a [`Word`].
@@ -339,7 +338,7 @@ impl Words<'_> {
         }
     }
 
-    /// Fills `message` with what is there, for which it must not be longer than that.
+    /// Fills `message` from the buffer, which must be at least as long.
     #[inline(always)]
     fn take(&self, message: &mut [u8]) {
         if message.len() > self.count * WORD {
@@ -427,9 +426,9 @@ impl<const LENGTH: usize> MessageBuffers<LENGTH> {
     /// Puts a message into buffer `index` and gives it to the device. Behind it there are zeroes up
     /// to the next multiple of 8 bytes.
     ///
-    /// A message that is being sent from the same buffer may go out torn; its
-    /// receiver has it already or it would not be written again. Of messages that are written at
-    /// the same time words of both may stay.
+    /// A message that is being sent from the same buffer may go out torn; its receiver has it
+    /// already, or the buffer would not be written again. Concurrent writes of messages may mix
+    /// their words.
     // Where the length is known the copy is a few moves.
     #[inline(always)]
     pub fn write(&self, index: usize, message: &[u8]) -> Result<Slice<'_>> {
@@ -474,9 +473,9 @@ impl<const LENGTH: usize> MessageBuffers<LENGTH> {
         Ok(message)
     }
 
-    /// Takes the `length` bytes that the device put into buffer `index` out
-    /// into `message` and returns them; fewer when the buffer is shorter. What is
-    /// behind them in `message` may be anything that was in the buffer.
+    /// Copies the `length` bytes that the device put into buffer `index` to `message` and returns
+    /// them; fewer when the buffer is shorter. The bytes after them in `message` may be any
+    /// contents of the buffer.
     // As for `write`.
     #[inline(always)]
     pub fn read<'m>(&self, index: usize, length: usize, message: &'m mut [u8]) -> Result<&'m [u8]> {

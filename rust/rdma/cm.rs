@@ -52,7 +52,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What an identifier's `context` points to.
+/// The target of an identifier's `context`.
 struct IdContext {
     /// Read by the callback and taken by `detach`, both under the handler mutex.
     handler: UnsafeCell<Option<Arc<dyn Handler>>>,
@@ -121,8 +121,7 @@ impl Id {
         Ok(id)
     }
 
-    /// Sets the options that only some transports have; the others keep their own ways, whatever
-    /// is returned.
+    /// Sets options that only some transports support. The others refuse them, which is harmless.
     fn tune(&self) {
         // SAFETY: `raw` is valid.
         unsafe {
@@ -141,7 +140,7 @@ impl Id {
         NonNull::new(unsafe { (*self.as_raw()).device })
     }
 
-    /// Returns whether it has a queue pair, to be set and cleared with that.
+    /// Returns whether the identifier has a queue pair, to be set and cleared with it.
     pub(super) fn paired(&self) -> &Paired {
         &self.paired
     }
@@ -160,8 +159,8 @@ impl Id {
         unsafe { is_iwarp(self.as_raw()) }
     }
 
-    /// Returns `number`, that of its queue pair, as the transport tells it to the peer: 0 if that
-    /// does not.
+    /// Returns `number`, the queue pair's, as the transport transmits it to the peer: 0 if the
+    /// transport does not.
     pub fn own_qp(&self, number: u32) -> u32 {
         match self.is_iwarp() {
             true => 0,

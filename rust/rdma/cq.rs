@@ -82,8 +82,8 @@ pub enum CqContext {
     SoftIrq,
     /// On a workqueue made by [`WorkQueue::for_completions`]: handlers may sleep.
     Process(Arc<WorkQueue>),
-    /// In process context, by whoever asks: nothing is ever reported by the
-    /// device. See [`CompletionQueue::poll_now`].
+    /// In process context, by the poller: the device never reports an event. See
+    /// [`CompletionQueue::poll_now`].
     Direct,
 }
 
@@ -128,7 +128,7 @@ pub struct CompletionQueue<H: Handler> {
     events: Counter,
     /// Completions that were the device's driver's own. Only the poller counts.
     handed_over: Atomic<u64>,
-    /// The queue is armed for any completion, whatever the handler says.
+    /// The queue is armed for any completion, regardless of the handler.
     notify_all: Atomic<bool>,
     /// Polls the queue if no event comes: see [`CqNotify::SolicitedOrTimer`] and [`Self::watch`].
     #[pin]
@@ -142,15 +142,14 @@ pub struct CompletionQueue<H: Handler> {
     pub(super) receives_drained: Event,
 }
 
-// SAFETY: What is not immutable is guarded as the invariants say; `batch` is
-// used by the single poller that irq_poll, the workqueue and `direct` guarantee.
+// SAFETY: All mutable fields are guarded as the invariants say; `batch` is used by the single
+// poller that irq_poll, the workqueue and `direct` guarantee.
 unsafe impl<H: Handler> Send for CompletionQueue<H> {}
 // SAFETY: As above.
 unsafe impl<H: Handler> Sync for CompletionQueue<H> {}
 
-/// Makes the lock of a queue that is polled by who asks. Not generic: its class is one for all
-/// modules, and so has to be its name, of which each module that has a generic function gets a copy
-/// of its own.
+/// Creates the lock of a polled queue. Not generic: its lockdep class, and so its name, must be one
+/// for all modules, and each module with a generic function gets a copy of its own.
 #[inline(never)]
 fn direct_lock() -> impl PinInit<SpinLock<()>> {
     new_spinlock!((), "hcablk_direct")
@@ -252,8 +251,9 @@ impl<H: Handler> CompletionQueue<H> {
         self.guards.get()
     }
 
-    /// Begins to report to `handler`; once in the life of a queue. A second call is refused: the
-    /// log says so, and the first handler stays. Not beside [`Self::stop`], which it may undo.
+    /// Starts reporting to `handler`; once in the life of a queue. A second call is refused with a
+    /// message in the log, and the first handler stays. Must not run concurrently with
+    /// [`Self::stop`], which it may undo.
     pub fn start(&self, handler: Arc<H>) {
         if self.started.xchg(true, Full) {
             return pr_warn!("hcablk: BUG: a completion queue was started twice\n");
@@ -277,8 +277,8 @@ impl<H: Handler> CompletionQueue<H> {
         self.schedule();
     }
 
-    /// Arms the queue for any completion from now on, whatever the handler says, and has
-    /// everything handled that has completed. Any context.
+    /// Arms the queue for any completion from now on, regardless of the handler, and schedules the
+    /// handling of all completions. Any context.
     pub fn notify_all(&self) {
         self.notify_all.store(true, Release);
         self.schedule();
@@ -296,14 +296,14 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { bindings::hcablk_c_local_bh_enable() };
     }
 
-    /// Returns whether it has a queue pair, to be set and cleared with that.
+    /// Returns whether the completion queue has a queue pair, to be set and cleared with it.
     pub(super) fn paired(&self) -> &Paired {
         &self.paired
     }
 
     /// Returns whether no completion is being handled. A caller that must not wait for handlers
-    /// that sleep calls [`Self::kick`] and then this until it returns `true`, or for as long as it
-    /// likes. Only covers what is handled in process context. Any context.
+    /// that sleep calls [`Self::kick`] and then polls this. Only covers completions that are
+    /// handled in process context. Any context.
     pub fn is_settled(&self) -> bool {
         match self.context {
             // SAFETY: `work` was initialised.
@@ -312,8 +312,9 @@ impl<H: Handler> CompletionQueue<H> {
         }
     }
 
-    /// Schedules the handling of what has completed, as [`Self::kick`] does, and waits until it was
-    /// handled. Waits only for what is handled in process context. May sleep; not from a handler.
+    /// Schedules the handling of all completions, as [`Self::kick`] does, and waits until they were
+    /// handled. Waits only for those that are handled in process context. May sleep; not from a
+    /// handler.
     pub fn settle(&self) {
         match self.context {
             CqContext::SoftIrq => self.schedule(),
@@ -432,7 +433,7 @@ impl<H: Handler> CompletionQueue<H> {
             WorkId::SENDS_DRAINED => self.sends_drained.set(),
             WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
             _ => {
-                // Before: who waits for it may look at once.
+                // Stored before the wake-up: the waiter may look at once.
                 self.handed_over
                     .store(self.handed_over.load(Relaxed) + 1, Release);
                 completion.hand_over(self.as_raw());
@@ -453,8 +454,8 @@ impl<H: Handler> PinnedDrop for CompletionQueue<H> {
         if let Some(cq) = NonNull::new(self.as_raw()) {
             // SAFETY: A queue pair holds a reference to its completion queue, so none is left, and
             // the device reports nothing any more. `stop` has waited for the poller, the timer and
-            // the interrupt, which nobody can start again without a reference, but for who was
-            // about to do so when `stop` began.
+            // the interrupt, which cannot be started again without a reference, except by a caller
+            // that was starting them when `stop` began.
             unsafe {
                 bindings::hcablk_c_ib_destroy_cq(cq.as_ptr());
                 // An event that came then; on PREEMPT_RT it is handled by a thread.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an RDMA device can do.
+//! The capabilities of an RDMA device.
 
 use crate::bindings;
 

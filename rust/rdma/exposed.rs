@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers of the driver's own that the peer may RDMA WRITE to for as long as they
-//! live, under one memory region.
+//! Buffers of the driver's own that the peer may RDMA WRITE to during their life, under one memory
+//! region.
 //!
 //! Registering and invalidating costs more than a small transfer, so such memory is
 //! registered once. The peer may write to all of it at any time: it is never looked
 //! at but through raw pointers, and never is a request's memory.
 //!
-//! Other queue pairs of the protection domain outlive the one that this memory is for,
-//! and reach it by the same key. The key must therefore be dead before a page is given
-//! back: the fields' order sees to it, and the two can be had together only.
+//! Other queue pairs of the protection domain outlive the one that this memory is for, and reach it
+//! with the same key. The key must therefore be dead before a page is freed: the order of the
+//! fields guarantees it, and the two come only together.
 
 use super::{
     buffer::DmaBuffer,

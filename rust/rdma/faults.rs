@@ -2,8 +2,8 @@
 
 //! Faults of verbs that tests ask for: nothing but on a kernel that has fault injection.
 //!
-//! What an HCA may refuse, soft-RoCE and soft-iWARP never do: to take a work request, to map
-//! memory. See `c/faults.c`.
+//! An HCA may refuse a work request or a mapping; soft-RoCE and soft-iWARP never do. See
+//! `c/faults.c`.
 
 #[cfg(CONFIG_FAULT_INJECTION_DEBUG_FS)]
 mod asked {
@@ -13,7 +13,7 @@ mod asked {
     pub(crate) struct Faults(());
 
     impl Faults {
-        /// Makes the points of fault injection in debugfs. Is to be called once in the life of the
+        /// Creates the points of fault injection in debugfs. Call this once in the life of the
         /// module.
         pub(crate) fn offer() -> Self {
             // SAFETY: Makes files in debugfs, in process context: modules are loaded there.

@@ -43,7 +43,7 @@ use kernel::{
     },
 };
 
-/// What a region is good for: what its request needs and no more.
+/// The access that a region allows: what its request needs and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// The peer reads: the memory is written to the volume.
@@ -87,11 +87,10 @@ pub struct RemoteAddress {
 ///                                         Invalidating ─────────────────────┘
 /// ```
 ///
-/// The peer may have access from the moment `register()`'s work request is
-/// posted until the invalidation is known to be done: because the peer's
-/// message says so, because our own work request completed, or because the
-/// region was revoked. A device may refuse that: then the peer has access for ever,
-/// and the memory is never given back.
+/// The peer may have access from the moment `register()`'s work request is posted until the
+/// invalidation is known to be done: because the peer's message says so, because our own work
+/// request completed, or because the region was revoked. If a device refuses that, the peer has
+/// access for ever, and the memory is never freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Invalid,
@@ -225,8 +224,8 @@ impl MemoryRegion {
         Ok((register, Invalidate::new(key), address, key))
     }
 
-    /// Declares that the region will be registered as long as it lives, by
-    /// [`Self::kept`]'s work request; what to tell the peer once that is posted.
+    /// Declares that [`Self::kept`]'s work request will register the region for its whole life;
+    /// returns the address to send to the peer once that is posted.
     pub(crate) fn keep(&mut self, rights: Rights) -> Result<RemoteAddress> {
         Ok(self.register(rights)?.1)
     }
@@ -283,11 +282,11 @@ impl MemoryRegion {
 impl MemoryRegion {
     /// Ends all access to the memory by the region's key, with the region. Sleeps.
     ///
-    /// On an error the device has refused, and gives back the region: while that
-    /// [`is_registered`](Self::is_registered), the peer may have access as before, and
-    /// whose the memory is must not give it back. Dropping the region tries again, for the
-    /// last time. The same becomes of a region whose registration waits in a
-    /// [`Backlog`](super::backlog::Backlog), since it may be posted afterwards.
+    /// On an error the device has refused, and the region is returned: while it
+    /// [`is_registered`](Self::is_registered), the peer may have access as before, and the owner of
+    /// the memory must not free it. Dropping the region tries again, for the last time. The same
+    /// happens to a region whose registration waits in a [`Backlog`](super::backlog::Backlog),
+    /// since it may be posted afterwards.
     pub fn revoke(self) -> Result<(), Self> {
         let mut this = ManuallyDrop::new(self);
         if this.deregister().is_err() {
@@ -340,7 +339,7 @@ impl PendingRegistrations {
         Self(Atomic::new(0))
     }
 
-    /// Returns whether one does.
+    /// Returns whether a registration waits.
     pub(super) fn any(&self) -> bool {
         self.0.load(Acquire) != 0
     }

@@ -18,9 +18,9 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What ties queue pairs and memory regions together: a remote key works only
-/// on queue pairs of the protection domain that it was made in. Each session
-/// has one of its own, so that a peer's keys end with its session.
+/// Ties queue pairs and memory regions together: a remote key works only on queue pairs of the
+/// protection domain that it was made in. Each session has one of its own, so that a peer's keys
+/// end with its session.
 ///
 /// # Invariants
 ///

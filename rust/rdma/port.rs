@@ -5,9 +5,9 @@
 //!
 //! # Ownership
 //!
-//! A [`PortWatch`] has its listener, and keeps the device by the connection identifier. Whoever
-//! keeps the watch inside the listener must take it out again to end that cycle. Dropping it waits
-//! for a call that runs, so not from within one.
+//! A [`PortWatch`] has its listener, and keeps the device through the connection identifier. A
+//! listener that owns its watch must drop it to end that cycle. Dropping it waits for a running
+//! call, so do not drop it from within one.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -23,9 +23,9 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Who hears of a port.
+/// The listener of a port.
 pub trait PortListener: Send + Sync + 'static {
-    /// Tells that the port went down. Process context; must not wait, nor drop the [`PortWatch`].
+    /// Reports that the port went down. Process context; must not wait, nor drop the [`PortWatch`].
     fn port_down(self: Arc<Self>);
 }
 
@@ -51,7 +51,7 @@ unsafe impl Send for PortWatch {}
 unsafe impl Sync for PortWatch {}
 
 impl PortWatch {
-    /// Begins to tell `listener` of the port that `id` is bound to (`ENODEV` when it is bound to
+    /// Starts reporting the port that `id` is bound to to `listener` (`ENODEV` when it is bound to
     /// none yet). Sleeps. Also fails with `ENOMEM`.
     ///
     /// C: `ib_register_event_handler()`.
@@ -61,9 +61,9 @@ impl PortWatch {
         let port = unsafe { (*id.as_raw()).port_num };
         let inner = KBox::new(Opaque::<Inner>::uninit(), GFP_KERNEL)?;
         let raw = inner.get();
-        // SAFETY: Room for the structure, which stays where it is until the watch is dropped; the
-        // device is kept by `id`. What the macro INIT_IB_EVENT_HANDLER does: registering links the
-        // handler, whatever its list was.
+        // SAFETY: Room for the structure, which stays where it is until the watch is dropped; `id`
+        // keeps the device. The fields are those of the macro INIT_IB_EVENT_HANDLER; registering
+        // links the handler, regardless of its former list.
         unsafe {
             raw.write(Inner {
                 handler: bindings::ib_event_handler {
@@ -104,16 +104,16 @@ pub struct WatchedPort {
 }
 
 impl WatchedPort {
-    /// Makes one that watches no port.
+    /// Creates a watch of no port.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             watch <- new_mutex!(None),
         })
     }
 
-    /// Begins to tell `listener` of the port of `id`, unless `has_ended` says that the listener has
-    /// ended meanwhile: then nobody calls [`Self::leave`] any more. Sleeps. Fails as
-    /// [`PortWatch::new`].
+    /// Starts reporting the port of `id` to `listener`, unless `has_ended` returns that the
+    /// listener has ended in the meantime: then [`Self::leave`] is not called any more. Sleeps.
+    /// Fails as [`PortWatch::new`].
     pub fn watch(
         &self,
         id: &Arc<Id>,

@@ -6,10 +6,9 @@
 //!
 //! A queue pair that takes nothing from a peer before that is known to be the one that is meant.
 //!
-//! The connection manager has the queue pair of an identifier ready to receive and to send as soon
-//! as the peer grants the connection, whoever that is (`cma_rep_recv()` of `core/cma.c`). So it is
-//! not told of the queue pair, only of its number, until the user has looked at what the peer has
-//! said:
+//! The connection manager makes the queue pair of an identifier ready to receive and to send as
+//! soon as any peer grants the connection (`cma_rep_recv()` of `core/cma.c`). So it only gets the
+//! queue pair's number, not the queue pair, until the user has checked the peer's reply:
 //!
 //! ```text
 //!        connect_held()                 the peer grants it          establish()
@@ -241,9 +240,9 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Makes the queue pair give up all its work, which completes as flushed,
-    /// and takes nothing from the peer from here on: its keys reach nothing
-    /// through this pair. What is posted afterwards is flushed too. May sleep.
+    /// Makes the queue pair give up all its work, which completes as flushed, and accept nothing
+    /// from the peer from here on: its keys reach nothing through this pair. Work that is posted
+    /// afterwards is flushed too. May sleep.
     pub fn fail(&self) -> Result {
         let failed = self.modify(bindings::ib_qp_state_IB_QPS_ERR);
         self.cq.notify_all();
@@ -280,7 +279,7 @@ impl<H: Handler> QueuePair<H> {
     }
 }
 
-/// Returns what a device has said of what was posted.
+/// Returns the device's result of a posting.
 #[inline(always)]
 fn posted(code: c_int) -> Result {
     match code {
@@ -293,7 +292,8 @@ fn posted(code: c_int) -> Result {
 impl<H: Handler> Drop for QueuePair<H> {
     fn drop(&mut self) {
         // SAFETY: The identifier's queue pair is this one, made by `create` and not replaced, since
-        // `Id::paired` allows one at a time. Who posts has a reference to this object: nobody does.
+        // `Id::paired` allows one at a time. Posting needs a reference to this object, and none is
+        // left.
         unsafe {
             if self.held.load(Acquire) {
                 // The identifier does not have it: see [above](self).
@@ -386,9 +386,8 @@ impl<H: Handler> QueuePair<H> {
             bindings::rdma_unlock_handler(raw);
             code
         });
-        // Who drains the pair has failed it, which the device does not undo. But if that took too
-        // long it has reset it, and a pair that was reset comes up again. Nothing was posted to it
-        // since.
+        // Draining has failed the pair, which the device does not undo. But after a timeout it has
+        // reset the pair, and a reset pair comes up again. Nothing was posted to it since.
         if self.draining.has_begun() {
             let _ = self.fail();
             return Err(errno::enotconn());

@@ -3,21 +3,19 @@
 //! The sink of an RDMA READ, for devices that do not take plain mapped memory
 //! there.
 //!
-//! iWARP names the sink to the peer, whose answer is a write to it: the sink
-//! must be one entry, in a region that is registered with remote write access.
-//! So that this access ends with the READ, three work requests belong together
-//! and are posted as one chain:
+//! In iWARP the sink is named to the peer, which answers with a write to it: the sink must be one
+//! entry, in a region that is registered with remote write access. So that this access ends with
+//! the READ, three work requests belong together and are posted as one chain:
 //!
 //! ```text
 //!  map() ──► REG_MR ──► RDMA READ ──► LOCAL_INV, fenced ──completed()──► (map() again)
 //! ```
 //!
-//! The fence makes the invalidation wait for the READ's data. When the
-//! invalidation completes the data is there and the peer is shut out, so the
-//! memory can be looked at: not earlier, or the peer could still change it.
+//! The fence makes the invalidation wait for the READ's data. When the invalidation completes, the
+//! data has arrived and the peer has no access any more, so the memory can be read: not earlier, or
+//! the peer could still change it.
 //!
-//! Other devices can be made to work in the same way, then without remote
-//! access.
+//! For tests, other devices can work in the same way, then without remote access.
 
 use super::{
     buffer::DmaBuffer,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How many slots of a send queue are free.
+//! The account of free slots of a send queue.
 //!
 //! A slot is free again when a completion proves it, and only signaled work
 //! requests complete. A signaled request stands for itself and for the
@@ -10,14 +10,14 @@
 /// The account of one send queue. It is kept under the lock under which work
 /// requests are posted, so that the order of accounts is the order of slots.
 ///
-/// Who sees completions need not take that lock: he adds up the slots that they
-/// have freed, modulo 2^32, and the account looks at the sum when it is short.
+/// A completion handler need not take that lock: it adds up the freed slots, modulo 2^32, and the
+/// account looks at the sum when it is short.
 #[derive(Debug)]
 pub struct SendSpace {
-    /// Those that completions have freed since `settled` not included.
+    /// Without those that completions have freed since `settled`.
     free: u32,
     size: u32,
-    /// The sum of freed slots when it was looked at last.
+    /// The sum of freed slots at the last look.
     settled: u32,
     /// Slots used since the last signaled request.
     unsignaled: u32,
@@ -38,8 +38,8 @@ impl SendSpace {
         }
     }
 
-    /// Reserves `count` slots; `false`: there are not so many. `freed` is asked for
-    /// the sum of what completions have freed, if it matters.
+    /// Reserves `count` slots; `false`: fewer are free. `freed` is called for the sum of freed
+    /// slots if it matters.
     #[must_use]
     #[inline]
     pub fn reserve(&mut self, count: u32, freed: impl FnOnce() -> u32) -> bool {
@@ -61,14 +61,14 @@ impl SendSpace {
         self.settled = freed;
     }
 
-    /// Gives back slots that were reserved and will not be used.
+    /// Releases reserved slots that will not be used.
     #[inline]
     pub fn release(&mut self, count: u32) {
         self.free = self.size.min(self.free + count);
     }
 
     /// Accounts for `count` reserved slots that are about to be used. Returns how many slots the
-    /// completion of the last one will free, if that is to be signaled.
+    /// completion of the last one frees if it is signaled.
     #[inline]
     pub fn post(&mut self, count: u32) -> Option<u16> {
         self.unsignaled += count;

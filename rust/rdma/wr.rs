@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests: what a queue pair is asked to do.
+//! Work requests: the commands to a queue pair.
 //!
 //! A request is built on the stack, put into a [`Chain`] and posted with one
 //! doorbell. The device has copied everything it needs when posting returns,
 //! so that nothing here lives longer than the call.
 //!
-//! What an [`Sge`] points to is not borrowed: its owner goes, before the work is
-//! posted, to where the completion finds it. **This is what no type here enforces**:
-//! whoever owns the memory keeps it until the work has completed, or the queue pair
-//! was destroyed. Drivers do that by where they keep the owner, and by the order in
-//! which a queue's parts are dropped, the pair before its memory.
+//! The memory of an [`Sge`] is not borrowed: before the work is posted, its owner moves to where
+//! the completion finds it. **No type here enforces this**: the owner of the memory must keep it
+//! until the work has completed, or the queue pair was destroyed. Drivers do that through the place
+//! where they keep the owner, and through the order in which a queue's parts are dropped, the pair
+//! before its memory.
 
 use super::{
     buffer::Slice,
@@ -27,8 +27,8 @@ use core::{
 };
 use kernel::sync::Arc;
 
-/// Tells completions apart: what kind of work, which object, and how many send
-/// queue slots the completion frees.
+/// Identifies completions: the kind of work, the object, and the number of send queue slots that
+/// the completion frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
     /// Kind of work, the driver's own numbers from 0 to 127.
@@ -53,7 +53,7 @@ impl WorkId {
         }
     }
 
-    /// Returns whether it is of a drain, ours or the device's driver's.
+    /// Returns whether the work request is of a drain, ours or the device driver's.
     #[inline]
     pub(super) const fn is_drain(self) -> bool {
         self.kind & 0x80 != 0
@@ -163,7 +163,7 @@ pub trait WorkRequest {
     #[doc(hidden)]
     fn base(&mut self) -> &mut bindings::ib_send_wr;
 
-    /// Returns the same as a pointer by which the whole structure may be read.
+    /// Returns the pointer to the whole structure.
     #[doc(hidden)]
     fn whole(&mut self) -> *mut bindings::ib_send_wr;
 
@@ -182,7 +182,7 @@ pub trait WorkRequest {
         self.base().send_flags |= bindings::ib_send_flags_IB_SEND_FENCE;
     }
 
-    /// Names the request in case that it fails; a success is not reported.
+    /// Names the request for the case that it fails; a success is not reported.
     #[inline]
     fn name(&mut self, id: WorkId) {
         self.base().__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
@@ -193,15 +193,15 @@ pub trait WorkRequest {
 ///
 /// # Safety
 ///
-/// [`WorkRequest::whole`] points to a `Raw`, all of which may be read by it, which begins
-/// with a `struct ib_send_wr`, and has no other pointers than those to its entries, which
-/// stay as long as the request, and to a region that [`Self::waiting`] is of.
+/// [`WorkRequest::whole`] points to a `Raw`, all of which may be read through it, which begins with
+/// a `struct ib_send_wr`, and has no other pointers than those to its entries, which live as long
+/// as the request, and to a region that [`Self::waiting`] is of.
 pub unsafe trait CanWait: WorkRequest {
     /// The structure for its opcode.
     #[doc(hidden)]
     type Raw;
 
-    /// Returns what counts the registrations of its region that wait.
+    /// Returns the counter of waiting registrations of its region.
     #[doc(hidden)]
     #[inline]
     fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {
@@ -308,8 +308,9 @@ impl Rdma<'_> {
 }
 
 impl Rdma<'static> {
-    /// Makes an RDMA WRITE of 0 bytes: it completes when the peer's device has acknowledged it, and
-    /// fails when the peer is gone. Neither a buffer nor the peer's processor takes part.
+    /// Creates an RDMA WRITE of 0 bytes: it completes when the peer's device has acknowledged it,
+    /// and fails when the peer is unreachable. Neither a buffer nor the peer's processor takes
+    /// part.
     pub fn empty_write() -> Self {
         Self::write(&[], 0, 0)
     }
@@ -464,8 +465,8 @@ impl<'a> Chain<'a> {
         self.len += 1;
     }
 
-    /// Returns the chain in another place. Where only that place is pointed to, the chain need not
-    /// be in memory before.
+    /// Returns the chain in a new place. If only that place is pointed to, the compiler need not
+    /// store the chain before.
     #[inline(always)]
     pub fn moved(self) -> Self {
         // INVARIANT: It is the same chain.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The message that reports that an invariant of the drivers is broken. Nothing else that they log
-//! has `BUG:`, and a test in whose log that is fails.
+//! The message that reports that an invariant of the drivers is broken. No other message has
+//! `BUG:`, and a test whose log has it fails.
 
 use kernel::{
     alloc::{
@@ -14,10 +14,10 @@ use kernel::{
     prelude::*, //
 };
 
-/// Says, once for each place in the source, that an invariant of our own is broken. Any context.
+/// Logs, once for each place in the source, that an invariant of our own is broken. Any context.
 ///
-/// The caller sees to it that nothing is lost or used wrongly; a session that is concerned
-/// is to be ended, with this for a reason.
+/// The caller makes sure that nothing is lost or used wrongly; it must end the session concerned,
+/// with this for a reason.
 #[macro_export]
 macro_rules! broken {
     ($what:expr) => {
@@ -25,8 +25,9 @@ macro_rules! broken {
     };
 }
 
-/// Puts `item` into `list`, which has room for it. If it has not, that is logged, and the item is
-/// kept for ever: dropping it could sleep, and somebody may use it. `false` then. Any context.
+/// Puts `item` into `list`, which has room for it. If the room is missing, this logs that and keeps
+/// the item for ever (dropping it could sleep, and it may be in use), and returns `false`. Any
+/// context.
 #[inline]
 pub fn push_into_room<T, A: Allocator>(list: &mut Vec<T, A>, item: T, what: &'static str) -> bool {
     match list.push_within_capacity(item) {
@@ -38,11 +39,11 @@ pub fn push_into_room<T, A: Allocator>(list: &mut Vec<T, A>, item: T, what: &'st
     }
 }
 
-/// Keeps for ever what has no place, and says so.
+/// Keeps an item without a place for ever, and logs that.
 #[cold]
 #[inline(never)]
 pub fn keep<T>(item: T, what: &'static str) {
     core::mem::forget(item);
-    // Not `broken!`, whose "once" would be that of this place: each time something is lost.
+    // Not `broken!`, whose "once" would cover all callers: each loss is logged.
     pr_warn!("BUG: {what}\n");
 }

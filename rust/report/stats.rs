@@ -8,9 +8,8 @@ use crate::sync::atomic::{
 };
 use core::fmt;
 
-/// A number that goes up. It has one writer at a time (the context that its
-/// owner documents) and any number of readers, so that no locked instruction
-/// is needed.
+/// A growing number. It has one writer at a time (the context that its owner documents) and any
+/// number of readers, so that no locked instruction is needed.
 pub struct Counter(Atomic<u64>);
 
 impl Counter {

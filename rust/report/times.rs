@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long requests are in each of their states, as histograms.
+//! Histograms of the durations of requests in each of their states.
 //!
-//! A duration costs two additions, and reading the clock at both ends; who
-//! measures does so only when asked to.
+//! A duration costs two additions, and reading the clock at both ends; it is measured only on
+//! request.
 
 pub mod buckets;
 
@@ -39,8 +39,8 @@ impl Histogram {
     }
 }
 
-/// How many there were, their sum in nanoseconds, and for each class that has
-/// any the nanoseconds that they were below (`inf` for the last) and how many.
+/// The number of durations, their sum in nanoseconds, and for each class that has any, its upper
+/// bound in nanoseconds (`inf` for the last) and their number.
 impl fmt::Display for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count: u64 = self.classes.iter().map(Counter::get).sum();

@@ -41,7 +41,7 @@ pub enum DataPath {
     Eager = 4,
 }
 
-/// What kind a request is, by the numbers of the wire.
+/// The kind of a request, with the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -51,7 +51,7 @@ pub enum Kind {
     Read = 1,
     /// Initiator to volume.
     Write = 2,
-    /// What was answered is to be stable.
+    /// Makes acknowledged writes durable.
     Flush = 3,
     /// Blocks are not needed any more.
     Discard = 4,
@@ -76,7 +76,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Returns where data is: `mapped`, of peer memory, whether the HCA reaches that.
+    /// Returns where data is; `mapped`: for peer memory, whether the HCA reaches it.
     #[inline]
     pub fn of(mapped: Option<bool>) -> Self {
         match mapped {
@@ -87,16 +87,16 @@ impl Memory {
     }
 }
 
-/// What an event tells of a request.
+/// An event's description of a request.
 #[derive(Clone, Copy)]
 pub struct Request {
     /// The session's id.
     pub session: u64,
     /// The queue pair's number within it.
     pub queue: u8,
-    /// What the request is called on the wire.
+    /// The request's tag on the wire.
     pub tag: Tag,
-    /// What is asked for.
+    /// The operation.
     pub kind: Kind,
     /// How its data travels.
     pub way: DataPath,
@@ -172,16 +172,16 @@ impl From<Request> for bindings::hcablk_trace_request {
     }
 }
 
-/// What an event tells of a chunk, a part of a large request's data.
+/// An event's description of a chunk, a part of a large request's data.
 #[derive(Clone, Copy)]
 pub struct Chunk {
     /// The session's id.
     pub session: u64,
     /// The queue pair's number within it.
     pub queue: u8,
-    /// What its request is called on the wire.
+    /// The tag of its request on the wire.
     pub tag: Tag,
-    /// What is asked for.
+    /// The operation.
     pub kind: Kind,
     /// Bytes from the start of the volume.
     pub offset: u64,
@@ -191,7 +191,7 @@ pub struct Chunk {
     pub bytes: u32,
     /// Where the target has its data.
     pub memory: Memory,
-    /// How it ended, as a negative errno; 0: well, or not yet.
+    /// The result, as a negative errno; 0: success, or not yet known.
     pub status: i32,
 }
 
@@ -220,7 +220,7 @@ impl From<Chunk> for bindings::hcablk_trace_chunk {
     }
 }
 
-/// Where a session or a queue pair has come.
+/// The new state of a session or a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -234,7 +234,7 @@ pub enum State {
     Ended = 3,
 }
 
-/// What an event tells of a session or a queue pair.
+/// An event's description of a session or a queue pair.
 #[derive(Clone, Copy)]
 pub struct Change {
     /// The session's id.
@@ -245,7 +245,7 @@ pub struct Change {
     pub queue: Option<u8>,
     /// Where it has come.
     pub state: State,
-    /// Why, as a negative errno; 0: nothing is wrong, or not known.
+    /// The reason, as a negative errno; 0: no error, or not known.
     pub error: i32,
 }
 
@@ -261,16 +261,16 @@ impl From<Change> for bindings::hcablk_trace_state {
     }
 }
 
-/// What an event tells of a disk or one of its paths.
+/// An event's description of a disk or one of its paths.
 #[derive(Clone, Copy)]
 pub struct DiskChange<'a> {
     /// The disk's name in configfs.
     pub disk: &'a CStr,
     /// The path's number, if it is about one.
     pub path: Option<u8>,
-    /// Where it has come, as its attribute `state` says it.
+    /// The new state, as in its attribute `state`.
     pub state: &'static CStr,
-    /// Why, as a negative errno; 0: nothing is wrong.
+    /// The reason, as a negative errno; 0: no error.
     pub error: i32,
 }
 
@@ -285,7 +285,7 @@ impl From<DiskChange<'_>> for bindings::hcablk_trace_disk {
     }
 }
 
-/// What an event tells of writes that a target has lost.
+/// An event's description of writes that a target has lost.
 #[derive(Clone, Copy)]
 pub struct LostWrites<'a> {
     /// The disk's name in configfs.
@@ -434,8 +434,8 @@ events! {
     losses {}
 }
 
-/// Returns whether somebody listens to the completions of chunks: without that the completion of
-/// an RDMA WRITE of one is not asked for.
+/// Returns whether the event for completions of chunks is enabled: otherwise the completion of a
+/// chunk's RDMA WRITE is not requested.
 #[inline(always)]
 pub fn wants_chunk_completions() -> bool {
     use kernel::jump_label::static_branch_unlikely;

@@ -2,11 +2,11 @@
 
 //! The `kernel` crate's `Atomic`, with the same names, as instructions in place of calls.
 //!
-//! Loads, stores and exchanges of the kernel's are calls of C functions that are not inlined
-//! (`rust/helpers/atomic.c`), unless the kernel is built with `RUST_INLINE_HELPERS`, which Debian's
-//! are not. By the kernel's, an I/O of 4 KiB takes so many instructions more in all, between two of
-//! the tests' HCAs behind an IOMMU (`make bench LINK=hca-iommu`, Linux 7.3), and so many more of
-//! those of these modules, which are without the functions that are called:
+//! Loads, stores and exchanges of the kernel's type are calls of C functions that are not inlined
+//! (`rust/helpers/atomic.c`), unless the kernel is built with `RUST_INLINE_HELPERS`; Debian's are
+//! not. The table shows the additional instructions of an I/O of 4 KiB with the kernel's type, in
+//! all and in these modules alone (without the called functions), between two of the tests' HCAs
+//! behind an IOMMU (`make bench LINK=hca-iommu`, Linux 7.3):
 //!
 //! | | all | these modules |
 //! |---|---|---|
@@ -15,13 +15,13 @@
 //! | write, depth 1 | 733 | 423 of 2,335 |
 //! | write, depth 64 | 516 | 279 of 1,892 |
 //!
-//! These here are those of `core`, on x86-64, where both are the same instructions: a load is an
-//! acquire, a store is a release, and a locked instruction is a full barrier, also to the compiler,
-//! which moves nothing across a sequentially consistent exchange. What the memory models differ in
-//! beyond that (dependencies, barriers by themselves) has no function here. On other architectures
-//! this is the kernel's.
+//! On x86-64 this type uses `core`'s, whose instructions are the same: a load is an acquire, a
+//! store is a release, and a locked instruction is a full barrier, also to the compiler, which
+//! moves nothing across a sequentially consistent exchange. There are no functions for the parts in
+//! which the memory models differ further (dependencies, separate barriers). On other architectures
+//! this is the kernel's type.
 //!
-//! Nothing in C changes what is kept in these, but for blk-mq's field of a hardware queue
+//! No C code changes these values, except blk-mq's field of a hardware queue
 //! (`blkdev/operations.rs`), which it leaves alone once that has been set up.
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -54,13 +54,13 @@ mod by_core {
     /// Orders nothing.
     #[derive(Clone, Copy)]
     pub struct Relaxed;
-    /// What the load has seen is before what follows.
+    /// The load comes before all later accesses.
     #[derive(Clone, Copy)]
     pub struct Acquire;
-    /// What is before is seen by who sees the store.
+    /// A context that sees the store sees all earlier accesses.
     #[derive(Clone, Copy)]
     pub struct Release;
-    /// What is before is before what follows.
+    /// All earlier accesses come before all later ones.
     #[derive(Clone, Copy)]
     pub struct Full;
 
@@ -96,7 +96,7 @@ mod by_core {
     pub trait OfExchange {
         /// Its name in `core`.
         const ORDERING: Ordering;
-        /// That of the load alone, if nothing is stored.
+        /// The ordering of the load alone, if nothing is stored.
         const FAILED: Ordering;
     }
 
@@ -120,14 +120,14 @@ mod by_core {
         const FAILED: Ordering = Ordering::SeqCst;
     }
 
-    /// What can be kept in an [`Atomic`].
+    /// A value of an [`Atomic`].
     ///
     /// # Safety
     ///
     /// [`Self::Cell`] has the size and the alignment of the type, and any of its values is one of
     /// the type.
     pub unsafe trait Value: Copy {
-        /// That of `core`.
+        /// The type of `core`.
         #[doc(hidden)]
         type Cell;
 
@@ -225,12 +225,12 @@ mod by_core {
     unsafe impl<T: Value> Sync for Atomic<T> {}
 
     impl<T: Value> Atomic<T> {
-        /// Makes one that is `value`.
+        /// Creates an atomic with the value `value`.
         pub const fn new(value: T) -> Self {
             Self(UnsafeCell::new(value))
         }
 
-        /// Makes one of memory that is there.
+        /// Interprets existing memory as an atomic.
         ///
         /// # Safety
         ///
@@ -253,19 +253,20 @@ mod by_core {
             T::load(self.cell(), O::ORDERING)
         }
 
-        /// Changes it to `value`.
+        /// Stores `value`.
         #[inline(always)]
         pub fn store<O: OfStore>(&self, value: T, _: O) {
             T::store(self.cell(), value, O::ORDERING);
         }
 
-        /// Changes it to `value`, and returns what it was.
+        /// Stores `value`, and returns the former value.
         #[inline(always)]
         pub fn xchg<O: OfExchange>(&self, value: T, _: O) -> T {
             T::xchg(self.cell(), value, O::ORDERING)
         }
 
-        /// Changes it from `old` to `new`; an error is the other value that it has.
+        /// Changes the value from `old` to `new`; on an error, returns the value that differs from
+        /// `old`.
         #[inline(always)]
         pub fn cmpxchg<O: OfExchange>(&self, old: T, new: T, _: O) -> Result<T, T> {
             T::cmpxchg(self.cell(), old, new, O::ORDERING, O::FAILED)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work on an object that must be done where one may sleep, without an
-//! allocation.
+//! Defers work on an object to a context that may sleep, without an allocation.
 //!
 //! # Ownership
 //!
@@ -11,9 +10,9 @@
 //!
 //! # Memory
 //!
-//! Work runs as the loop driver's does: allocations in it start no I/O, since
-//! it may be the I/O of whoever waits for memory, and it is not slowed down for
-//! pages that others have made dirty (`PF_MEMALLOC_NOIO`, `PF_LOCAL_THROTTLE`).
+//! Work runs as the loop driver's does: allocations in it start no I/O, since it may itself be the
+//! I/O of a task that waits for memory, and it is not slowed down for pages that others have made
+//! dirty (`PF_MEMALLOC_NOIO`, `PF_LOCAL_THROTTLE`).
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -44,7 +43,7 @@ struct Inner {
     owner: *mut c_void,
 }
 
-/// The place that a workqueue needs for an object's work, used again and again.
+/// A reusable place for the work item of an object on a workqueue.
 ///
 /// Dropping it waits for the end of work that is still returning from
 /// [`Deferred::run`]: not from within the work itself.
@@ -95,8 +94,8 @@ impl<T: Deferred> Drop for WorkSlot<T> {
 /// C: `queue_work()`.
 pub fn defer<T: Deferred>(mut owner: KBox<T>, queue: &WorkQueue) {
     let inner = owner.slot_mut().inner.get();
-    // SAFETY: By the slot's invariants it is initialised and not queued, since
-    // its owner is here; who runs it gives the owner back.
+    // SAFETY: By the slot's invariants it is initialised and not queued, since its owner is here;
+    // running it returns the owner.
     unsafe {
         (*inner).owner = KBox::into_raw(owner).cast();
         bindings::hcablk_c_queue_work(queue.as_raw(), &raw mut (*inner).work);
@@ -117,15 +116,15 @@ unsafe extern "C" fn run<T: Deferred>(work: *mut bindings::work_struct) {
     without_io(|| owner.run());
 }
 
-/// Calls `f` as the module's "Memory" tells. Process context.
+/// Calls `f` as the module's section "Memory" describes. Process context.
 pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
     with_flags(bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE, f)
 }
 
-/// Calls `f`, which brings back the disk for which whoever reclaims memory may wait. As
-/// [`without_io`]; and allocations in it wait for no memory at all, but take what the kernel keeps
-/// for this (`PF_MEMALLOC`), or fail. Without that they would wait for ever when all that could be
-/// reclaimed has to be written to this disk. Process context.
+/// Calls `f`, which brings back the disk for which memory reclaim may wait. As [`without_io`]; in
+/// addition, allocations in it do not wait for memory at all, but use the kernel's reserve
+/// (`PF_MEMALLOC`), or fail. Otherwise they would wait for ever when all reclaimable memory has to
+/// be written to this disk. Process context.
 pub fn for_reclaim<R>(f: impl FnOnce() -> R) -> R {
     let flags = bindings::PF_MEMALLOC | bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE;
     with_flags(flags, f)

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fields of a driver's objects that C code works on while it has the object: the `struct bio` of
+//! Fields of a driver's objects on which C code works while it has the object: the `struct bio` of
 //! its I/O, its work.
 //!
-//! The layer takes such an object in its box, has C code work on the field, and gives the object
-//! back when that is done. Meanwhile there are only shared references to the object, by which the
-//! layer asks it for what the work needs. The field must stay where it is as long as there are no
-//! others: so says [`HasSlot`], which safe code implements by
+//! The layer takes such an object in its box, has C code work on the field, and returns the object
+//! afterwards. In the meantime there are only shared references to the object, through which the
+//! layer asks for the parameters of the work. The field must stay where it is while there are no
+//! others: that is the promise of [`HasSlot`], which safe code implements with
 //! [`impl_has_slot`](crate::impl_has_slot), as the kernel's `impl_has_work!` does for its work.
 
-/// An object that has an `S` to do something with.
+/// An object with an embedded `S` to do something with.
 ///
 /// # Safety
 ///
-/// The `S` is a field of the object itself: as long as there are only shared references to the
-/// object, it is neither replaced nor dropped.
+/// The `S` is a field of the object itself: while there are only shared references to the object,
+/// it is neither replaced nor dropped.
 pub unsafe trait HasSlot<S> {
     /// Returns the slot within the object.
     #[doc(hidden)]
     fn slot_mut(&mut self) -> &mut S;
 }
 
-/// Says in which field of a type its slot of a type is. The parameters of a generic type, with
-/// their bounds, go before it: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
+/// Declares the field of a type that is its slot of a type. The parameters of a generic type, with
+/// their bounds, come first: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
 #[macro_export]
 macro_rules! impl_has_slot {
     ($({$($parameters:tt)*})? $type:ty, $field:ident: $slot:ty) => {

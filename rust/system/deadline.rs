@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A deadline: until when a caller waits for one thing.
+//! A deadline: the end of a caller's waiting for one thing.
 
 use kernel::time::{
     Instant,

@@ -21,7 +21,7 @@ macro_rules! errno {
 errno! {
     /// Nobody listens, or the peer refused.
     econnrefused = ECONNREFUSED
-    /// The peer has no memory, or none of what else it needs, for us.
+    /// The peer lacks memory, or another resource, for us.
     enobufs = ENOBUFS
     /// The connection was lost.
     econnreset = ECONNRESET

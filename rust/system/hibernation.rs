@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hibernation, refused while a driver is in use: a host that comes back from it has forgotten what
-//! its peers have done meanwhile.
+//! Refuses hibernation while a driver is in use: a host that resumes from it has missed its peers'
+//! actions in the meantime.
 //!
 //! C header: [`include/linux/suspend.h`](srctree/include/linux/suspend.h)
 
@@ -22,15 +22,15 @@ use kernel::{
     types::Opaque, //
 };
 
-/// How many things of a kind there are by which a driver is in use.
+/// The number of things of a kind that keep a driver in use.
 pub struct Uses {
     count: Atomic<u32>,
-    /// What they are, for the log, behind their number.
+    /// Their name in the log, after their number.
     what: &'static CStr,
 }
 
 impl Uses {
-    /// Makes it for things that are called `what`. There are none.
+    /// Creates the count of things that are called `what`. There are none.
     pub const fn new(what: &'static CStr) -> Self {
         Self {
             count: Atomic::new(0),
@@ -38,7 +38,7 @@ impl Uses {
         }
     }
 
-    /// Counts one more, as long as what is returned is there. Any context.
+    /// Counts a further one until the returned value is dropped. Any context.
     pub fn begin(&'static self) -> Use {
         self.count.fetch_add(1, Relaxed);
         Use(self)
@@ -59,8 +59,8 @@ struct Inner {
     uses: &'static Uses,
 }
 
-/// Refuses hibernation with `EBUSY`, and says so in the log, while there are some [`Uses`].
-/// Suspending to RAM and to idle is not refused.
+/// Refuses hibernation with `EBUSY`, and logs that, while there are some [`Uses`]. Suspending to
+/// RAM and to idle is not refused.
 ///
 /// # Invariants
 ///
@@ -75,7 +75,7 @@ unsafe impl Send for NoHibernation {}
 unsafe impl Sync for NoHibernation {}
 
 impl NoHibernation {
-    /// Refuses it while there are `uses`. Sleeps. Fails with `ENOMEM`.
+    /// Refuses hibernation while there are `uses`. Sleeps. Fails with `ENOMEM`.
     ///
     /// C: `register_pm_notifier()`.
     pub fn while_there_are(uses: &'static Uses) -> Result<Self> {
@@ -121,7 +121,7 @@ unsafe extern "C" fn on_event(
         return bindings::NOTIFY_DONE as c_int;
     }
     pr_warn!(
-        "hibernation is refused: {count} {}; others would go on without this host, and it would not know\n",
+        "hibernation is refused: {count} {}; others would continue without this host, and it would not know\n",
         uses.what.to_str().unwrap_or("uses")
     );
     // SAFETY: No requirements.

@@ -84,7 +84,10 @@ fn what_comes_back_goes_to_who_has_less() {
     for back in 1..=4 {
         assert_eq!(a.next_to_wake(0), None);
         a.give_back(greedy, MEDIUM, 1);
-        assert!(!a.borrow(greedy, MEDIUM, 1), "{back} are for who waits");
+        assert!(
+            !a.borrow(greedy, MEDIUM, 1),
+            "{back} are for the waiting ones"
+        );
     }
     assert_eq!(a.next_to_wake(0), Some(poor));
     assert_eq!(a.next_to_wake(0), None, "it is woken once");
@@ -140,7 +143,7 @@ fn many_queue_pairs_are_one_client() {
             None => panic!("nobody is woken"),
         }
     }
-    // Of 12 it has 6; a borrower that has none is before them at equality.
+    // The client has 6 of 12; a borrower that has none is before them at equality.
     assert!((5..=6).contains(&others), "{others}");
 }
 
@@ -241,7 +244,7 @@ fn who_is_woken_and_does_not_answer_is_expired() {
     assert!(a.borrow(other, MEDIUM, 1));
     assert!(a.borrow(other, MEDIUM, 1));
     assert!(!a.is_pressed(), "nobody waits");
-    // It wakes up, and is before the other one again.
+    // The sleeper wakes up, and is before the other again.
     assert!(!a.borrow(sleeper, MEDIUM, 2));
     assert!(a.wait(sleeper, only(MEDIUM, 2)));
     assert!(a.is_pressed());
@@ -288,7 +291,7 @@ fn who_answers_in_time_keeps_waiting() {
         assert!(a.wait(one, only(MEDIUM, 2)));
     }
     assert!(!a.borrow(two, MEDIUM, 1));
-    // Who waits and was not woken may take any time.
+    // A waiting borrower that was not woken may take any time.
     assert!(a.wait(one, only(MEDIUM, 3)));
     assert_eq!(a.next_to_wake(100_000), None);
     assert_eq!(a.next_to_wake(200_000), None);
@@ -307,8 +310,8 @@ impl Random {
     }
 }
 
-/// Clients that want something all the time, hold it for a while, and give it back; who is woken
-/// tries again.
+/// Clients that always want buffers, hold them for a while, and return them; a woken one tries
+/// again.
 struct Overload {
     account: Account,
     /// Each with its client and how many buffers it wants at a time.
@@ -336,7 +339,7 @@ impl Overload {
         }
     }
 
-    /// Has a borrower ask for `size` buffers, and wait if it does not get them.
+    /// Lets a borrower ask for `size` buffers, and wait if it does not get them.
     fn ask(&mut self, borrower: usize, size: u32) {
         let gets = self.account.borrow(borrower, MEDIUM, size);
         if gets {
@@ -347,7 +350,7 @@ impl Overload {
         self.waits[borrower] = !gets;
     }
 
-    /// Has everybody ask again and again until they have to wait.
+    /// Lets every client ask repeatedly until it has to wait.
     fn all_ask(&mut self) {
         for (_, borrower, size) in self.borrowers.clone() {
             while !self.waits[borrower] {
@@ -381,7 +384,7 @@ impl Overload {
     }
 }
 
-/// What everyone has got of an overload, in pages and steps.
+/// The share of each client in an overload, in pages and steps.
 fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
     let mut random = Random(seed);
     let mut world = Overload::new(jobs, total);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who may use a line of a write-through cache, so that nobody is ever given
-//! old data. Uses nothing but `core`: its tests run on the host.
+//! The locking of lines of a write-through cache, which guarantees that no read returns old data.
+//! Uses nothing but `core`: its tests run on the host.
 //!
-//! A request is a [`Visit`]. It says what it is about to do before the drive
-//! does it, and leaves when the drive has, before it is answered. The account
-//! here is kept under one lock; data is copied outside of it, by whoever has a
-//! right to the line:
+//! A request is a [`Visit`]. It announces its operation before the drive starts it, and leaves
+//! after the drive has finished, before the response. The account here is kept under one lock; data
+//! is copied outside of it, with a right to the line:
 //!
 //! ```text
 //!          read, misses                      left, with the data
@@ -20,27 +19,26 @@
 //!                            └──────────────────────────────┘ Clean
 //! ```
 //!
-//! Data need not be copied: a drive may put it into the lines of a read that
-//! misses, and the answer may be sent from there. Such a read [stays](Lines::stay)
-//! when the drive is done: its lines are Clean and it has them pinned, until the
-//! send of the answer has completed.
+//! Data need not be copied: a drive may put it into the lines of a read that misses, and the
+//! response may be sent from there. Such a read [stays](Lines::stay) after the drive has finished:
+//! its lines are Clean and pinned by it, until the send of the response has completed.
 //!
 //! # Why no data is old
 //!
 //! - A line that is Busy is used by nobody but its owner.
 //! - A write dooms every line it touches that is not its own: one being filled,
 //!   one of another write, one that a reader is copying. The owner drops it.
-//! - As long as a write is under way no line that it touches begins to be
-//!   filled. That is counted by a hash of the line's number, so that sometimes
-//!   one waits for another's write and is just not filled.
+//! - While a write is under way, no line that it touches starts to be filled. Writes are counted by
+//!   a hash of the line's number, so a line is sometimes not filled because of another line's
+//!   write.
 //! - So data that was read before a write, or while it was under way, is never
 //!   kept, and of two writes at the same time neither's data is.
 //! - When the drive's size changes, all lines are of another *age*, and worth
 //!   nothing.
 //!
-//! Requests of more than [`SPAN`] lines go past: reads are not looked up, writes
-//! drop what they touch. Discarded and zeroed ranges, which may be very long,
-//! are dropped a few lines at a time; meanwhile nothing begins to be filled.
+//! Requests of more than [`SPAN`] lines bypass the cache: reads are not looked up, writes drop the
+//! lines that they touch. Discarded and zeroed ranges, which may be very long, are dropped a few
+//! lines at a time; in the meantime no line starts to be filled.
 
 use super::{
     Memory,
@@ -94,7 +92,7 @@ enum Kind {
     Drop,
 }
 
-/// What a request has to do with the cache. It must [`leave`](Lines::leave).
+/// A request's state in the cache. It must [`leave`](Lines::leave).
 #[derive(Debug)]
 pub struct Visit {
     kind: Kind,
@@ -104,7 +102,7 @@ pub struct Visit {
     /// How many of them are done with.
     done: u64,
     slots: [u32; SPAN],
-    /// Lines asked for that were there.
+    /// Requested lines that the cache had.
     pub hits: u32,
     /// Lines asked for that were not.
     pub misses: u32,
@@ -113,7 +111,7 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// Of a request that has nothing to do with a cache.
+    /// The state of a request that does not use a cache.
     pub const NONE: Self = Self {
         kind: Kind::Out,
         first: 0,
@@ -137,12 +135,12 @@ impl Visit {
         }
     }
 
-    /// Makes the visit of a write; it is to [`enter`](Lines::enter).
+    /// Creates the visit of a write; the caller must [`enter`](Lines::enter) it.
     pub fn write(offset: u64, length: u32) -> Self {
         Self::new(Kind::Write, offset, length.into())
     }
 
-    /// Makes the visit of what changes blocks without data; it is to [`enter`](Lines::enter).
+    /// Creates the visit of a change without data; the caller must [`enter`](Lines::enter) it.
     pub fn empty(offset: u64, length: u32) -> Self {
         Self::new(Kind::Drop, offset, length.into())
     }
@@ -152,12 +150,12 @@ impl Visit {
         self.kind == Kind::Hit
     }
 
-    /// Returns whether it is to put data into its lines before it leaves.
+    /// Returns whether the request must put data into its lines before it leaves.
     pub fn is_owner(&self) -> bool {
         matches!(self.kind, Kind::Fill | Kind::Write) && self.slots().next().is_some()
     }
 
-    /// Returns whether it has left, or has never been there.
+    /// Returns whether the request has left, or has never entered.
     pub fn is_outside(&self) -> bool {
         self.kind == Kind::Out
     }
@@ -263,8 +261,8 @@ impl<M: Memory> Lines<M> {
         visit
     }
 
-    /// Accounts for a line of a read that goes to the drive; the slot, if the line
-    /// is to be filled.
+    /// Accounts for a line of a read that the drive serves; returns the slot if the line must be
+    /// filled.
     fn seek(&mut self, number: u64, whole: bool, visit: &mut Visit) -> Option<u32> {
         if let Some(slot) = self.clean(number) {
             self.mq.hit(slot);
@@ -297,8 +295,8 @@ impl<M: Memory> Lines<M> {
         Some(admission.slot)
     }
 
-    /// Begins a visit that changes blocks. Is to be called until it returns `true`, with the lock
-    /// released between; the drive may be asked after that.
+    /// Starts a visit that changes blocks. The caller repeats this until it returns `true`, with
+    /// the lock released between; the drive may be asked after that.
     pub fn enter(&mut self, visit: &mut Visit, size: u64) -> bool {
         self.look(size);
         match visit.kind {
@@ -355,7 +353,7 @@ impl<M: Memory> Lines<M> {
     }
 
     /// Lets others read the lines that the visit owns, since the drive has put the data of its read
-    /// there, and it is sent from there. Nobody changes them before the visit leaves.
+    /// there, and the response is sent from there. They do not change before the visit leaves.
     pub fn stay(&mut self, visit: &mut Visit) {
         if visit.kind != Kind::Fill {
             return;
@@ -370,9 +368,9 @@ impl<M: Memory> Lines<M> {
         visit.kind = Kind::Hit;
     }
 
-    /// Ends a visit; with `keep`, the data in the slots that it owns is what is on the drive. Is to
-    /// be called until it returns `true`, with the lock released between; the request may be
-    /// answered after that.
+    /// Ends a visit; with `keep`, the data in the slots that it owns is that on the drive. The
+    /// caller repeats this until it returns `true`, with the lock released between; the response
+    /// may be sent after that.
     pub fn leave(&mut self, visit: &mut Visit, keep: bool) -> bool {
         if visit.done == 0 {
             for i in 0..SPAN {
@@ -404,7 +402,7 @@ impl<M: Memory> Lines<M> {
         true
     }
 
-    /// Forgets all lines if the drive has another size than before.
+    /// Drops all lines if the drive's size has changed.
     fn look(&mut self, size: u64) {
         if self.size != size {
             self.size = size;
@@ -454,7 +452,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// Marks the line's data as about to be old.
+    /// Marks the line's data as outdated soon.
     fn invalidate(&mut self, slot: u32) {
         if !self.is_used(slot) {
             self.drop_slot(slot);
@@ -463,7 +461,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// Frees a slot that nobody has a right to.
+    /// Frees a slot without users.
     fn drop_slot(&mut self, slot: u32) {
         self.mq.remove(slot);
         if let Some(line) = self.lines.get_mut(slot as usize) {

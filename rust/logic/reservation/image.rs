@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reservations as bytes, for a file: one *image* is all of them, with a checksum. A file has two,
-//! of which each change writes the older one, so that there is always a whole one.
+//! Reservations as bytes, for a file: one *image* has all of them, with a checksum. A file has two
+//! images; each change overwrites the older one, so that there is always a complete one.
 
 use super::{Change, Held, Registrant, Reservations, CHANGES_MAX, REGISTRANTS_MAX};
 use crate::proto::{
@@ -23,12 +23,12 @@ const REGISTRANTS_AT: usize = 96;
 const CHANGES_AT: usize = REGISTRANTS_AT + REGISTRANTS_MAX * REGISTRANT_LEN;
 const _: () = assert!(CHANGES_AT + CHANGES_MAX * CHANGE_LEN <= IMAGE_LEN);
 
-/// Why bytes are no image.
+/// Why bytes are not an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadImage {
-    /// It does not begin as one, or is too short.
+    /// The bytes do not start as an image, or are too short.
     Magic,
-    /// It is of a version that this one does not know.
+    /// The image has an unknown version.
     Version,
     /// It is damaged.
     Checksum,

@@ -203,7 +203,7 @@ fn nobody_has_a_preemption_of_others_forgotten() {
         assert_eq!(ask(&mut it, 2, disk, register(key, new)).status, Status::Ok);
     }
     is_known(&mut it);
-    // Its own host by many disks, and many hosts, as long as it is asked for.
+    // The host itself with many disks, and many hosts, while the preemption is repeated.
     for disk in 3..100 {
         assert_eq!(ask(&mut it, 0, disk, register(7, 7)).status, Status::Ok);
         is_known(&mut it);
@@ -228,7 +228,7 @@ fn a_later_preemption_awaits_an_earlier_one() {
     assert!(second.number > first.number && first.number > 0);
     assert_eq!(ask(&mut it, 2, 2, preempt(9, 8)).number, second.number);
     assert_eq!(ask(&mut it, 0, 2, preempt(7, 8)).number, first.number);
-    // Who is not registered is told nothing by it.
+    // A host that is not registered learns nothing from it.
     assert_eq!(ask(&mut it, 3, 2, preempt(9, 8)).number, 0);
 }
 

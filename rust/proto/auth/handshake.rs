@@ -13,11 +13,11 @@ use super::{
     Channel, Crypto, Proof, Secret, SessionKey, CHALLENGE_LEN, KEY_LEN, MAC_LEN,
 };
 
-/// Bytes that the key of a handshake is made of: its label, the channel, what was sent, and what
-/// X25519 gives.
+/// Length of the input of a handshake's key: its label, the channel, the messages, and the result
+/// of X25519.
 const TRANSCRIPT_LEN: usize = 16 + CHANNEL_LEN + REQUEST_LEN + CHALLENGE_LEN + MAC_AT + KEY_LEN;
 
-/// What both sides have sent before the proof's MAC, and where.
+/// The bytes that both sides have sent before the proof's MAC, with their places.
 struct Transcript<'a> {
     hello: &'a [u8; REQUEST_LEN],
     challenge: &'a [u8; CHALLENGE_LEN],
@@ -43,7 +43,7 @@ impl Transcript<'_> {
     }
 }
 
-/// An initiator that is about to say who it is.
+/// An initiator that is about to state its identity.
 pub struct Initiator<C: Crypto> {
     pair: Secret<C>,
     hello: [u8; REQUEST_LEN],
@@ -66,14 +66,14 @@ impl<C: Crypto> Initiator<C> {
         &self.hello
     }
 
-    /// Answers a challenge, on the queue pair of `channel`; `None`: it is none.
+    /// Answers a challenge, on the queue pair of `channel`; `None`: `bytes` are not a challenge.
     pub fn prove(self, challenge: &[u8], channel: &Channel) -> Option<Unconfirmed<C>> {
         let challenge: &[u8; CHALLENGE_LEN] = prefix(challenge)?;
         let of_target = Challenge::decode(challenge)?;
         let private = &self.private;
         let public = of_target.share.and_then(|_| C::public(&private.bytes));
         let shared = match (of_target.share, public) {
-            // A share by which everybody would know it comes from no target.
+            // A share with a known result cannot come from a target.
             (Some(theirs), Some(_)) => Some(Secret::take(&mut C::shared(&private.bytes, &theirs)?)),
             _ => None,
         };
@@ -96,8 +96,7 @@ impl<C: Crypto> Initiator<C> {
     }
 }
 
-/// An initiator that has answered a challenge, and does not know whom it talks to until there is a
-/// reply.
+/// An initiator that has answered a challenge, and cannot trust its peer before the reply.
 pub struct Unconfirmed<C: Crypto> {
     proof: [u8; REQUEST_LEN],
     mac: [u8; MAC_LEN],
@@ -110,7 +109,7 @@ impl<C: Crypto> Unconfirmed<C> {
         &self.proof
     }
 
-    /// Takes the reply; returns it with the session's key and handle. `None`: what answers does not
+    /// Verifies the reply; returns it with the session's key and handle. `None`: the peer does not
     /// have the keys.
     pub fn confirm(
         self,
@@ -121,18 +120,18 @@ impl<C: Crypto> Unconfirmed<C> {
         Some((reply, self.key, session))
     }
 
-    /// Returns the entry that `bytes` are; `None`: who has sent them does not have the keys.
+    /// Returns the entry in `bytes`; `None`: the sender does not have the keys.
     pub fn is_told(&self, bytes: &[u8], channel: &Channel) -> Option<[u8; ENTRY_LEN]> {
         self.key.open_entry(&self.mac, bytes, channel)
     }
 
-    /// Returns whether a reject comes from who has the keys.
+    /// Returns whether the sender of a reject has the keys.
     pub fn is_rejected(&self, bytes: &[u8], channel: &Channel) -> bool {
         self.key.has_rejected(&self.mac, bytes, channel)
     }
 }
 
-/// A target that has challenged an initiator: all that it has of that.
+/// A target that has challenged an initiator: its whole state of the handshake.
 pub struct Challenged<C: Crypto> {
     wanted: Wanted,
     hello: [u8; REQUEST_LEN],
@@ -142,8 +141,8 @@ pub struct Challenged<C: Crypto> {
 }
 
 impl<C: Crypto> Challenged<C> {
-    /// Challenges who has sent `hello`, which asks for `wanted`. `None`: as [`Crypto::random`]. May
-    /// sleep.
+    /// Challenges the sender of `hello`, which asks for `wanted`. `None`: as [`Crypto::random`].
+    /// May sleep.
     pub fn new(wanted: Wanted, hello: [u8; REQUEST_LEN]) -> Option<Self> {
         let private = Secret::<C>::random()?;
         let share = C::public(&private.bytes);
@@ -181,9 +180,9 @@ impl<C: Crypto> Challenged<C> {
         &self.wanted
     }
 
-    /// Returns the session's key if `proof`, which came on `channel`, was made by one of the pair
-    /// keys `pairs`, and by which. Takes as long whichever it is, or none. A challenge is used up
-    /// when it has succeeded.
+    /// Returns the session's key, and the index of the pair key, if `proof`, which came on
+    /// `channel`, was made with one of the pair keys `pairs`. The duration does not depend on the
+    /// index, or on success. A challenge is used up when it has succeeded.
     pub fn verify<'a>(
         &self,
         proof: &Proof,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the key of a session covers: connection requests, and the replies and rejects to them.
+//! The messages that the key of a session covers: connection requests, and the replies and rejects
+//! to them.
 
 use super::{
     super::connect::{Reject, Request, REJECT_LEN, REPLY_LEN, REQUEST_LEN},
@@ -47,8 +48,7 @@ impl<C: Crypto> SessionKey<C> {
         self.0.mac(&message)
     }
 
-    /// Returns whether the request is one of this session. Whether it came before is another
-    /// question.
+    /// Returns whether the request is of this session. It does not check for a replay.
     pub fn has_sealed(&self, request: &Sealed, channel: &Channel) -> bool {
         let covered = concat(&[request.bytes()]);
         C::is_equal(&self.mac_of_request(&covered, channel), &request.mac())

@@ -62,7 +62,7 @@ fn pair<C: Crypto>(host: u8, target: u8) -> Secret<C> {
     secret::<C>(host).pair(&secret(target))
 }
 
-/// What a target does about a hello.
+/// A target's response to a hello.
 fn challenged<C: Crypto>(hello: &[u8]) -> Option<Challenged<C>> {
     match Asked::decode(hello) {
         Ok(Asked::Hello(request, bytes)) => {
@@ -222,7 +222,7 @@ fn a_proof_is_worth_nothing_on_another_channel() {
         ]
     };
     let others = changed(initiator).map(|end| with(end, target));
-    // A request says nothing of the target's queue pair.
+    // A request does not include the target's queue pair.
     let of_target = changed(target).map(|end| with(initiator, End { qp: 0, ..end }));
     let of_target = of_target.into_iter().take(3);
     for other in others.into_iter().chain(of_target) {
@@ -317,7 +317,7 @@ fn nothing_sealed_is_taken_for_something_else() {
         "of another request"
     );
     assert!(!initiator.has_rejected(&good.mac(), &reject[..31], &channel()));
-    // What one side has sent, sent back to it.
+    // Bytes of one side, sent back to it.
     assert!(!initiator.has_rejected(&good.mac(), &bytes, &channel()));
     assert_eq!(
         initiator.open_reply(&good.mac(), &[bytes, bytes].concat(), &channel()),
@@ -373,7 +373,7 @@ fn a_number_is_accepted_once() {
     ] {
         assert_eq!(window.accept(number), accepted, "{number}");
     }
-    // Whatever the order, each once.
+    // In any order, each once.
     let mut window = Window::new();
     let mut numbers: Vec<u64> = (1..=127).collect();
     numbers.reverse();

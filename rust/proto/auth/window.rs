@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which numbers of sealed requests a target has seen.
+//! The numbers of sealed requests that a target has seen.
 
-/// Numbers below the highest that came by which others may be late: as many as a session's queue
-/// pairs come up at the same time.
+/// The window below the highest received number in which late requests are accepted: as many as a
+/// session's queue pairs that connect at the same time.
 const WIDTH: u64 = u128::BITS as u64;
 
 /// See the module. Each number is accepted once; numbers begin at 1.
@@ -15,7 +15,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Makes one that has seen nothing.
+    /// Creates an empty window.
     pub const fn new() -> Self {
         Self {
             highest: 0,
@@ -23,7 +23,7 @@ impl Window {
         }
     }
 
-    /// Accepts a number; `false` if it came before, or is so old that nobody knows.
+    /// Accepts a number; `false` if it came before, or is too old to know.
     pub fn accept(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = number - self.highest;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the two sides send to prove who they are: the forms of connection requests that do so, and
+//! The messages with which the two sides authenticate: forms of connection requests, and
 //! challenges.
 
 use super::{
@@ -19,17 +19,17 @@ pub(super) const MAC_AT: usize = REQUEST_LEN - MAC_LEN;
 
 /// In the place of the depth: it is a proof.
 const PROOF: u16 = 0x8000;
-/// Beside that, and in a challenge: the share is an X25519 public key.
+/// In the same field, and in a challenge: the share is an X25519 public key.
 const X25519: u16 = 0x4000;
 const HANDLE: u16 = CHALLENGES_MAX - 1;
 /// Where a challenge's handle is.
 pub(super) const HANDLE_AT: usize = 8;
-/// Beside the largest data length: the initiator proves who it is.
+/// In the field of the largest data length: the initiator proves its identity.
 const PROVES: u16 = 0x4000;
 /// The byte of that bit, and the bit in it.
 const PROVES_AT: usize = 11;
 const PROVES_BIT: u8 = (PROVES >> 8) as u8;
-/// What a sealed request begins with, as other requests do: all but the names.
+/// Length of the start of a sealed request, which is that of other requests: all but the names.
 pub(super) const HEAD_LEN: usize = 24;
 
 /// An end of a [`Channel`].
@@ -41,12 +41,12 @@ pub struct End {
     pub ip: [u8; 16],
     /// Its port.
     pub port: u16,
-    /// The number of its queue pair; 0 on transports that do not tell it.
+    /// The number of its queue pair; 0 on transports that do not transmit it.
     pub qp: u32,
 }
 
-/// Between which ports and queue pairs of theirs a message of the connection manager goes, as far
-/// as that tells both of them. So nobody can turn what was proven to a queue pair of his own.
+/// The ports and queue pairs between which a message of the connection manager travels, as far as
+/// both sides see them. So an attacker cannot redirect a proof to another queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channel {
     /// The initiator's end.
@@ -72,12 +72,12 @@ impl Channel {
             .finish()
     }
 
-    /// Returns it without the target's queue pair.
+    /// Returns the channel without the target's queue pair.
     pub(super) fn of_request(&self) -> Self {
         self.of_reply(0)
     }
 
-    /// Returns it with queue pair `qp` of the target.
+    /// Returns the channel with queue pair `qp` of the target.
     pub fn of_reply(&self, qp: u32) -> Self {
         Self {
             target: End { qp, ..self.target },
@@ -86,7 +86,7 @@ impl Channel {
     }
 }
 
-/// What an initiator asks for.
+/// The request of an initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A queue pair.
@@ -105,14 +105,14 @@ impl Wanted {
     }
 }
 
-/// A connection request, by how it says who asks.
+/// A connection request, as it states the identity of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// By names alone.
     Plain(Wanted),
-    /// By names that it will prove: for an admin queue pair, or an entry. All of its bytes count.
+    /// With names that it will prove: for an admin queue pair, or an entry. All of its bytes count.
     Hello(Wanted, [u8; REQUEST_LEN]),
-    /// By what follows a [challenge](super::Challenged).
+    /// The response to a [challenge](super::Challenged).
     Proof(Proof),
     /// By the key of its session.
     Sealed(Sealed),
@@ -191,7 +191,7 @@ impl Proof {
         concat(&[covered, mac])
     }
 
-    /// Returns the handle of the challenge that it answers.
+    /// Returns the handle of the challenge that the proof answers.
     pub fn handle(&self) -> u16 {
         u16::from_le_bytes([self.bytes[6], self.bytes[7]]) & HANDLE
     }
@@ -210,13 +210,13 @@ impl Proof {
         &self.bytes
     }
 
-    /// Returns its MAC, which names it in what answers it.
+    /// Returns the MAC, which names the proof in the response.
     pub fn mac(&self) -> [u8; MAC_LEN] {
         mac_of(&self.bytes)
     }
 }
 
-/// A request with the MAC of its session's key, as it came: nothing of it is to be believed before
+/// A received request with the MAC of its session's key: its contents must not be trusted before
 /// that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
@@ -249,7 +249,7 @@ impl Sealed {
         &self.bytes
     }
 
-    /// Returns its MAC, which names it in what answers it.
+    /// Returns the MAC, which names the request in the response.
     pub fn mac(&self) -> [u8; MAC_LEN] {
         mac_of(&self.bytes)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rejects: what a target sends that refuses a connection request.
+//! Rejects: the messages with which a target refuses a connection request.
 
 use super::{
     super::{
@@ -30,20 +30,20 @@ pub enum Reason {
     NoSession = 7,
     /// The volume is being withdrawn.
     Withdrawn = 8,
-    /// The session's buffers would pass the memory that the target may use for all sessions.
+    /// The session's buffers would exceed the memory that the target may use for all sessions.
     NoMemory = 9,
-    /// The host may use the volume, but is kept out until it is admitted again.
+    /// The host may use the volume, but was evicted until it is admitted again.
     Evicted = 10,
     /// A later instance of the host has come.
     Superseded = 11,
     /// It is a [challenge](super::super::auth), not a refusal.
     Challenge = 12,
-    /// Who asks has not proven to be who it says, or there is nothing for it here: which it is
-    /// nobody is told.
+    /// The host has not proven its identity, or has no rights here: the target does not reveal
+    /// which.
     NotProven = 13,
-    /// It is an entry of a [list](super::super::discovery), not a refusal.
+    /// The reject has an entry of a [list](super::super::discovery); it is not a refusal.
     Entry = 14,
-    /// The volume cannot share a session with others: it is to be connected by one of its own, of
+    /// The volume cannot share a session with others: connect it with a session of its own, of
     /// version 2.
     OwnSession = 15,
 }
@@ -104,7 +104,7 @@ impl Reject {
             .finish()
     }
 
-    /// Reads a reject; `None`: it comes from something that is no hcablk target.
+    /// Decodes a reject; `None`: the sender is not an hcablk target.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; REJECT_LEN] = prefix(bytes)?;
         let mut r = Reader::new(bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Replies: what a target sends that grants a connection request.
+//! Replies: the messages with which a target grants a connection request.
 
 use super::{
     super::{
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::proto::eager_ring::Grant;
 
-/// What a volume can do, as its target tells the initiator.
+/// The properties of a volume, as its target reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes.
@@ -51,7 +51,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Returns what replies tell of a session to which volumes are attached later: nothing but its
+    /// Returns the properties in replies to a session whose volumes are attached later: only the
     /// largest data length.
     pub fn of_session(max_transfer: u32) -> Self {
         Self {
@@ -92,17 +92,17 @@ impl Geometry {
     }
 }
 
-/// What a target can do: a bit of byte 5.
+/// A capability of the target: a bit of byte 5.
 pub(super) const QUIET: u8 = 1 << 0;
-/// What a target does not do: a bit of byte 5.
+/// A limitation of the target: a bit of byte 5.
 pub(super) const NO_READ: u8 = 1 << 1;
-/// What a target can do: a bit of byte 5.
+/// A capability of the target: a bit of byte 5.
 pub(super) const MESSAGE_BATCHES: u8 = 1 << 2;
-/// What a target can do: a bit of byte 5.
+/// A capability of the target: a bit of byte 5.
 pub(super) const PORTALS: u8 = 1 << 3;
-/// What a target can do: a bit of byte 5.
+/// A capability of the target: a bit of byte 5.
 pub(super) const FOLLOWS_CACHE: u8 = 1 << 4;
-/// What a target can do: a bit of byte 5.
+/// A capability of the target: a bit of byte 5.
 pub(super) const LIMITS: u8 = 1 << 5;
 
 const READ_ONLY: u16 = 1 << 0;
@@ -126,27 +126,26 @@ pub struct Reply {
     /// Bytes of the largest write whose data may follow its request in the
     /// message; 0: none may.
     pub inline: u32,
-    /// Requests may say that their answer need not wake up who sent them.
+    /// Requests may announce that their response need not interrupt.
     pub quiet: bool,
-    /// The target fetches no data by RDMA READ: writes come with their request,
-    /// or in the eager ring.
+    /// The target posts no RDMA READ: writes come with their request, or in the eager ring.
     pub no_read: bool,
-    /// A message may have several requests, as many as are no longer than what may
-    /// follow the first.
+    /// A message may have several requests, up to the length that may follow the first.
     pub message_batches: bool,
     /// On the admin queue pair: a watch may ask for the portals' generation.
     pub tells_portals: bool,
     /// On the admin queue pair: a watch may ask for the write cache, and say whether the initiator
     /// flushes.
     pub tells_cache: bool,
-    /// On the admin queue pair: a watch may follow the volume's limits; the first one is answered
-    /// at once.
+    /// On the admin queue pair: a watch may follow the volume's limits; the target responds to the
+    /// first one at once.
     pub tells_limits: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,
-    /// Which volume it is, whatever its name, if the target has an id for it.
+    /// Identity of the volume, independent of its name, if the target has one for it.
     pub id: Option<VolumeId>,
-    /// What the target remembers of the session id's writes; `None` if it does not tell.
+    /// Identity of the target's memory of the session id's writes; `None` if it does not report
+    /// one.
     pub instance: Option<ExportInstance>,
 }
 
@@ -216,7 +215,7 @@ impl Reply {
             .finish()
     }
 
-    /// Reads the reply to `request`; `None` when it is no such thing.
+    /// Decodes the reply to `request`; `None` if `bytes` are not one.
     pub fn decode(bytes: &[u8], request: &Request) -> Option<Self> {
         let _: &[u8; REPLY_MIN_LEN] = prefix(bytes)?;
         let mut whole = [0; REPLY_LEN];

@@ -12,12 +12,12 @@ use super::{
     Epoch, Reason, SessionId, REQUEST_LEN, TRANSFER_UNIT,
 };
 
-/// Beside the number of a queue pair: it comes in place of the one with this number.
+/// In the byte of the queue pair's number: it replaces the one with this number.
 const REPLACE: u8 = 0x80;
 // No number of a queue pair, replacing or not, is that of the admin queue pair.
 const _: () = assert!(QUEUES_MAX <= ADMIN_QUEUE & !REPLACE);
 
-/// Beside the largest data length: the session goes on with what its former epochs wrote.
+/// In the field of the largest data length: the session continues the writes of its former epochs.
 const RESUME: u16 = 0x8000;
 const _: () = assert!(TRANSFER_MAX / TRANSFER_UNIT < RESUME as u32);
 
@@ -33,12 +33,13 @@ pub struct Request {
     pub depth: u16,
     /// Which of the session's queue pairs this is, from 0, or [`ADMIN_QUEUE`].
     pub queue: u8,
-    /// It comes in place of the one that the live session may have there. Not the admin queue pair.
+    /// The queue pair replaces the one that the live session may have there. Not the admin queue
+    /// pair.
     pub replace: bool,
-    /// How many queue pairs the session has beside the admin queue pair.
+    /// Number of queue pairs of the session, besides the admin queue pair.
     pub queues: u8,
-    /// A flush is to cover what the session wrote in former epochs, and to end with errors of that
-    /// which were not told. Otherwise the session begins with nothing written.
+    /// A flush must cover the writes of the session's former epochs, and end with their unreported
+    /// errors. Otherwise the session starts without earlier writes.
     pub resume: bool,
     /// Largest data length in bytes that it would like to ask for, a multiple of 4096:
     /// [`TRANSFER_USUAL`] to [`TRANSFER_MAX`].
@@ -47,14 +48,14 @@ pub struct Request {
     pub session: SessionId,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Who asks.
+    /// The requesting host.
     pub host: HostId,
-    /// For what; `None`: for volumes that are attached later.
+    /// The volume; `None`: volumes are attached later.
     pub volume: Option<VolumeName>,
 }
 
 impl Request {
-    /// Returns whether it is for the admin queue pair, which begins a session.
+    /// Returns whether the request is for the admin queue pair, which starts a session.
     pub fn is_admin(&self) -> bool {
         self.queue == ADMIN_QUEUE
     }
@@ -86,8 +87,8 @@ impl Request {
 
     /// Reads a request. Bytes after the request are the transport's padding.
     ///
-    /// The version comes first: a peer that shares none is refused for that,
-    /// whatever the rest of its message looks like.
+    /// The version comes first: a peer that shares none is refused for that, regardless of the rest
+    /// of its message.
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
         let mut r = Reader::new(bytes);

@@ -197,7 +197,7 @@ fn a_session_of_a_host_names_no_volume() {
         };
         assert_eq!(Request::decode(&other.encode()), Err(reason));
     }
-    // Its replies tell of no volume.
+    // The replies to a session report no volume.
     let of_session = Reply {
         version: 3,
         geometry: Geometry::of_session(2 << 20),

@@ -94,9 +94,9 @@ fn answers_round_trip() {
         assert_eq!(Told::decode(&none.encode(), &question(list, 8)), Ok(none));
         assert_eq!(
             Told::decode(&none.encode(), &question(list, 7)),
-            Err("there is no entry where there is to be one")
+            Err("an entry is missing")
         );
-        // What is no longer than a reject is one.
+        // Bytes that are not longer than a reject are one.
         assert_eq!(
             Told::decode(&bytes[..63], &question(list, 7)),
             Err("it is too short")
@@ -157,8 +157,8 @@ fn entries_that_cannot_be_are_refused() {
         Told::decode(&bad, &question(List::Volumes, 0)).err()
     };
     for (at, value, why) in [
-        (0, 0, "no entry"),
-        (4, 12, "no entry"),
+        (0, 0, "not an entry"),
+        (4, 12, "not an entry"),
         (16, b'.', "name"),
         (16, 0, "name"),
         (20, 0, "name"),

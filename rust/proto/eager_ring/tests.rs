@@ -125,8 +125,8 @@ fn only_what_is_open_can_be_answered_and_once() {
     assert_eq!((r.open(), r.free(0)), (1, None));
 }
 
-/// Two sides that see answers at different times give the same slots, and what
-/// is in use at one never overlaps.
+/// Two sides that see responses at different times allocate the same slots, and slots in use at one
+/// side never overlap.
 #[test]
 fn both_sides_count_alike() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

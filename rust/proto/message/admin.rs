@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Messages on a session's admin queue pair, whose opcodes are not those of the others. There is no
-//! message that can be answered although it is wrong: what cannot be decoded ends the session.
+//! Messages on a session's admin queue pair, whose opcodes differ from those of the others. A
+//! message that cannot be decoded ends the session: there is no response for it.
 
 use super::{
     super::{
@@ -28,7 +28,7 @@ pub(super) const DURABLE: u8 = 0x24;
 pub(super) const PORTALS: u8 = 0x25;
 pub(super) const DETACH: u8 = 0x27;
 pub(super) const RESPONSE: u8 = 0x82;
-/// A response that tells of reservations.
+/// A response with reservations.
 pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
 /// A response to a watch that follows the limits.
 pub(super) const LIMITS_RESPONSE: u8 = 0x84;
@@ -44,7 +44,7 @@ pub(super) const FLUSHES: u32 = 1 << 3;
 pub(super) const FOLLOWS_LIMITS: u32 = 1 << 4;
 const STATE_FLAGS: u32 = READ_ONLY | WRITE_CACHE | FOLLOWS_CACHE;
 
-/// Where the number of a path is beside an epoch.
+/// The place of a path's number in the field of an epoch.
 const PATH_SHIFT: u32 = 32;
 
 /// Returns whether a request of this opcode is for the admin queue pair.
@@ -56,15 +56,15 @@ pub(super) fn is_admin(opcode: u8) -> bool {
     ) || is_reservation(opcode)
 }
 
-/// What of a volume may change while a session lasts.
+/// The state of a volume that may change during a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeState {
     /// Units of 512 bytes, more than 0.
     pub sectors: u64,
     /// Writes are refused.
     pub read_only: bool,
-    /// There is a volatile write cache. `None`: the initiator does not follow that, and knows what
-    /// it was told when the session began.
+    /// There is a volatile write cache. `None`: the initiator does not follow the cache, and knows
+    /// its state at the start of the session.
     pub write_cache: Option<bool>,
 }
 
@@ -91,59 +91,58 @@ impl VolumeState {
     }
 }
 
-/// What a request on the admin queue pair asks for.
+/// The operation of a request on the admin queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminOp {
-    /// An answer. The initiator ends the session if it gets none for so many seconds, 1 to
-    /// [`KEEP_ALIVE_TMO_MAX`], and sends one at least as often.
+    /// Respond at once. The initiator ends the session if it gets no response for this many
+    /// seconds, 1 to [`KEEP_ALIVE_TMO_MAX`], and sends one at least as often.
     KeepAlive {
         /// See above.
         tmo_s: u16,
     },
-    /// Let nothing of a session of this disk on another path, up to an epoch, reach the volume any
-    /// more.
+    /// Let no request of a session of this disk on another path, up to an epoch, reach the volume
+    /// any more.
     Fence {
-        /// The path, not that of the session by which this comes.
+        /// The path to fence, not that of this session.
         path: u8,
         /// The last epoch that is meant, more than 0.
         epoch: Epoch,
     },
-    /// An answer when the volume is not what the initiator knows, or its export ends; until then
-    /// none.
+    /// Respond when the volume differs from the known state, or its export ends; not before.
     Watch {
-        /// What the initiator knows.
+        /// The state that the initiator knows.
         known: VolumeState,
         /// Its disk sends flushes, if the initiator follows the write cache.
         flushes: bool,
-        /// The generation of the volume's limits and state that the initiator was told last on this
-        /// queue pair, 0 if none; `None`: it does not follow the limits. Said only to a target that
-        /// tells them ([`Reply::tells_limits`](super::super::connect::Reply::tells_limits)).
+        /// The last generation of the volume's limits and state that the initiator received on this
+        /// queue pair, 0 if none; `None`: it does not follow the limits. Sent only to a target that
+        /// reports them ([`Reply::tells_limits`](super::super::connect::Reply::tells_limits)).
         generation: Option<u32>,
     },
-    /// Now that the session's other queue pairs are gone, since the export ends: whether all that
-    /// was acknowledged outlives the drive's loss of power.
+    /// Now that the session's other queue pairs are closed, since the export ends: return whether
+    /// all acknowledged writes survive a loss of the drive's power.
     Durable,
-    /// An answer when the target has begun or ceased to listen somewhere since its portals had this
-    /// generation; until then none. Asked only of a target that knows it
+    /// Respond when the addresses at which the target listens have changed since its portals had
+    /// this generation; not before. Only for a target that supports it
     /// ([`Reply::tells_portals`](super::super::connect::Reply::tells_portals)).
     Portals {
-        /// What the initiator was told last; 0: nothing yet.
+        /// The last generation that the initiator received; 0: none yet.
         known: u32,
     },
     /// Change the drive's reservations, for the host of the session.
     Reservation {
-        /// The same when a change is asked for once more, since the answer was lost; else a later
-        /// one than before, modulo 2^32, of this disk.
+        /// The same when a change is repeated, since its response was lost; else later than all
+        /// before, modulo 2^32, of this disk.
         sequence: u32,
         /// The change.
         op: ReservationOp,
     },
-    /// Tell the key of a registrant, and how many there are.
+    /// Return the key of a registrant, and the number of registrants.
     ReadKey {
         /// Which one, from 0.
         index: u32,
     },
-    /// Tell the reservation.
+    /// Return the reservation.
     ReadReservation,
     /// Attach a volume to the session. Version 3 only.
     Attach(Attach),
@@ -157,9 +156,9 @@ pub enum AdminOp {
 pub struct AdminRequest {
     /// Names the request in the answer.
     pub tag: Tag,
-    /// The volume that it is about; what is about none has [`Handle::FIRST`].
+    /// The volume concerned; [`Handle::FIRST`] if none is.
     pub volume: Handle,
-    /// What to do.
+    /// The operation.
     pub op: AdminOp,
 }
 
@@ -212,7 +211,8 @@ impl AdminRequest {
             .finish()
     }
 
-    /// Reads a message of `bytes.len()` bytes; `None`: it is no such request, and the session ends.
+    /// Decodes a message of `bytes.len()` bytes; `None`: it is not such a request, and the session
+    /// ends.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != REQUEST_LEN {
             return None;
@@ -290,17 +290,17 @@ pub struct AdminResponse {
     pub tag: Tag,
     /// How it ended.
     pub status: Status,
-    /// What the volume is now: in the answer to a watch that tells a change.
+    /// The present state of the volume: in the response to a watch after a change.
     pub volume: Option<VolumeState>,
-    /// The volume's limits beside that, and the generation of both, not 0: a later one, modulo
-    /// 2^32, is news. In the answer to a watch that follows the limits.
+    /// The volume's limits, with the generation of both, not 0: a later one, modulo 2^32, is newer.
+    /// In the response to a watch that follows the limits.
     pub limits: Option<(u32, VolumeLimits)>,
-    /// The generation of the target's portals, not 0: in the answer to [`AdminOp::Portals`]. There
-    /// is no volume beside it.
+    /// The generation of the target's portals, not 0: in the response to [`AdminOp::Portals`],
+    /// which has no volume.
     pub portals: Option<u32>,
-    /// What was asked about the drive's reservations. There is no volume beside it.
+    /// The drive's reservations, as requested. Such a response has no volume.
     pub reservation: Option<ReservationInfo>,
-    /// What became of [`AdminOp::Attach`]. There is nothing beside it, and the status is
+    /// The result of [`AdminOp::Attach`]. Such a response has nothing else, and its status is
     /// [`Status::Ok`].
     pub attached: Option<Result<Attached, Reason>>,
 }

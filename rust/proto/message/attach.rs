@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Attaching volumes to a session, on its admin queue pair: what an initiator asks for, and what it
-//! is told of the volume.
+//! Attaching volumes to a session, on its admin queue pair: the initiator's request, and the
+//! target's description of the volume.
 
 use super::{
     super::{
@@ -16,7 +16,7 @@ use super::{
 pub(super) const ATTACH: u8 = 0x26;
 pub(super) const RESPONSE: u8 = 0x85;
 
-/// A flag of a request: the disk goes on with what its former epochs wrote.
+/// A flag of a request: the disk continues the writes of its former epochs.
 const RESUME: u8 = 1 << 0;
 
 /// Flags of a response.
@@ -25,17 +25,17 @@ const WRITE_CACHE: u8 = 1 << 1;
 const FUA: u8 = 1 << 2;
 const KNOWN: u8 = READ_ONLY | WRITE_CACHE | FUA;
 
-/// For what disk a volume is to be attached.
+/// The disk to which a volume is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attach {
     /// The volume.
     pub volume: VolumeName,
-    /// The disk: by this id, and its epoch, the target tells its attachments apart.
+    /// The disk: this id and its epoch distinguish its attachments at the target.
     pub disk: SessionId,
-    /// How often the disk was attached by this path, from 1.
+    /// How often the disk was attached on this path, from 1.
     pub epoch: Epoch,
-    /// A flush is to cover what the disk wrote in former epochs, and to end with errors of that
-    /// which were not told. Otherwise it begins with nothing written.
+    /// A flush must cover the writes of the disk's former epochs, and end with their unreported
+    /// errors. Otherwise the disk starts without earlier writes.
     pub resume: bool,
 }
 
@@ -83,13 +83,13 @@ impl Attach {
 /// A volume that was attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// What names it in messages from now on, below [`ATTACHED_MAX`].
+    /// The name of the volume in later messages, below [`ATTACHED_MAX`].
     pub handle: Handle,
     /// The volume. Its largest data length is at most that of the session.
     pub geometry: Geometry,
-    /// Which volume it is, whatever its name, if the target has an id for it.
+    /// Identity of the volume, independent of its name, if the target has one for it.
     pub id: Option<VolumeId>,
-    /// What the target remembers of the disk's writes; `None` if it does not tell.
+    /// Identity of the target's memory of the disk's writes; `None` if it does not report one.
     pub instance: Option<ExportInstance>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Limits: what a volume's drive takes at once, and what it prefers.
+//! Limits: the most that a volume's drive accepts at once, and its preferences.
 
 use super::super::wire::{Reader, Writer};
 
@@ -17,8 +17,7 @@ const PHYSICAL_SHIFT_MAX: u8 = 24;
 /// log2 of the largest atomic write in bytes.
 const ATOMIC_SHIFT_MAX: u8 = 30;
 
-/// Writes that the drive carries out whole or not at all, also when it loses its power
-/// (`REQ_ATOMIC`).
+/// Writes that the drive carries out atomically, even if it loses power (`REQ_ATOMIC`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicWrites {
     /// log2 of the shortest one in bytes.
@@ -75,7 +74,7 @@ pub struct VolumeLimits {
     pub alignment_offset: u32,
     /// Shortest I/O that the drive likes.
     pub io_min: u32,
-    /// I/O that the drive likes best; 0: it does not say.
+    /// The preferred I/O of the drive; 0: not reported.
     pub io_opt: u32,
     /// It is slow to change its place.
     pub rotational: bool,
@@ -105,8 +104,8 @@ impl VolumeLimits {
                 .is_none_or(|atomic| atomic.is_sound(logical_block_shift))
     }
 
-    /// Returns them without what the protocol has no place for, for logical blocks of 2^`shift`
-    /// bytes, 9 to 12.
+    /// Returns the limits without those that the protocol cannot carry, for logical blocks of
+    /// 2^`shift` bytes, 9 to 12.
     pub fn fitted(self, shift: u8) -> Self {
         let preferred = |bytes| if bytes > PREFERRED_MAX { 0 } else { bytes };
         let block = 1u32 << shift;

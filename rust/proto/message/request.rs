@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests: an initiator's messages, and how they are checked.
+//! Requests: an initiator's messages, and their checks.
 
 use super::{
     super::wire::{prefix, Reader, Writer},
@@ -14,11 +14,11 @@ use super::{
 pub struct Request {
     /// Names the request in the answer.
     pub tag: Tag,
-    /// The volume that it is about; one without a volume is about the first.
+    /// The volume concerned; the first if none is.
     pub volume: Handle,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Its answer need not wake up who sent it.
+    /// The response need not interrupt the sender.
     pub quiet: bool,
 }
 
@@ -33,7 +33,7 @@ pub(super) const FLAG_FUA: u8 = 1 << 0;
 pub(super) const FLAG_INVALIDATE: u8 = 1 << 1;
 pub(super) const FLAG_KEEP: u8 = 1 << 2;
 pub(super) const FLAG_QUIET: u8 = 1 << 3;
-/// Of a keyed write.
+/// A flag of a keyed write.
 pub(super) const FLAG_ATOMIC: u8 = 1 << 4;
 
 /// How the data travels. 5 (in chunks) is reserved.
@@ -46,14 +46,14 @@ pub(super) const DATA_INLINE: u8 = 3;
 /// It is in the eager ring already.
 pub(super) const DATA_EAGER: u8 = 4;
 
-/// What the key fields of a request say that needs none.
+/// The key fields of a request without a key.
 const NO_REMOTE: Remote = Remote {
     address: 0,
     key: 0,
     answer: Answer::Response,
 };
 
-/// What the data fields of a request without data say.
+/// The data fields of a request without data.
 const NO_DATA: (Extent, Remote) = (
     Extent {
         offset: 0,
@@ -154,8 +154,8 @@ impl Request {
         Self::decode_before(bytes, 0, 0)
     }
 
-    /// Decodes a request as [`Self::decode`] does, of a message that goes on with `following` bytes
-    /// of data, or with `more` requests.
+    /// Decodes a request as [`Self::decode`] does, from a message that continues with `following`
+    /// bytes of data, or with `more` requests.
     #[inline]
     pub fn decode_before(bytes: &[u8], following: usize, more: u8) -> Result<Self, BadRequest> {
         if bytes.len() == REQUEST_LEN {
@@ -230,7 +230,7 @@ impl Request {
     }
 }
 
-/// What a request's fields say that is wanted, before it is checked.
+/// The relevant fields of a request, before they are checked.
 struct Fields {
     opcode: u8,
     flags: u8,

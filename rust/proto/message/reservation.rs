@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Persistent reservations, as they are asked for on a session's admin queue pair: the operations
-//! and types of SPC-4 and NVMe.
+//! Persistent reservations, as requested on a session's admin queue pair: the operations and types
+//! of SPC-4 and NVMe.
 
 /// How a reservation shares a drive. The numbers are those of `enum pr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +54,17 @@ impl ReservationType {
     }
 }
 
-/// A change of a drive's reservations. `key` is that by which the host is registered.
+/// A change of a drive's reservations. `key` is the key with which the host is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationOp {
-    /// Register the host by `new`, exchange its key for that, or, if `new` is 0, end its
+    /// Register the host with `new`, replace its key by that, or, if `new` is 0, end its
     /// registration.
     Register {
         /// Its key until now, 0 if it has none.
         key: u64,
         /// Its key from now on.
         new: u64,
-        /// Whatever its key until now is.
+        /// Ignore the host's present key.
         ignore: bool,
     },
     /// Take the reservation.
@@ -74,15 +74,15 @@ pub enum ReservationOp {
         /// How the drive is shared.
         how: ReservationType,
     },
-    /// Give it back.
+    /// Release the reservation.
     Release {
         /// See above.
         key: u64,
         /// The type that it has.
         how: ReservationType,
     },
-    /// End the registrations by the key `victim`, and take the reservation if one of them holds it.
-    /// The answer comes when nothing of these hosts can reach the drive.
+    /// End the registrations with the key `victim`, and take the reservation if one of them holds
+    /// it. The response comes when no request of these hosts can reach the drive.
     Preempt {
         /// See above.
         key: u64,
@@ -90,7 +90,7 @@ pub enum ReservationOp {
         victim: u64,
         /// How the drive is shared, if the reservation is taken.
         how: ReservationType,
-        /// The host asked for what the victims had begun to be given up. Both do the same here.
+        /// The host also asked to abort the requests of the victims. Both forms do the same here.
         abort: bool,
     },
     /// End all registrations and the reservation.
@@ -108,7 +108,7 @@ const CLEAR: u8 = 0x34;
 pub(super) const READ_KEY: u8 = 0x35;
 pub(super) const READ_RESERVATION: u8 = 0x36;
 
-/// A flag of a registration: whatever the key until now is; and of a preemption: with abort.
+/// A flag: of a registration, ignore the present key; of a preemption, abort.
 const FLAG: u32 = 1 << 8;
 
 /// Returns whether a request of this opcode changes or reads reservations.
@@ -138,7 +138,7 @@ impl ReservationOp {
         }
     }
 
-    /// Reads the same; `None`: it is no such operation.
+    /// Decodes a reservation request; `None`: there is no such operation.
     pub(super) fn decode(opcode: u8, key: u64, flags: u32, second: u64) -> Option<Self> {
         let how = || ReservationType::from_wire(flags & !FLAG);
         Some(match (opcode, flags, second) {
@@ -161,7 +161,7 @@ impl ReservationOp {
     }
 }
 
-/// What a target tells of a drive's reservations.
+/// A target's report of a drive's reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationInfo {
     /// How often registrations were changed, modulo 2^32.

@@ -21,7 +21,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Decodes a response by an immediate value: the request was carried out, and its receive
+    /// Decodes a response in an immediate value: the request was carried out, and its receive
     /// buffer is posted again.
     #[inline]
     pub fn of_immediate(value: u32) -> Self {

@@ -434,7 +434,7 @@ fn a_message_has_as_many_requests_as_it_says() {
         Ok(1)
     );
     assert_eq!(Request::count(&[1, 0], 2), Ok(1));
-    // Data may follow a request that says nothing of others.
+    // Data may follow a request that announces no others.
     assert_eq!(Request::count(&one.encode(), 80), Ok(1));
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the connection manager reports of an identifier: the kernel's events,
-//! translated for a [`Handler`].
+//! The connection manager's events of an identifier, translated for a [`Handler`].
 
 use super::{
     is_iwarp,
@@ -29,7 +28,7 @@ pub struct End {
     pub port: u16,
 }
 
-/// Between what a connection is, as the connection manager tells it to both sides.
+/// The endpoints of a connection, as the connection manager reports them to both sides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ends {
     /// This side.
@@ -39,7 +38,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Returns those of an identifier.
+    /// Returns the endpoints of an identifier.
     ///
     /// # Safety
     ///
@@ -56,7 +55,7 @@ impl Ends {
     }
 }
 
-/// What happens to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The peer's address is known and the identifier has a device.
@@ -78,12 +77,12 @@ pub enum Event<'a> {
     Established {
         /// Private data, possibly padded.
         private: &'a [u8],
-        /// The number of the peer's queue pair; 0 on transports that do not tell it.
+        /// The number of the peer's queue pair; 0 on transports that do not transmit it.
         peer_qp: u32,
     },
     /// The peer refused.
     Rejected {
-        /// What the peer's user sent along; empty when nobody listened.
+        /// The private data of the peer's user; empty when nobody listened.
         private: &'a [u8],
     },
     /// The peer's connection manager refused, since it still has a connection of a queue pair with
@@ -94,7 +93,7 @@ pub enum Event<'a> {
     Failed(Error),
     /// The connection is down.
     Disconnected,
-    /// The device goes away; everything on it must be given up.
+    /// The device is being removed; everything on it must be given up.
     DeviceRemoval,
 }
 

@@ -72,20 +72,20 @@ impl Incoming<'_> {
         unsafe { self.event.param.conn.initiator_depth }
     }
 
-    /// Returns the number of the peer's queue pair; 0 on transports that do not tell it.
+    /// Returns the number of the peer's queue pair; 0 on transports that do not transmit it.
     pub fn peer_qp(&self) -> u32 {
         // SAFETY: A connection request carries connection parameters.
         unsafe { peer_qp(self.event) }
     }
 
-    /// Returns between what the connection is to be, as the request says.
+    /// Returns the endpoints of the requested connection.
     pub fn ends(&self) -> Ends {
         // SAFETY: `raw` is valid during the callback, and a request comes with its route.
         unsafe { Ends::of(self.raw.as_ptr()) }
     }
 
-    /// Takes the identifier: whoever has it accepts or rejects in their own
-    /// time and context.
+    /// Takes the identifier: its new owner accepts or rejects the request in its own time and
+    /// context.
     pub fn claim(&mut self, handler: Arc<dyn Handler>) -> Result<Arc<Id>> {
         let context = IdContext::new(handler)?;
         let context_ptr = context.as_ptr();

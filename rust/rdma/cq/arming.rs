@@ -28,8 +28,8 @@ impl<H: Handler> CompletionQueue<H> {
         if !self.running.load(Acquire) {
             return;
         }
-        // SAFETY: The timer was initialised; all it does is to schedule. The queue was started,
-        // so `stop` will shut the timer down, or has: then this does nothing.
+        // SAFETY: The timer was initialised; all it does is schedule. The queue was started, so
+        // `stop` will shut the timer down, or has: then this does nothing.
         unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
     }
 
@@ -68,7 +68,8 @@ impl<H: Handler> CompletionQueue<H> {
         missed > 0
     }
 
-    /// Ends a round: asks for the event that begins the next. Returns whether that must begin now.
+    /// Ends a round: requests the event that begins the next. Returns whether the next must begin
+    /// now.
     ///
     /// # Safety
     ///

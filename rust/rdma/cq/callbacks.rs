@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the kernel calls: at an event, and to have completions handled.
+//! The functions that the kernel calls: at an event, and to handle completions.
 
 use super::{
     CompletionQueue,

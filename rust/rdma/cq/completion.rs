@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a completion queue reports.
+//! The completions of a completion queue.
 
 use crate::{
     bindings,
@@ -13,9 +13,8 @@ use kernel::prelude::*;
 #[repr(transparent)]
 pub struct Completion(bindings::ib_wc);
 
-/// Some work request has completed without an error, and all before it in its queue. Nobody
-/// can say so who has not seen a [`Completion`]; that it is the right one is up to who
-/// shows it.
+/// Proof that some work request, and all before it in its queue, have completed without an error.
+/// Only a [`Completion`] can create it; its user must make sure that it is the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Success(());
 

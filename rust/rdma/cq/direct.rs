@@ -2,15 +2,14 @@
 
 //! Completion queues that never interrupt: [`CqContext::Direct`].
 //!
-//! They are never armed. Completions are found by who looks for them, in
-//! process context, one at a time by a lock:
+//! They are never armed. Completions are found by polling, in process context, under a lock by one
+//! poller at a time:
 //!
-//! - who waits for them, by [`CompletionQueue::poll_now`], as often as he likes;
-//!   he goes on if another one is looking;
-//! - whoever must know of all that has completed, by
-//!   [`CompletionQueue::settle`]: somebody has to do so now and then, for those
-//!   who wait may give up;
-//! - [`QueuePair::drain`](crate::rdma::qp::QueuePair::drain).
+//! - a task that waits for completions calls [`CompletionQueue::poll_now`] as often as it likes;
+//!   the call returns at once if another task is polling;
+//! - a caller that must see all completions calls [`CompletionQueue::settle`]: this must happen now
+//!   and then, since waiting tasks may give up;
+//! - [`QueuePair::drain`](crate::rdma::qp::QueuePair::drain) polls, too.
 
 use super::{
     CompletionQueue,
@@ -27,7 +26,7 @@ use kernel::{
     }, //
 };
 
-/// Milliseconds between two looks of who waits for the end of a drain.
+/// Milliseconds between two polls while waiting for the end of a drain.
 const LOOK_MS: u32 = 2;
 
 impl<H: Handler> CompletionQueue<H> {
@@ -36,11 +35,9 @@ impl<H: Handler> CompletionQueue<H> {
         matches!(self.context, CqContext::Direct)
     }
 
-    /// Reports what has completed, and returns how much that was; 0 as well
-    /// when somebody else does so at this moment, when the queue was stopped,
-    /// and in another context than [`CqContext::Direct`]. Process context,
-    /// without locks that the handler takes; does not sleep, nor may the
-    /// handler.
+    /// Reports completions, and returns their number; 0 as well when another task is polling at
+    /// this moment, when the queue was stopped, and in another context than [`CqContext::Direct`].
+    /// Process context, without locks that the handler takes; neither this nor the handler sleeps.
     #[inline]
     pub fn poll_now(&self) -> u32 {
         if !self.is_direct() {
@@ -53,8 +50,7 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { self.poll(BUDGET_SOFTIRQ) as u32 }
     }
 
-    /// Reports all that had completed before the call, waiting for who does so
-    /// already.
+    /// Reports all completions from before the call, waiting for a concurrent poller.
     pub(super) fn poll_all(&self) {
         loop {
             let guard = self.direct.lock();

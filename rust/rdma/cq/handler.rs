@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What receives completions, and for which of them the queue is armed.
+//! The receiver of completions, which also chooses the completions for which the queue is armed.
 
 use super::Completion;
 
 /// Receives the completions of a queue.
 pub trait Handler: Send + Sync + 'static {
-    /// What the handler gathers during one round of completions.
+    /// The handler's state during one round of completions.
     type Round: Default;
 
-    /// Handles one completion, in the queue's [`CqContext`](super::CqContext). Calls for one queue
+    /// Handles a completion, in the queue's [`CqContext`](super::CqContext). Calls for one queue
     /// never overlap.
     fn complete(&self, round: &mut Self::Round, completion: &Completion);
 
-    /// Ends a round: all of its completions were handled. What is left in `round` is dropped after
+    /// Ends a round: all of its completions were handled. The rest of `round` is dropped after
     /// this.
     #[inline]
     fn round_done(&self, _round: &mut Self::Round) {}
 
-    /// Returns which completions the queue is to be armed for. Called at the end of each round,
+    /// Returns the completions for which the queue must be armed. Called at the end of each round,
     /// in the queue's [`CqContext`](super::CqContext).
     #[inline]
     fn cq_notify(&self) -> CqNotify {

@@ -84,7 +84,7 @@ impl Draining {
         }
     }
 
-    /// Returns whether it was begun: then events of the completion queue tell of this pair.
+    /// Returns whether the drain was begun: then events of the completion queue concern this pair.
     pub(super) fn has_begun(&self) -> bool {
         self.begun.load(Relaxed)
     }
@@ -97,12 +97,12 @@ impl Draining {
 }
 
 impl<H: Handler> QueuePair<H> {
-    /// Fails the pair and posts the requests whose completion ends [`Self::drain`], which has to
-    /// follow, and which waits for 30 s from here on. Does nothing the second time. May sleep; not
-    /// beside [`Self::drain`].
+    /// Fails the pair and posts the requests whose completion ends [`Self::drain`], which must
+    /// follow, and which waits for 30 s from here on. Does nothing the second time. May sleep; must
+    /// not run concurrently with [`Self::drain`].
     ///
-    /// For who drains several pairs, and what is posted meanwhile is nothing that `drain` has to
-    /// wait for.
+    /// For a caller that drains several pairs; `drain` does not wait for work that is posted after
+    /// this.
     pub fn begin_drain(&self) {
         if self.draining.begun.xchg(true, Full) {
             return;
@@ -116,8 +116,8 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// Fails the pair and waits until what was posted before has completed, or before
-    /// [`Self::begin_drain`], if that came first: then the device touches no memory of it any more.
+    /// Fails the pair and waits until all work that was posted before this, or before an earlier
+    /// [`Self::begin_drain`], has completed: then the device touches none of its memory any more.
     /// Does nothing the second time. May sleep; not from a completion handler.
     ///
     /// A device may fail to flush. The log reports that after a while, and the pair is reset, which
@@ -158,7 +158,7 @@ impl<H: Handler> QueuePair<H> {
         self.draining.stuck.load(Acquire)
     }
 
-    /// Waits until a queue has drained. `false`: it may have, but nobody can say.
+    /// Waits until a queue has drained. `false`: the queue may not have drained.
     fn drain_side(&self, side: Side) -> Result<bool> {
         let refused = self.draining.refused[side as usize].load(Relaxed);
         if refused != 0 {
@@ -172,7 +172,8 @@ impl<H: Handler> QueuePair<H> {
         self.cq.wait_for(drained, left).map(|()| true)
     }
 
-    /// Posts the request, or the buffer, whose completion says that all before have.
+    /// Posts the request, or the buffer, whose completion proves that all earlier work has
+    /// completed.
     fn post_last(&self, side: Side) -> Result {
         match side {
             Side::Sends => {
@@ -188,19 +189,19 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// Drains a queue by the device's own operation: `None` if it has none.
+    /// Drains a queue with the device's own operation: `None` if there is none.
     ///
-    /// Those of mlx4, mlx5 and hns post a request past the device's own refusal, have the
-    /// completion queue polled, and wait, without a limit, until our poller has handed the
-    /// completion to them ([`Completion::hand_over`](crate::rdma::cq::Completion)): `true`. Others
-    /// may wait until the queue is empty, and post nothing if it is; or the operation gave up,
-    /// which it cannot tell: `false`, and a reset ends whatever there is.
+    /// The operations of mlx4, mlx5 and hns post a request despite the device's refusal, have the
+    /// completion queue polled, and wait, without a limit, until our poller has passed the
+    /// completion on to them ([`Completion::hand_over`](crate::rdma::cq::Completion)): `true`.
+    /// Others may wait until the queue is empty, and post nothing if it is; or the operation gave
+    /// up, which it cannot report: `false`, and a reset ends all remaining work.
     ///
     /// This is used only where the device refuses our requests, in a state in which the driver
-    /// makes completions itself; on a device that works it would do what we do. The event of such a
-    /// completion may be lost, so that the queue is polled by a timer meanwhile
-    /// ([`CompletionQueue::watch`](crate::rdma::cq::CompletionQueue::watch)). Not for a queue that
-    /// is polled by whoever asks: nobody would while it waits.
+    /// makes completions itself; on a device that works it would equal our own drain. The event of
+    /// such a completion may be lost, so a timer polls the queue during the wait
+    /// ([`CompletionQueue::watch`](crate::rdma::cq::CompletionQueue::watch)). Not for a polled
+    /// queue, which has no poller during the wait.
     ///
     /// C: `ib_drain_sq()`, `ib_drain_rq()`.
     fn drain_by_device(&self, side: Side) -> Option<bool> {

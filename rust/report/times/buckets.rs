@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The classes that durations are counted in: each twice as wide as the one
-//! below. Uses nothing but `core`: its tests run on the host.
+//! The classes of durations: each twice as wide as the one below. Uses nothing but `core`: its
+//! tests run on the host.
 
 /// How many there are: the last one begins at 4.3 s.
 pub const COUNT: usize = 24;

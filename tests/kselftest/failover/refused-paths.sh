@@ -39,7 +39,7 @@ check "to use it again changes nothing" on c1 "echo 1 > $initiator/vol1/paths/1/
 
 add_path c1 vol1 2 "$second"
 check "a volume with another wwid is no path" path_is c1 vol1 2 refused
-like "it says why" "another one than before" "$(on c1 "cat $initiator/vol1/paths/2/error")"
+like "it says why" "not the one that was connected before" "$(on c1 "cat $initiator/vol1/paths/2/error")"
 remove_path vol1 2
 must on c2 "hcablk target unexport vol1 && hcablk target export vol1 /dev/ram0 --insecure --wwid $same_wwid --allow $(host_id c1)"
 add_path c1 vol1 2 "$second"

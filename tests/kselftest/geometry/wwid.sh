@@ -36,7 +36,7 @@ other=$(on target "cat $target/volumes/vol1/wwid")
 like "another drive has an id, too" '^[0-9a-f]{8}-[0-9a-f-]{27}$' "$other"
 refuse "and it is another one" [ "$derived" = "$other" ]
 refuse "and is not taken for the lost one" on c1 "env echo 1 > $initiator/vol1/enable"
-like "which is told" 'another one than before' "$(on c1 "cat $initiator/vol1/error")"
+like "which is told" 'not the one that was connected before' "$(on c1 "cat $initiator/vol1/error")"
 refuse "there is no disk" on c1 "[ -e $device ]"
 refuse "nor at another try" on c1 "env echo 1 > $initiator/vol1/enable"
 must on target 'hcablk target unexport vol1'

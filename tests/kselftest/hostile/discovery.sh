@@ -53,7 +53,7 @@ list() {
 	like "$mode: of $1 the command tells the reason" "$2" "$(on c1 "hcablk discover 10.77.0.3 --port 7746 --host-id $id1 ${3:-} 2>&1")"
 }
 volumes="volumes 0" portals="portals 0"
-no="the target's answer makes no sense:" stranger="what answers there is not an hcablk target"
+no="the target's answer makes no sense:" stranger="the peer is not an hcablk target"
 good="count 2 revision 01020304 name good0 size_bytes 1048576 block_size 512 read_only 0 evicted 0 insecure 1 mode direct"
 good+=" count 2 revision 01020304 count 1 revision 01020304 address 10.77.0.3 port 7746"
 all_good() {
@@ -86,7 +86,7 @@ told short=4 "$stranger" "$volumes"
 # What is missing comes as zeroes.
 told short=10 "$no the list has no revision" "$volumes"
 told short=12 "$no the list has no revision" "volumes 7"
-told short=16 "$no there is no entry where there is to be one" "$volumes"
+told short=16 "$no an entry is missing" "$volumes"
 told short=20 "$no the block size of the volume is none" "$volumes"
 told short=48 "$no the port of the portal is none" "$portals"
 told 0=73 "$stranger" "$volumes"
@@ -95,7 +95,7 @@ told 4=12 "the target asks for a proof at the wrong time" "$volumes"
 told 4=4 "the target does not allow this host to use the volume" "$volumes"
 told challenges "the target asks for a proof at the wrong time" "$volumes"
 told accept "$stranger" "$volumes"
-told no-entry "$no there is no entry where there is to be one" "$volumes"
+told no-entry "$no an entry is missing" "$volumes"
 told beyond "$no there is an entry beyond the last one" "volumes 2"
 name="$no the name of the volume is none"
 for byte in 16=0 16=46 17=0 17=10 17=27 17=47 17=32 17=200 31=65; do
@@ -136,14 +136,14 @@ must on c1 "cd $asker && echo $secret > host_key && echo $target_secret > target
 all_good
 told long "$good" "$volumes" "volumes 2" "$portals"
 told twice "$good" "$volumes" "volumes 2" "$portals"
-other="what answers does not have the keys of this host and the target"
+other="the peer failed authentication: it does not hold the expected keys"
 for wrong in host-key target-key unsealed reflected sealed-8=9 sealed-17=65 sealed-64=0 short=70 short=20; do
 	told $wrong "$other" "$volumes"
 done
 lists replayed
 answer "$volumes" > /dev/null
 same "$mode: the answer to an earlier question is none" "$other" "$(answer "$volumes")"
-told no-challenge "what answers asks for no proof, although keys are set: it is not the target, or too old" "$volumes"
+told no-challenge "the peer asks for no proof, although keys are set: it is not the target, or too old" "$volumes"
 told challenges "the target asks for a proof at the wrong time" "$volumes"
 for byte in 9=64 10=1 11=128 12=1 48=1; do
 	told challenge-$byte "$no the challenge is none" "$volumes"

@@ -79,7 +79,7 @@ false_target() {
 }
 # An honest one is believed, and fails for what it has not: other queue pairs.
 like "a target that has the keys is believed" "the connection broke|closed the connection|took too long" "$(false_target nothing)"
-other="what answers does not have the keys of this host and the target"
+other="the peer failed authentication: it does not hold the expected keys"
 same "by another key of the host" "$other" "$(false_target host-key)"
 same "by another key of the target" "$other" "$(false_target target-key)"
 same "a reply without a MAC" "$other" "$(false_target reply-unsealed)"

@@ -51,7 +51,7 @@ must on target 'hcablk target unexport --force v'
 must wait_until c1 $((30 * slow)) "grep -q failed $initiator/v/state"
 export_volume v /dev/drive2 c1
 output=$(on c1 "$command" 2>&1)
-like "another volume is not taken for the lost one" 'another one than before' "$output"
+like "another volume is not taken for the lost one" 'not the one that was connected before' "$output"
 same "it is lost as before" failed "$(state)"
 must on target 'hcablk target unexport v'
 export_volume v /dev/mapper/both c1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the account of lines, on the host: requests that run into each
-//! other in every order, on a drive whose sectors tell who wrote them.
+//! Tests of the account of lines, on the host: requests that overlap in every order, on a drive
+//! whose sectors record their writer.
 
 use super::{
     super::tests::{
@@ -16,7 +16,7 @@ const SECTOR: u64 = 512;
 const SECTORS: u64 = LINE as u64 / SECTOR;
 
 enum Op {
-    /// With what was the newest of each sector when it began.
+    /// With the newest version of each sector at the start of the read.
     Read {
         seen: Vec<u64>,
         /// The drive puts the data into the lines, and it is sent from there.
@@ -41,14 +41,14 @@ struct Request {
     data: Vec<u64>,
 }
 
-/// A cache, a drive and what was promised about it.
+/// A cache, a drive and the promises about it.
 struct World {
     rng: Rng,
     lines: Lines<Heap>,
     memory: Vec<u64>,
     /// Which write each sector has; they are numbered as the drive does them.
     drive: Vec<u64>,
-    /// What a read that begins now may see at the least.
+    /// The oldest version that a read starting now may see.
     floor: Vec<u64>,
     clock: u64,
     requests: Vec<Request>,
@@ -161,7 +161,7 @@ impl World {
         let good = self.rng.below(20) != 0;
         request.done = Some(good);
         if let Op::Write { value } | Op::Empty { value } = &mut request.op {
-            // What failed may have been done all the same.
+            // A failed write may have been done nevertheless.
             if good || self.rng.below(2) == 0 {
                 self.clock += 1;
                 *value = self.clock;
@@ -296,7 +296,7 @@ fn what_stays_is_read_by_others_and_by_nobody_after_a_write() {
     assert!(fill.is_hit() && read(&mut lines, 0, FOUR, SIZE));
     let mut write = Visit::write(0, FOUR);
     assert!(lines.enter(&mut write, SIZE));
-    // Its slot is nobody's as long as it is sent from there.
+    // No request gets the slot while its data is being sent.
     assert!(!write.is_owner());
     assert!(lines.leave(&mut write, true));
     assert!(!read(&mut lines, 0, FOUR, SIZE));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The request by which an initiator is told that the target's portals are others, and its answer.
+//! The request for changes of the target's portals, and its response.
 
 use super::TAG;
 use crate::proto::message::{AdminOp, AdminRequest, AdminResponse, Handle, Status, VolumeState};
@@ -34,7 +34,7 @@ fn an_answer_tells_a_generation_and_nothing_else() {
     let good = told(Some(0x0403_0201)).encode().to_vec();
     assert_eq!(good[12..16], [1, 2, 3, 4]);
     assert_eq!(AdminResponse::decode(&good), Some(told(Some(0x0403_0201))));
-    // None, which is no answer to it.
+    // A response without portals, which is invalid.
     assert_eq!(
         AdminResponse::decode(&told(Some(0)).encode()),
         Some(told(None))
