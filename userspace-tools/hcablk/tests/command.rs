@@ -476,6 +476,18 @@ fn host_id_comes_from_the_machine_id_until_there_is_a_file() {
     hcablk(root.path())
         .args(["host-id", "--set", chosen])
         .assert()
+        .code(5);
+    assert_ne!(print().trim(), chosen);
+    for _ in 0..2 {
+        hcablk(root.path())
+            .args(["host-id", "--set", chosen, "--force"])
+            .assert()
+            .success();
+    }
+    // What is so already needs no force.
+    hcablk(root.path())
+        .args(["host-id", "--set", chosen])
+        .assert()
         .success();
     assert_eq!(print().trim(), chosen);
     assert_eq!(
