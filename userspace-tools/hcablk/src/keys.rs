@@ -27,6 +27,7 @@ use crate::initiator::try_pending_key;
 use crate::output::{Done, Outcome, Report};
 use crate::system::System;
 use crate::target::{allowed_hosts as hosts, volumes};
+use crate::user;
 
 const FOLDER: &str = "/etc/hcablk/keys";
 /// What a printed key begins with: the version of its form.
@@ -206,6 +207,11 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     keys.insert(0, Key::generate()?);
     keys.truncate(VALID_MAX);
     store(system, whose, &keys)?;
+    let pending = Whose::PendingHost.file();
+    // The key that a pending one was to replace is gone: `key show` must print this one.
+    if matches!(whose, Whose::Host) && system.exists(&pending) {
+        system.remove_durable_file(&pending)?;
+    }
     let mut outcome = stored(whose, keys.len(), true);
     outcome.note("`hcablk key show` prints it, for `hcablk key add` on the other side");
     if rotate {
@@ -421,7 +427,7 @@ pub(crate) fn set_pending(group: &Group<'_>, address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Lists the addresses and ports of the targets that this host uses, or is to use.
+/// Lists the addresses and ports of the targets that the disks of this host are connected to, or are to be.
 fn targets(system: &dyn System) -> Result<Vec<(String, u16)>> {
     let mut targets = Vec::new();
     if let Some(tree) = INITIATOR.tree(system) {
@@ -433,6 +439,8 @@ fn targets(system: &dyn System) -> Result<Vec<(String, u16)>> {
         let endpoint = disk.endpoint();
         targets.push((endpoint.address, endpoint.port));
     }
+    // Those of the configuration are disks in user space, too; here are those that were connected by hand.
+    targets.extend(user::targets(system));
     targets.retain(|(address, _)| !address.is_empty());
     targets.sort();
     targets.dedup();
@@ -501,7 +509,7 @@ pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
             outcome.note(why.message);
             outcome.note(
                 "it stays pending, and this host proves itself by the former one: give `hcablk key add host` and `hcablk key apply` at \
-                 the target, and this again",
+                 the target, and this again. To leave out a target that is gone for good: hcablk key apply --force",
             );
             outcome.exit = Some(Kind::Exists);
         }
