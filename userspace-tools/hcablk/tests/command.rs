@@ -275,7 +275,9 @@ fn who_waits_for_another_command_can_be_interrupted() {
     let record = put_volume(root.path());
     let folder = record.parent().unwrap();
     fs::create_dir_all(folder).unwrap();
-    let file = fs::File::open(folder).unwrap();
+    let locks = root.path().join("run/hcablk/lock");
+    fs::create_dir_all(&locks).unwrap();
+    let file = fs::File::create(locks.join("var:lib:hcablk:evicted:data")).unwrap();
     let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hcablk"))
         .env("HCABLK_SYSROOT", root.path())

@@ -24,6 +24,9 @@ use super::{
 };
 use crate::error::{describe, Error, Kind};
 
+/// Where the files are whose locks are those of folders.
+const LOCKS: &str = "/run/hcablk/lock";
+
 /// Where this machine's programs keep what outlasts a restart.
 const STATE: &str = "/var/lib";
 
@@ -176,7 +179,11 @@ impl System for Machine {
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError> {
-        match durable::try_lock(&self.at(path)) {
+        // No name that the command makes has a colon.
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        let name = relative.to_string_lossy().replace('/', ":");
+        let file = Path::new(LOCKS).join(name);
+        match durable::try_lock(&self.at(path), &self.at(&file)) {
             Ok(lock) => Ok(lock.map(|lock| Box::new(lock) as Lock)),
             Err((op, e)) => Err(OpError::io(op, path, &e)),
         }
