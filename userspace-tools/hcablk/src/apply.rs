@@ -67,14 +67,15 @@ pub enum Recording {
 }
 
 /// Waits until no other command applies the configuration: two of them would make the same thing, and each undo what the other
-/// one needs.
-fn lock(system: &dyn System) -> Result<Option<Lock>> {
+/// one needs. After `limit` it goes on without the lock: the other command may wait for a drive that hangs.
+fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
     let folder = Path::new(FOLDER);
     // Without it nothing is configured.
     if !system.exists(folder) {
         return Ok(None);
     }
-    let mut next_word = system.now();
+    let began = system.now();
+    let mut next_word = began;
     loop {
         if let Some(lock) = system.try_lock(folder)? {
             return Ok(Some(lock));
@@ -83,6 +84,12 @@ fn lock(system: &dyn System) -> Result<Option<Lock>> {
             return Err(Error::interrupted());
         }
         let now = system.now();
+        if limit.is_some_and(|limit| now >= began + limit) {
+            system.progress(
+                "another command still applies the configuration; going on without waiting for it",
+            );
+            return Ok(None);
+        }
         if now >= next_word {
             next_word = now + LOCK_WORD;
             system.progress("another command applies the configuration; waiting for it");
@@ -93,7 +100,11 @@ fn lock(system: &dyn System) -> Result<Option<Lock>> {
 
 /// Runs `hcablk apply`.
 pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
-    let _lock = if wanted.dry_run { None } else { lock(system)? };
+    let _lock = if wanted.dry_run {
+        None
+    } else {
+        lock(system, None)?
+    };
     let record = (wanted.recording != Recording::No).then(|| Record::of(system));
     let config = match (record, config::load(system)) {
         (_, Ok(loaded)) => loaded.config,

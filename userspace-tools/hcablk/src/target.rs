@@ -48,7 +48,7 @@ fn no_such_volume(volume: &VolumeName) -> Error {
 }
 
 /// Returns the volume's group; fails if it is not there.
-fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>> {
+pub(crate) fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>> {
     let group = TARGET
         .tree(system)
         .map(|tree| volumes(&tree).child(volume.as_str()));

@@ -230,3 +230,67 @@ fn a_hung_drive_keeps_neither_the_other_exports_nor_the_command() {
     ok(&kernel, "target unexport --all");
     assert!(!is_exported(&kernel, "a"));
 }
+
+/// An export that has not ended stays the service's: the next stop ends it.
+#[test]
+fn a_stop_knows_later_what_it_could_not_end() {
+    let kernel = started();
+    kernel.hung.borrow_mut().insert("data".to_owned());
+    let error = fails(&kernel, "target unapply --timeout 5");
+    assert_eq!(error.kind, Kind::Busy);
+    assert_eq!(*error.done, ["ended port 1"]);
+    assert!(is_exported(&kernel, "data") && !listens(&kernel));
+    kernel.hung.borrow_mut().clear();
+    ok(&kernel, "target unapply");
+    assert!(!is_exported(&kernel, "data"));
+    assert_eq!(notes(&kernel, "target unapply"), ["nothing was ended"]);
+}
+
+/// A command that was killed while it recorded something leaves a file that is none of an export.
+#[test]
+fn what_a_killed_command_left_is_no_record() {
+    let kernel = started();
+    kernel.file("/run/hcablk/target/made/export/.hcablk-Xy1", "");
+    ok(&kernel, "target unapply");
+    assert!(!is_exported(&kernel, "data"));
+}
+
+/// A port that does not end keeps no export from its orderly end.
+#[test]
+fn a_port_that_does_not_end_keeps_no_export() {
+    let kernel = started();
+    let from = kernel.changes();
+    ok(&kernel, "target unapply");
+    let is_port = |step: &String| step.contains("/ports/1");
+    let step = kernel.log.borrow()[from..].iter().position(is_port);
+    let kernel = started();
+    kernel.fail_at.set(Some(kernel.changes() + step.unwrap()));
+    fails(&kernel, "target unapply");
+    assert!(!is_exported(&kernel, "data"));
+}
+
+/// A command that applies the configuration may wait for a drive that hangs: the machine shuts down all the same.
+#[test]
+fn a_stop_waits_for_another_command_for_ten_seconds() {
+    let kernel = started();
+    kernel.applies.set(true);
+    let before = kernel.time.get();
+    ok(&kernel, "target unapply");
+    assert!(!is_exported(&kernel, "data"));
+    let waited = kernel.time.get() - before;
+    assert!((10..12).contains(&waited.as_secs()), "{waited:?}");
+}
+
+/// The package was upgraded while the service ran: what its former command made has no records, and ends in order all the same.
+#[test]
+fn a_stop_after_an_upgrade_ends_what_is_configured() {
+    let kernel = Kernel::loaded();
+    kernel.folder("/etc/hcablk");
+    kernel.file(MAIN, &text());
+    ok(&kernel, "target apply");
+    ok(&kernel, "target export mine /dev/sdc --no-port");
+    // By hand, nothing was recorded: nothing ends.
+    assert_eq!(notes(&kernel, "target unapply"), ["nothing was ended"]);
+    ok(&kernel, &format!("target unapply --unit {UNIT}"));
+    assert!(is_exported(&kernel, "mine") && !is_exported(&kernel, "data") && !listens(&kernel));
+}

@@ -85,7 +85,10 @@ impl<'a> Record<'a> {
         if !self.0.exists(&folder) {
             return Ok(Vec::new());
         }
-        Ok(self.0.entries(&folder)?)
+        let mut names = self.0.entries(&folder)?;
+        // A command that was killed while it recorded something has left a file that begins so.
+        names.retain(|name| !name.starts_with('.'));
+        Ok(names)
     }
 
     /// Returns whether this is recorded.
@@ -96,6 +99,11 @@ impl<'a> Record<'a> {
     /// Returns whether anything is recorded under `mark`.
     pub fn any(self, mark: Mark) -> Result<bool> {
         Ok(!self.all(mark, Table::Export)?.is_empty() || !self.all(mark, Table::Port)?.is_empty())
+    }
+
+    /// Returns whether `--record` was used since the machine was started.
+    pub fn was_begun(self) -> bool {
+        self.0.exists(Path::new(FOLDER))
     }
 
     /// Records whether the configuration had mistakes when it was to be applied.
