@@ -59,8 +59,15 @@ class Units(unittest.TestCase):
         self.assertRegex(service, r"(?m)^ExecStartPost=/usr/bin/systemctl --no-block start hcablk-mounts@%i\.target$")
         self.assertTrue((PACKAGING / "systemd/hcablk-mounts@.target").exists())
 
+    def test_a_hung_drive_does_not_hold_up_a_shutdown(self):
+        unit = PACKAGING / "systemd/hcablk-target.service"
+        self.assertEqual(setting(unit, "KillMode"), ["process"])
+        words = setting(unit, "ExecStop")
+        self.assertLess(int(words[words.index("--timeout") + 1]), int(setting(unit, "TimeoutStopSec")[0]))
+
     def test_every_unit_is_installed(self):
-        package = "".join((PACKAGING / "debian" / name).read_text() for name in ("hcablk.install", "hcablk-ublk.install"))
+        package = "".join((PACKAGING / "debian" / name).read_text() for name in
+                          ("hcablk.install", "hcablk-ublk.install", "hcablk-vhost-user.install"))
         script = (TOP / "scripts/install").read_text()
         for unit in (PACKAGING / "systemd").glob("*.*"):
             if unit.is_file():
@@ -110,6 +117,18 @@ class NewKernel(unittest.TestCase):
     def test_it_is_silent_otherwise(self):
         self.assertEqual(self.run_for("7.4.1", ["hcablk.ko.xz", "hcablk_target.ko.xz"]), "")
         self.assertEqual(self.run_for("7.4.1", configured=False), "")
+
+
+class NewestKernel(unittest.TestCase):
+    """The package that brings the modules together with each new kernel."""
+
+    def test_it_keeps_a_kernel_away_that_has_no_modules(self):
+        text = (PACKAGING / "debian/modules-amd64.control.in").read_text()
+        fields = dict(re.findall(r"(?m)^(\w+): (.*)$", text))
+        self.assertEqual(fields["Package"], "hcablk-modules-amd64")
+        self.assertIn("hcablk-modules-@RELEASE@ (= ${binary:Version})", fields["Depends"])
+        self.assertEqual(fields["Breaks"], "linux-image-amd64 (>> @VERSION@)")
+        self.assertIn("modules-amd64.control.in", (TOP / "scripts/deb").read_text())
 
 
 class Fence(unittest.TestCase):
