@@ -276,6 +276,19 @@ fn refusals_are_explained_and_undone() {
     }
 }
 
+/// A target that is down, or whose RDMA device is, does not answer ARP: no firewall is to blame.
+#[test]
+fn an_address_that_nobody_answers_at_is_told_from_a_target_that_does_not() {
+    let kernel = Kernel::loaded();
+    let why = "looking for an RDMA device that reaches the address took too long";
+    kernel.refuse("data", Errno::ETIMEDOUT, why);
+    let advice = fails(&kernel, "connect 10.0.0.1 data").advice.unwrap();
+    for word in ["ip neigh show 10.0.0.1", "ACTIVE", "set down"] {
+        assert!(advice.contains(word), "{advice}");
+    }
+    assert!(!advice.contains("4791"), "{advice}");
+}
+
 #[test]
 fn what_could_not_be_undone_is_told() {
     let kernel = Kernel::loaded();
