@@ -112,7 +112,7 @@ must on c1 "printf '[disk.data]\naddress = \"%s\"\nuser = true\nqueues = 2\n' $t
 check "its service is enabled, and starts" on c1 'systemctl enable --now hcablk@data'
 same "the disk has the settings that are configured" 2 "$(on c1 'hcablk list --json | jq ".devices[0].queues"')"
 silent "it is as configured" on c1 'hcablk config diff 2> /dev/null'
-must on c1 "sed -n 's/^UUID=[^ ]* *\(.*ext4 .*\)/UUID=$uuid \1/p' /usr/share/doc/hcablk/examples/fstab | sed 's/hcablk@db/hcablk@data/' >> /etc/fstab && systemctl daemon-reload"
+must on c1 "sed -n 's/^UUID=[^ ]* *\(.*ext4 .*\)/UUID=$uuid \1/p' /usr/share/doc/hcablk/examples/fstab | sed 's/@db/@data/g' >> /etc/fstab && systemctl daemon-reload"
 check "what fstab says is mounted" on c1 'mount /srv/db'
 must on c1 'echo booted > /srv/db/boot && sync -f /srv/db'
 shut_down c1

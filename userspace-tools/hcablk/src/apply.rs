@@ -7,22 +7,38 @@
 //! | [`step`] | one change, and how it is told |
 //! | [`plan`] | the changes that make the kernel hold what is configured |
 //! | [`carry_out`] | doing them, so that they can be undone |
+//! | [`record`] | what the target's service made, and what it could not make |
+//! | [`unapply`](mod@unapply) | ending what it made |
 //! | [`configured`] | `hcablk connect` for disks of the configuration |
 
 pub mod carry_out;
 pub mod configured;
 pub mod plan;
+pub mod record;
 pub mod step;
+mod unapply;
+
+use std::path::Path;
+use std::time::Duration;
 
 use crate::config::{self, Config, Paths};
 use crate::error::{Error, Kind, Result};
 use crate::initiator::sync_by_name;
 use crate::output::{Outcome, Report};
-use crate::system::System;
+use crate::system::{Lock, System};
 
 use carry_out::Failed;
 use plan::{Plan, Scope, Unplanned};
+use record::{Mark, Record};
 use step::{Pending, Table};
+pub use unapply::unapply;
+
+/// The folder of the configuration, which is locked while it is applied.
+const FOLDER: &str = "/etc/hcablk";
+
+/// How long apart it is tried to get the lock, and how long apart it is said that it is waited for.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+const LOCK_WORD: Duration = Duration::from_secs(10);
 
 /// What `hcablk apply` was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -35,12 +51,70 @@ pub struct Apply {
     pub force: bool,
     /// Keep what was made of the others when an export, a port or a disk fails.
     pub keep_going: bool,
+    /// What to do with the records of the target's service.
+    pub recording: Recording,
+}
+
+/// What `hcablk apply` does with the records of the target's service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recording {
+    /// Nothing.
+    No,
+    /// It writes them.
+    Write,
+    /// It tries what failed before, and nothing else, and writes them.
+    Retry,
+}
+
+/// Waits until no other command applies the configuration: two of them would make the same thing, and each undo what the other
+/// one needs. After `limit` it goes on without the lock: the other command may wait for a drive that hangs.
+fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
+    let folder = Path::new(FOLDER);
+    // Without it nothing is configured.
+    if !system.exists(folder) {
+        return Ok(None);
+    }
+    let began = system.now();
+    let mut next_word = began;
+    loop {
+        if let Some(lock) = system.try_lock(folder)? {
+            return Ok(Some(lock));
+        }
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let now = system.now();
+        if limit.is_some_and(|limit| now >= began + limit) {
+            system.progress(
+                "another command still applies the configuration; going on without waiting for it",
+            );
+            return Ok(None);
+        }
+        if now >= next_word {
+            next_word = now + LOCK_WORD;
+            system.progress("another command applies the configuration; waiting for it");
+        }
+        system.pause(LOCK_PAUSE);
+    }
 }
 
 /// Runs `hcablk apply`.
 pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
-    let config = config::load(system)?.config;
+    let _lock = if wanted.dry_run {
+        None
+    } else {
+        lock(system, None)?
+    };
+    let record = (wanted.recording != Recording::No).then(|| Record::of(system));
+    let config = match (record, config::load(system)) {
+        (_, Ok(loaded)) => loaded.config,
+        (None, Err(error)) => return Err(error),
+        (Some(record), Err(error)) => return Err(goes_on(record, wanted.recording, error)?),
+    };
     let mut plan = Plan::new(system, &config, wanted.scope, wanted.force)?;
+    if let (Some(record), Recording::Retry) = (record, wanted.recording) {
+        only_failed(record, &config, &mut plan)?;
+    }
     if !wanted.keep_going {
         plan = plan.complete()?;
     }
@@ -56,10 +130,25 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
         remarks.notes.push(format!("{table} {name}: {message}"));
         remarks.failure(*table, name, error);
     }
+    if let (Some(record), Recording::Write) = (record, wanted.recording) {
+        record.set_not_applied(false)?;
+    }
     if !wanted.dry_run {
         if wanted.keep_going {
+            let mut failures: Vec<_> = unplanned
+                .iter()
+                .map(|one| (one.table, one.name.clone()))
+                .collect();
+            let result = carry_out::each(system, &steps);
+            if let Ok((_, failed)) = &result {
+                let named = failed.iter().filter_map(|failed| failed.steps.first());
+                failures.extend(named.map(|step| (step.table, step.name.clone())));
+            }
+            if let Some(record) = record {
+                note(record, wanted.recording, &config, &failures)?;
+            }
             let failed;
-            (steps, failed) = carry_out::each(system, &steps)?;
+            (steps, failed) = result?;
             for failed in failed {
                 let step = &failed.steps[failed.index];
                 remarks.failure(step.table, &step.name, &failed.error);
@@ -81,6 +170,84 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     outcome.notes = remarks.notes;
     outcome.exit = remarks.exit;
     Ok(outcome)
+}
+
+/// Returns the failure of a configuration with mistakes: what an earlier one made goes on.
+fn goes_on(record: Record<'_>, recording: Recording, error: Error) -> Result<Error> {
+    if recording != Recording::Write || !record.any(Mark::Made)? {
+        return Ok(error);
+    }
+    record.set_not_applied(true)?;
+    let message = format!(
+        "nothing was changed, and what was exported before goes on: {}",
+        error.message
+    );
+    Ok(Error {
+        kind: Kind::Exists,
+        message,
+        ..error
+    })
+}
+
+/// Takes what did not fail before out of a plan.
+fn only_failed(record: Record<'_>, config: &Config, plan: &mut Plan) -> Result<()> {
+    if record.is_not_applied() {
+        return Err(Error::new(
+            Kind::Usage,
+            "the configuration had mistakes when it was last to be applied: nothing of it was, and what was exported before goes on",
+        )
+        .advise("hcablk config check\nWhen it finds none: systemctl restart hcablk-target"));
+    }
+    for table in [Table::Export, Table::Port] {
+        for name in record.all(Mark::Failed, table)? {
+            if !is_configured(config, table, &name) {
+                record.forget(table, &name)?;
+            }
+        }
+    }
+    let failed = |table, name: &str| record.has(Mark::Failed, table, name);
+    plan.steps.retain(|step| failed(step.table, &step.name));
+    plan.pending
+        .retain(|pending| failed(pending.step.table, &pending.step.name));
+    plan.unplanned.retain(|one| failed(one.table, &one.name));
+    plan.not_configured.clear();
+    Ok(())
+}
+
+fn is_configured(config: &Config, table: Table, name: &str) -> bool {
+    match table {
+        Table::Export => config.export.keys().any(|key| key.as_str() == name),
+        Table::Port => config.port.keys().any(|key| key.as_str() == name),
+        Table::Host | Table::Disk => false,
+    }
+}
+
+/// Records which exports and ports are as configured, and which could not be made so.
+fn note(
+    record: Record<'_>,
+    recording: Recording,
+    config: &Config,
+    failures: &[(Table, String)],
+) -> Result<()> {
+    let exports = config.export.iter();
+    let exports = exports.map(|(name, one)| (Table::Export, name.as_str(), one.enabled));
+    let ports = config.port.iter();
+    let ports = ports.map(|(name, one)| (Table::Port, name.as_str(), one.enabled));
+    for (table, name, enabled) in exports.chain(ports) {
+        let has_failed = failures
+            .iter()
+            .any(|(of, failed)| (*of, failed.as_str()) == (table, name));
+        if has_failed {
+            record.mark(Mark::Failed, table, name)?;
+        } else if enabled
+            && (recording == Recording::Write || record.has(Mark::Failed, table, name))
+        {
+            record.mark(Mark::Made, table, name)?;
+        } else if recording == Recording::Write {
+            record.forget(table, name)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the steps of what failed, with the reason of each.

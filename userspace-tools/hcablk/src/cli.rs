@@ -38,11 +38,11 @@ pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeAr
 pub use initiator::{
     AcknowledgeLossArgs, ConnectArgs, DisconnectArgs, DiscoverArgs, PathsFrom, TimesArgs, Wanted,
 };
-pub use key::{AddArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
+pub use key::{AddArgs, ApplyKeysArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs, PathSyncArgs};
 pub use target::{
-    AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetCommand,
-    TargetTimesArgs, UnexportArgs, UnlistenArgs,
+    AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetApplyArgs,
+    TargetCommand, TargetTimesArgs, UnapplyArgs, UnexportArgs, UnlistenArgs,
 };
 pub use trace::{RecordArgs, ShowTraceArgs, TraceCommand};
 pub use usage::explain;
@@ -345,7 +345,7 @@ impl Command {
             | Self::Events(_) => true,
             Self::Trace(command) => matches!(command, TraceCommand::Record(_)),
             Self::Apply(args) => !args.how.dry_run,
-            Self::Key(command) => matches!(command, KeyCommand::Apply),
+            Self::Key(command) => matches!(command, KeyCommand::Apply(_)),
             Self::Target(command) => !matches!(
                 command,
                 TargetCommand::List | TargetCommand::Stats(_) | TargetCommand::Times(_)
@@ -384,16 +384,16 @@ impl Switch {
 /// Arguments of `host-id`.
 #[derive(Args, Debug)]
 pub struct HostIdArgs {
-    /// Write this id to /etc/hcablk/host_id
-    #[arg(long, value_name = "UUID", value_parser = hostid::parse, conflicts_with = "generate")]
+    /// Write this id to /etc/hcablk/host_id, unless there is another one
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse, group = "new")]
     pub set: Option<Uuid>,
 
     /// Write a new random id to /etc/hcablk/host_id, unless there is one
-    #[arg(long)]
+    #[arg(long, group = "new")]
     pub generate: bool,
 
-    /// With --generate: replace the id that is there
-    #[arg(long, requires = "generate")]
+    /// With --set and --generate: replace the id that is there
+    #[arg(long, requires = "new")]
     pub force: bool,
 }
 

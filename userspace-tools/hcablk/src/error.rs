@@ -47,6 +47,21 @@ impl Kind {
         }
     }
 
+    /// Returns the sort of failure that a process of this command ended with.
+    pub fn of_exit_code(code: i32) -> Self {
+        let all = [
+            Self::Usage,
+            Self::NotFound,
+            Self::Busy,
+            Self::Exists,
+            Self::Connection,
+            Self::Setup,
+            Self::Interrupted,
+        ];
+        let is_it = |kind: &Self| i32::from(kind.exit_code()) == code;
+        all.into_iter().find(is_it).unwrap_or(Self::Failed)
+    }
+
     /// Returns what to do about such a failure, when there is nothing better to say.
     const fn usual_advice(self) -> &'static str {
         match self {
@@ -81,6 +96,10 @@ pub struct Error {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(default))]
     pub not_undone: Vec<String>,
+    /// What this command did of several things although it failed with others; it stays.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(default))]
+    pub done: Box<[String]>,
 }
 
 /// The result of everything in this crate that can fail.
@@ -95,6 +114,7 @@ impl Error {
             advice: None,
             errno: None,
             not_undone: Vec::new(),
+            done: Box::default(),
         }
     }
 
@@ -145,7 +165,7 @@ impl Error {
         advice.unwrap_or_else(|| self.kind.usual_advice().to_owned())
     }
 
-    /// Returns the text for a terminal: what failed and why, what was not undone, what to do.
+    /// Returns the text for a terminal: what failed and why, what was not undone, what was done nevertheless, what to do.
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!("hcablk: {}", self.message)];
         lines.extend(
@@ -153,6 +173,7 @@ impl Error {
                 .iter()
                 .map(|what| format!("  could not undo: {what}")),
         );
+        lines.extend(self.done.iter().map(|what| format!("  done: {what}")));
         lines.extend(
             self.advice_or_usual()
                 .lines()

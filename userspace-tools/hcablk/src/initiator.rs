@@ -19,6 +19,7 @@ pub use connect::{connect, resolve, Connect};
 pub(crate) use connect::{enable, same, wait_for_node};
 pub(crate) use disconnect::{close, users};
 pub use disconnect::{disconnect, Which};
+pub(crate) use discover::try_pending_key;
 pub use discover::{connect_all, discover, Discover};
 pub(crate) use explain::{connecting_failed, Unreached};
 pub use loss::acknowledge as acknowledge_loss;

@@ -5,6 +5,7 @@
 //! | file below `/etc/hcablk/keys` | whose |
 //! |---|---|
 //! | `host` | this machine's, as a host |
+//! | `host.pending` | this machine's next one, which its targets have not taken over yet |
 //! | `target` | this machine's, as a target |
 //! | `hosts/UUID` | of a host that this machine's volumes allow |
 //! | `targets/ADDRESS` | of the target at that address |
@@ -19,11 +20,14 @@ use std::str::FromStr;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::config;
 use crate::configfs::{Group, INITIATOR, TARGET};
 use crate::error::{Error, Kind, Result};
+use crate::initiator::try_pending_key;
 use crate::output::{Done, Outcome, Report};
 use crate::system::System;
 use crate::target::{allowed_hosts as hosts, volumes};
+use crate::user;
 
 const FOLDER: &str = "/etc/hcablk/keys";
 /// What a printed key begins with: the version of its form.
@@ -106,6 +110,8 @@ impl FromStr for Key {
 pub enum Whose {
     /// This machine's, as a host.
     Host,
+    /// This machine's next one, as a host, by which it does not prove itself yet.
+    PendingHost,
     /// This machine's, as a target.
     Target,
     /// A host's that this machine's volumes allow.
@@ -119,6 +125,7 @@ impl Whose {
         let folder = Path::new(FOLDER);
         match self {
             Self::Host => folder.join("host"),
+            Self::PendingHost => folder.join("host.pending"),
             Self::Target => folder.join("target"),
             Self::OfHost(id) => folder.join("hosts").join(id.to_string()),
             Self::OfTarget(address) => folder.join("targets").join(address),
@@ -193,9 +200,18 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
             "Hosts may know this target by the older one only. When all know the newer one: hcablk key retire target",
         ));
     }
+    // A target knows one key of this host, and may be told of another one later than this: until then that one is of no use.
+    if matches!(whose, Whose::Host) && !keys.is_empty() {
+        return generate_pending(system);
+    }
     keys.insert(0, Key::generate()?);
     keys.truncate(VALID_MAX);
     store(system, whose, &keys)?;
+    let pending = Whose::PendingHost.file();
+    // The key that a pending one was to replace is gone: `key show` must print this one.
+    if matches!(whose, Whose::Host) && system.exists(&pending) {
+        system.remove_durable_file(&pending)?;
+    }
     let mut outcome = stored(whose, keys.len(), true);
     outcome.note("`hcablk key show` prints it, for `hcablk key add` on the other side");
     if rotate {
@@ -204,8 +220,29 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     Ok(outcome)
 }
 
-/// Runs `hcablk key show`.
+/// Makes a key of this host that becomes the current one when its targets have taken it over.
+fn generate_pending(system: &dyn System) -> Result<Outcome> {
+    let whose = Whose::PendingHost;
+    let is_there = !read(system, &whose)?.is_empty();
+    if !is_there {
+        store(system, &whose, &[Key::generate()?])?;
+    }
+    let mut outcome = stored(&whose, 1, !is_there);
+    if is_there {
+        outcome.note("a key is pending already");
+    }
+    outcome.note(
+        "`hcablk key show host` prints it, for `hcablk key add host` and `hcablk key apply` at each target; then \
+         `hcablk key apply` here uses it",
+    );
+    Ok(outcome)
+}
+
+/// Runs `hcablk key show`: prints the key that the other side is to have.
 pub fn show(system: &dyn System, whose: &Whose) -> Result<Outcome> {
+    if let (Whose::Host, Some(key)) = (whose, read(system, &Whose::PendingHost)?.first()) {
+        return Ok(Outcome::new(Report::Key { key: key.printed() }));
+    }
     match read(system, whose)?.first() {
         Some(key) => Ok(Outcome::new(Report::Key { key: key.printed() })),
         None => Err(missing(whose)),
@@ -285,7 +322,11 @@ fn valid(keys: Vec<Key>) -> Vec<Option<Key>> {
 
 /// Returns the newest key of this host, and that of the target that is known by this address.
 fn both(system: &dyn System, address: &str) -> Result<(Option<Key>, Option<Key>)> {
-    let own = read(system, &Whose::Host)?;
+    both_of(system, &Whose::Host, address)
+}
+
+fn both_of(system: &dyn System, own: &Whose, address: &str) -> Result<(Option<Key>, Option<Key>)> {
+    let own = read(system, own)?;
     let mut target = read(system, &Whose::OfTarget(address.to_owned()))?;
     if target.is_empty() {
         target = read(system, &Whose::OfTarget("default".to_owned()))?;
@@ -372,8 +413,77 @@ pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
     set(host, ["key", "key2"], &valid(keys))
 }
 
+/// Gives what asks a target the pending key of this host. Returns `false` if there is none, or nothing by which the target would prove
+/// who it is: then its answer says nothing of the key.
+pub(crate) fn set_pending(group: &Group<'_>, address: &str) -> Result<bool> {
+    let (Some(own), Some(target)) = both_of(group.system(), &Whose::PendingHost, address)? else {
+        return Ok(false);
+    };
+    set(
+        group,
+        ["host_key", "target_key"],
+        &[Some(own), Some(target)],
+    )?;
+    Ok(true)
+}
+
+/// Lists the addresses and ports of the targets that the disks of this host are connected to, or are to be.
+fn targets(system: &dyn System) -> Result<Vec<(String, u16)>> {
+    let mut targets = Vec::new();
+    if let Some(tree) = INITIATOR.tree(system) {
+        for device in tree.children()? {
+            targets.push((device.get("address")?, device.value("port")?));
+        }
+    }
+    for disk in config::load(system)?.config.disk.values() {
+        let endpoint = disk.endpoint();
+        targets.push((endpoint.address, endpoint.port));
+    }
+    // Those of the configuration are disks in user space, too; here are those that were connected by hand.
+    targets.extend(user::targets(system));
+    targets.retain(|(address, _)| !address.is_empty());
+    targets.sort();
+    targets.dedup();
+    Ok(targets)
+}
+
+/// Has the pending key of this host become the current one if all its targets have taken it over, or at once with `force`. The former
+/// one stays as the second. Returns why it stays pending, if it does.
+fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
+    let pending = read(system, &Whose::PendingHost)?;
+    let Some(key) = pending.into_iter().next() else {
+        return Ok(None);
+    };
+    let mut refusals = Vec::new();
+    let targets = if force { Vec::new() } else { targets(system)? };
+    for (address, port) in targets {
+        if let Err(mut error) = try_pending_key(system, &address, port) {
+            if error.kind == Kind::Interrupted {
+                return Err(error);
+            }
+            error.message = format!(
+                "the target {address} has not taken over the pending key of this host: {}",
+                error.message
+            );
+            refusals.push(error);
+        }
+    }
+    if let Some(refused) = Error::together(refusals) {
+        return Ok(Some(refused));
+    }
+    let mut keys = read(system, &Whose::Host)?;
+    keys.retain(|known| *known != key);
+    keys.insert(0, key);
+    keys.truncate(VALID_MAX);
+    store(system, &Whose::Host, &keys)?;
+    system.remove_durable_file(&Whose::PendingHost.file())?;
+    Ok(None)
+}
+
 /// Runs `hcablk key apply`: hands the keys to what is exported and connected.
-pub fn apply(system: &dyn System) -> Result<Outcome> {
+pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
+    let was_pending = !read(system, &Whose::PendingHost)?.is_empty();
+    let stays = promote(system, force)?;
     // One that cannot have its keys does not keep others from theirs.
     let mut failures = Vec::new();
     if let Some(tree) = TARGET.tree(system) {
@@ -394,6 +504,20 @@ pub fn apply(system: &dyn System) -> Result<Outcome> {
     }
     let mut outcome = Outcome::new(Done::Keys {});
     outcome.note("sessions that are live go on; the next ones begin by these keys");
+    match stays {
+        Some(why) => {
+            outcome.note(why.message);
+            outcome.note(
+                "it stays pending, and this host proves itself by the former one: give `hcablk key add host` and `hcablk key apply` at \
+                 the target, and this again. To leave out a target that is gone for good: hcablk key apply --force",
+            );
+            outcome.exit = Some(Kind::Exists);
+        }
+        None if was_pending => {
+            outcome.note("the pending key of this host is the current one now");
+        }
+        None => (),
+    }
     Ok(outcome)
 }
 

@@ -48,9 +48,10 @@ pub mod trace;
 pub mod tuning;
 pub mod user;
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
-use apply::plan::Scope;
 use cli::{
     Command, ConfigCommand, HostIdArgs, KeyCommand, PathCommand, TargetCommand, TraceCommand,
     Wanted,
@@ -71,11 +72,13 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Discover(args) => initiator::discover(system, &args.wanted()),
         Command::Config(command) => configuration(system, command),
         Command::Apply(args) => apply::apply(system, args.how.apply(args.scope.scope())),
-        Command::Target(TargetCommand::Apply(args)) => {
-            apply::apply(system, args.apply(Scope::Target))
+        Command::Target(TargetCommand::Apply(args)) => apply::apply(system, args.apply()),
+        Command::Target(TargetCommand::Unapply(args)) => {
+            apply::unapply(system, args.unit.as_deref(), args.timeout())
         }
         Command::Disconnect(args) => {
-            initiator::disconnect(system, &args.which(), args.force, args.if_exists)
+            let wait = Duration::from_secs(args.wait.into());
+            initiator::disconnect(system, &args.which(), args.force, args.if_exists, wait)
         }
         Command::AcknowledgeLoss(args) => initiator::acknowledge_loss(system, &args.disk),
         Command::Path(PathCommand::Add(args)) => initiator::add_path(
@@ -116,8 +119,11 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Key(command) => key(system, command),
         Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
         Command::Target(TargetCommand::Unexport(args)) => match &args.name {
-            Some(name) => target::unexport(system, name, args.force, args.if_exists),
-            None => target::unexport_all(system, args.force),
+            Some(name) if args.here => {
+                target::unexport_here(system, name, args.force, args.if_exists)
+            }
+            Some(name) => target::unexport(system, name, args.into()),
+            None => target::unexport_all(system, args.into()),
         },
         Command::Target(TargetCommand::Allow(args)) => {
             target::allow(system, &args.name, &args.hosts)
@@ -182,7 +188,7 @@ fn key(system: &dyn System, command: &KeyCommand) -> Result<Outcome> {
             keys::add(system, &whose, &text)
         }
         KeyCommand::Retire(args) => keys::retire(system, &args.whose().map_err(wrong)?),
-        KeyCommand::Apply => keys::apply(system),
+        KeyCommand::Apply(args) => keys::apply(system, args.force),
     }
 }
 
@@ -190,25 +196,29 @@ fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
     let new = match args.set {
         None if !args.generate => None,
         Some(id) => Some(id),
-        None => {
-            // A new id locks this host out of every target that knows the old one: not by accident.
-            if !args.force {
-                if let Some(id) = hostid::stored(system)? {
-                    return Err(Error::new(
-                        Kind::Exists,
-                        format!("{} holds {id} already", hostid::FILE),
-                    )
-                    .advise(
-                        "Targets know this host by that id. To replace it nevertheless: hcablk \
-                         host-id --generate --force",
-                    ));
-                }
-            }
-            Some(Uuid::new_v4())
-        }
+        None => Some(Uuid::new_v4()),
     };
-    if let Some(id) = new {
-        hostid::store(system, id)?;
+    if let Some(new) = new {
+        // A new id locks this host out of every target that knows the old one: not by accident. A file that is broken names none.
+        let stored = hostid::stored(system);
+        let is_broken = stored.is_err();
+        if let Some(id) = stored.ok().flatten().filter(|id| *id != new && !args.force) {
+            let how = match args.set {
+                Some(id) => format!("--set {id}"),
+                None => "--generate".to_owned(),
+            };
+            return Err(Error::new(
+                Kind::Exists,
+                format!("{} holds {id} already", hostid::FILE),
+            )
+            .advise(format!(
+                "Targets know this host by that id. To replace it nevertheless: hcablk host-id {how} --force"
+            )));
+        }
+        if is_broken && args.generate && !args.force {
+            hostid::stored(system)?;
+        }
+        hostid::store(system, new)?;
     }
     let (host_id, source) = hostid::current(system)?;
     Ok(Outcome::new(Report::HostId { host_id, source }))

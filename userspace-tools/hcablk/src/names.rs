@@ -9,6 +9,23 @@ use serde::Serialize;
 
 use crate::address::PciAddress;
 
+/// A name of the wire protocol begins with no dot: a file of that name would be hidden.
+fn check_volume(text: &str) -> Result<(), String> {
+    check("volume", text, 16)?;
+    if text.starts_with('.') {
+        return Err("a volume name does not begin with '.'".to_owned());
+    }
+    Ok(())
+}
+
+fn check_device(text: &str) -> Result<(), String> {
+    check("device", text, 63)
+}
+
+fn check_port(text: &str) -> Result<(), String> {
+    check("port", text, 63)
+}
+
 fn check(what: &str, text: &str, longest: usize) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if text.is_empty()
@@ -25,7 +42,7 @@ fn check(what: &str, text: &str, longest: usize) -> Result<(), String> {
 }
 
 macro_rules! name {
-    ($(#[$doc:meta])* $type:ident, $what:literal, $longest:literal) => {
+    ($(#[$doc:meta])* $type:ident, $check:path) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
         #[serde(transparent)]
@@ -48,7 +65,7 @@ macro_rules! name {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                check($what, text, $longest)?;
+                $check(text)?;
                 Ok(Self(text.to_owned()))
             }
         }
@@ -57,17 +74,17 @@ macro_rules! name {
 
 name! {
     /// The name of a volume, as the wire protocol carries it.
-    VolumeName, "volume", 16
+    VolumeName, check_volume
 }
 
 name! {
     /// The name of a device on this machine.
-    DeviceName, "device", 63
+    DeviceName, check_device
 }
 
 name! {
     /// The name of a port of this machine's target.
-    PortName, "port", 63
+    PortName, check_port
 }
 
 impl From<&VolumeName> for DeviceName {
@@ -112,7 +129,17 @@ mod tests {
         for good in ["a", "data", "db.01_x-y", "0123456789abcdef"] {
             assert_eq!(good.parse::<VolumeName>().unwrap().as_str(), good);
         }
-        for bad in ["", ".", "..", "a b", "a/b", "ä", "0123456789abcdefg", "a\n"] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            ".data",
+            "a b",
+            "a/b",
+            "ä",
+            "0123456789abcdefg",
+            "a\n",
+        ] {
             assert!(bad.parse::<VolumeName>().is_err(), "{bad:?}");
         }
     }

@@ -8,6 +8,8 @@
 mod durable;
 mod listen;
 mod machine;
+mod replace;
+mod selves;
 
 use std::any::Any;
 use std::fmt;
@@ -165,11 +167,11 @@ pub trait System {
     /// Locks a folder against other processes that do so; returns nothing if one of them has it.
     fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError>;
 
-    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need
-    /// be.
+    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need be. The new file has the
+    /// owner and the mode of the former one. Fails at a symbolic link that another user made.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
-    /// As [`Self::replace`], but that nobody but the owner can read the file.
+    /// Does what [`Self::replace`] does with a file that nobody but the caller can read.
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// Lists the processes that have one of `devices` open, as far as the caller may see them.
@@ -180,6 +182,14 @@ pub trait System {
 
     /// Runs a program and waits for its end; returns what it has printed. The error is a reason to print.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String>;
+
+    /// Runs this program side by side with each of these lists of arguments, for at most `timeout`, or until the user wants to stop.
+    /// Returns how each has ended; nothing of one that goes on by itself, because the kernel does not let it end.
+    fn run_selves(
+        &self,
+        lines: &[Vec<String>],
+        timeout: Option<Duration>,
+    ) -> Vec<Option<Result<(), Error>>>;
 
     /// Loads a kernel module and what it depends on. The error is a reason to print.
     fn load_module(&self, name: &str) -> Result<(), String>;

@@ -11,6 +11,7 @@ mod records;
 mod show;
 mod unexport;
 mod write_cache;
+mod wwids;
 
 use crate::configfs::{Group, TARGET};
 use crate::error::{Error, Kind, Result};
@@ -18,7 +19,7 @@ use crate::names::VolumeName;
 use crate::system::System;
 
 pub use evict::{admit, evict};
-pub(crate) use export::{default_wwid, enable as enable_export};
+pub(crate) use export::enable as enable_export;
 pub use export::{export, Export, Mode};
 pub(crate) use hosts::wait_until_gone;
 pub use hosts::{allow, forbid};
@@ -27,9 +28,11 @@ pub(crate) use ports::enable as enable_port;
 pub use ports::{listen, unlisten, Listen, DEFAULT_PORT};
 pub(crate) use show::selected;
 pub use show::{exports, list, stats, times};
-pub use unexport::{unexport, unexport_all};
+pub(crate) use unexport::unexport_these;
+pub use unexport::{unexport, unexport_all, unexport_here, Unexport};
 pub use write_cache::WriteCache;
 pub(crate) use write_cache::{remedy, risk};
+pub(crate) use wwids::{default_wwid, keep as keep_wwid};
 
 pub(crate) fn volumes<'a>(tree: &Group<'a>) -> Group<'a> {
     tree.child("volumes")
@@ -45,7 +48,7 @@ fn no_such_volume(volume: &VolumeName) -> Error {
 }
 
 /// Returns the volume's group; fails if it is not there.
-fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>> {
+pub(crate) fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>> {
     let group = TARGET
         .tree(system)
         .map(|tree| volumes(&tree).child(volume.as_str()));

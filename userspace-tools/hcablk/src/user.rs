@@ -34,7 +34,7 @@ pub(crate) use configured::{change, connect_configured, misfit, plan, read, Chan
 pub use connect::connect;
 pub(crate) use disconnect::end;
 use show::is_there;
-pub(crate) use show::{all, devices, find};
+pub(crate) use show::{all, devices, find, targets};
 
 /// Explains that a command is not for disks that are served in user space; `lacks` is what these do not have.
 fn not_for_these(name: &str, lacks: &str, advice: &str) -> Error {

@@ -356,3 +356,71 @@ fn peer_to_peer_gets_through_or_not() {
     fs::remove_file(at.join(format!("{SWITCH}/0000:02:02.0/0000:05:00.0/p2pmem/size"))).unwrap();
     assert_eq!(p2p(at), ["volume data warning"]);
 }
+
+#[test]
+fn a_kernel_without_modules_is_found_before_it_is_booted() {
+    let root = machine();
+    let at = root.path();
+    let next = "7.4.1-test";
+    for release in [RELEASE, next] {
+        put(at, &format!("boot/vmlinuz-{release}"), "");
+    }
+    let dep = "kernel/fs/ext4/ext4.ko:\nupdates/hcablk/hcablk.ko: updates/hcablk/hcablk_core.ko\n";
+    put(at, &format!("lib/modules/{next}/modules.dep"), dep);
+    let output = Command::cargo_bin("hcablk")
+        .unwrap()
+        .env("HCABLK_SYSROOT", at)
+        .args(["check", "--strict"])
+        .assert()
+        .code(7)
+        .get_output()
+        .clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("has no module hcablk_target: after a restart"),
+        "{text}"
+    );
+    assert!(text.contains("hcablk-modules-7.4.1-test"), "{text}");
+    let dep = format!("{dep}updates/dkms/hcablk_target.ko.xz:\n");
+    put(at, &format!("lib/modules/{next}/modules.dep"), dep);
+    Command::cargo_bin("hcablk")
+        .unwrap()
+        .env("HCABLK_SYSROOT", at)
+        .args(["check", "--strict"])
+        .assert()
+        .success();
+}
+
+#[test]
+fn a_loaded_module_that_is_not_the_installed_one_is_told() {
+    let root = machine();
+    let at = root.path();
+    let dep = "updates/hcablk/hcablk.ko:\nupdates/hcablk/hcablk_target.ko:\n";
+    put(at, &format!("lib/modules/{RELEASE}/modules.dep"), dep);
+    let note = |id: u8| {
+        [
+            &[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0][..],
+            &[id; 20],
+        ]
+        .concat()
+    };
+    let module = |id: u8| [b"\x7fELF....", &note(id)[..], b"...."].concat();
+    put(at, "sys/module/hcablk/notes/.note.gnu.build-id", note(1));
+    let file = format!("lib/modules/{RELEASE}/updates/hcablk/hcablk.ko");
+    let check = || {
+        let output = Command::cargo_bin("hcablk")
+            .unwrap()
+            .env("HCABLK_SYSROOT", at)
+            .args(["check", "--quiet"])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    put(at, &file, module(1));
+    assert!(!check().contains("another build"), "{}", check());
+    put(at, &file, module(2));
+    assert!(check().contains("it is of another build"), "{}", check());
+    // A compressed one tells nothing.
+    put(at, &file, "xz");
+    assert!(!check().contains("another build"));
+}

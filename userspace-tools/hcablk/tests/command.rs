@@ -275,7 +275,9 @@ fn who_waits_for_another_command_can_be_interrupted() {
     let record = put_volume(root.path());
     let folder = record.parent().unwrap();
     fs::create_dir_all(folder).unwrap();
-    let file = fs::File::open(folder).unwrap();
+    let locks = root.path().join("run/hcablk/lock");
+    fs::create_dir_all(&locks).unwrap();
+    let file = fs::File::create(locks.join("var:lib:hcablk:evicted:data")).unwrap();
     let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hcablk"))
         .env("HCABLK_SYSROOT", root.path())
@@ -473,6 +475,18 @@ fn host_id_comes_from_the_machine_id_until_there_is_a_file() {
     assert_ne!(print(), generated);
 
     let chosen = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
+    hcablk(root.path())
+        .args(["host-id", "--set", chosen])
+        .assert()
+        .code(5);
+    assert_ne!(print().trim(), chosen);
+    for _ in 0..2 {
+        hcablk(root.path())
+            .args(["host-id", "--set", chosen, "--force"])
+            .assert()
+            .success();
+    }
+    // What is so already needs no force.
     hcablk(root.path())
         .args(["host-id", "--set", chosen])
         .assert()

@@ -237,12 +237,37 @@ fn every_mistake_is_told_with_its_place() {
 }
 
 #[test]
+fn an_export_that_nobody_can_reach_is_found() {
+    let export = "[export.data]\ndevice = \"/dev/sdb\"\n";
+    for (text, reached) in [
+        (export.to_owned(), false),
+        (format!("{export}[port.1]\nenabled = false\n"), false),
+        (format!("{export}[port.1]\n"), true),
+        (format!("{export}enabled = false\n"), true),
+    ] {
+        let outcome = hcablk(&with(&text), "config check").unwrap();
+        assert_eq!(outcome.exit, (!reached).then_some(Kind::Usage), "{text}");
+        let told = outcome
+            .notes
+            .iter()
+            .any(|note| note.contains(":1: there is no [port]"));
+        assert_eq!(told, !reached, "{text}");
+    }
+    // It is no reason to export nothing.
+    let kernel = with(export);
+    ok(&kernel, "apply");
+    assert_eq!(kernel.volume("data", "enable"), "1");
+}
+
+#[test]
 fn what_does_not_fit_together_is_refused() {
     for (text, words) in [
         ("[export.a]\ndevice = \"/d\"\nmode = \"mixed\"\ncache = \"1 GiB\"", ":1: `cache` is for the modes direct and p2p"),
         ("[export.a]\ndevice = \"/d\"\nallow = [\"7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44\", \"7C0F6A0E-1B52-5D5E-8F0E-2F3B7C1D9A44\"]", "twice"),
         ("[disk.a]\naddress = \"10.0.0.1\"\npaths = { 2 = \"10.0.0.1\" }", "path 2 leads where path 0 does"),
         ("[disk.a]\naddress = \"10.0.0.1:7745\"", "the port is `port`"),
+        ("[export.\".data\"]\ndevice = \"/d\"", "does not begin with '.'"),
+        ("[disk.a]\naddress = \"10.0.0.1\"\nvolume = \".data\"", "does not begin with '.'"),
         ("[disk.abcdefghijklmnopq]\naddress = \"10.0.0.1\"", "`volume` is missing"),
     ] {
         let error = fails(&with(text), "config check");

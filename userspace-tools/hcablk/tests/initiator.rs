@@ -276,6 +276,19 @@ fn refusals_are_explained_and_undone() {
     }
 }
 
+/// A target that is down, or whose RDMA device is, does not answer ARP: no firewall is to blame.
+#[test]
+fn an_address_that_nobody_answers_at_is_told_from_a_target_that_does_not() {
+    let kernel = Kernel::loaded();
+    let why = "looking for an RDMA device that reaches the address took too long";
+    kernel.refuse("data", Errno::ETIMEDOUT, why);
+    let advice = fails(&kernel, "connect 10.0.0.1 data").advice.unwrap();
+    for word in ["ip neigh show 10.0.0.1", "ACTIVE", "set down"] {
+        assert!(advice.contains(word), "{advice}");
+    }
+    assert!(!advice.contains("4791"), "{advice}");
+}
+
 #[test]
 fn what_could_not_be_undone_is_told() {
     let kernel = Kernel::loaded();
@@ -431,12 +444,46 @@ fn disconnect_all_takes_what_it_can() {
         pid: 42,
         name: "fio".to_owned(),
     });
-    assert_eq!(
-        fails(&kernel, "disconnect --all").message,
-        "a (/dev/hcablk0) is in use"
-    );
+    let error = fails(&kernel, "disconnect --all");
+    assert_eq!(error.message, "a (/dev/hcablk0) is in use");
+    assert_eq!(*error.done, ["disconnected b"]);
+    assert!(error.to_text().contains("  done: disconnected b\n"));
     assert!(kernel.has("/sys/kernel/config/hcablk/a"));
     assert!(!kernel.has("/sys/kernel/config/hcablk/b"));
+}
+
+#[test]
+fn disconnect_waits_for_what_is_being_unmounted() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    let in_use = |is_so: bool| {
+        move |kernel: &Kernel| {
+            kernel.busy.set(if is_so { u32::MAX } else { 0 });
+            let process = Process {
+                pid: 42,
+                name: "fio".to_owned(),
+            };
+            kernel
+                .processes
+                .replace(Vec::from_iter(is_so.then_some(process)));
+        }
+    };
+    in_use(true)(&kernel);
+    assert_eq!(fails(&kernel, "disconnect data").kind, Kind::Busy);
+    let began = kernel.time.get();
+    assert_eq!(fails(&kernel, "disconnect data --wait 5").kind, Kind::Busy);
+    assert!(kernel.time.get() - began >= std::time::Duration::from_secs(5));
+    let pauses = kernel.pauses.get();
+    kernel
+        .meanwhile
+        .replace(Some((pauses + 3, Box::new(in_use(false)))));
+    ok(&kernel, "disconnect data --wait 60");
+    assert!(!kernel.has("/sys/kernel/config/hcablk/data"));
+    assert!(kernel
+        .progress
+        .borrow()
+        .iter()
+        .any(|line| line.contains("is in use; waiting")));
 }
 
 #[test]

@@ -11,12 +11,17 @@
 mod kernel;
 
 use hcablk::error::Kind;
-use kernel::{fails, key, ok, steps_of, Kernel};
+use hcablk::user::files::{self, Wanted};
+use kernel::{fails, hcablk as outcome, key, ok, steps_of, Kernel};
 
 const A: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
 const HOST: &str =
     "/sys/kernel/config/hcablk_target/volumes/data/hosts/5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
 const DEVICE: &str = "/sys/kernel/config/hcablk/data";
+
+fn outcome_of(kernel: &Kernel, line: &str) -> hcablk::output::Outcome {
+    outcome(kernel, line).unwrap()
+}
 
 /// A key is rotated: what was the first becomes the second, and is one of the two at each moment.
 #[test]
@@ -88,14 +93,103 @@ fn a_target_does_not_rotate_twice() {
     assert_eq!(kernel.snapshot(), before);
     ok(&kernel, "key retire target");
     ok(&kernel, "key generate target --rotate");
-    // A host proves itself by the newest one only.
-    for line in [
-        "key generate host",
-        "key generate host --rotate",
-        "key generate host --rotate",
-    ] {
-        ok(&kernel, line);
-    }
+}
+
+/// A host whose target has not taken over the new key yet goes on by the old one.
+#[test]
+fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
+    const FOLDER: &str = "/etc/hcablk/keys";
+    let kernel = Kernel::loaded();
+    ok(&kernel, "key generate host");
+    let old = ok(&kernel, "key show host");
+    let (target, _) = key(2);
+    kernel.file(format!("{FOLDER}/targets/default"), &target);
+    ok(&kernel, "connect 10.0.0.1 data");
+    let digits = |key: &str| key.split('-').nth(2).unwrap()[2..].to_owned();
+    kernel.believes.replace(Some(digits(&old)));
+
+    ok(&kernel, "key generate host --rotate");
+    let new = ok(&kernel, "key show host");
+    assert_ne!(new, old);
+    // Again: the same one, since the target may have it by now.
+    assert_eq!(kernel.text(format!("{FOLDER}/host")), old.trim_end());
+    ok(&kernel, "key generate host --rotate");
+    assert_eq!(ok(&kernel, "key show host"), new);
+
+    let outcome = outcome_of(&kernel, "key apply");
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+    assert!(
+        outcome
+            .notes
+            .iter()
+            .any(|note| note.contains("10.0.0.1 has not taken over")),
+        "{:?}",
+        outcome.notes
+    );
+    assert_eq!(kernel.device("data", "host_key"), digits(&old));
+    ok(&kernel, "disconnect data");
+    ok(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(kernel.device("data", "host_key"), digits(&old));
+
+    kernel.believes.replace(Some(digits(&new)));
+    let outcome = outcome_of(&kernel, "key apply");
+    assert_eq!(outcome.exit, None);
+    assert_eq!(kernel.device("data", "host_key"), digits(&new));
+    assert_eq!(
+        kernel.text(format!("{FOLDER}/host")),
+        format!("{new}{}", old.trim_end())
+    );
+    assert!(!kernel.has(&format!("{FOLDER}/host.pending")));
+    assert_eq!(ok(&kernel, "key show host"), new);
+
+    // A target that is gone for good does not keep it for ever.
+    ok(&kernel, "key generate host --rotate");
+    assert_eq!(outcome_of(&kernel, "key apply").exit, Some(Kind::Exists));
+    assert_eq!(outcome_of(&kernel, "key apply --force").exit, None);
+}
+
+/// A disk in user space is connected anew with the host's key, so its target is asked, too.
+#[test]
+fn the_target_of_a_disk_in_user_space_is_asked_for_the_pending_key() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "key generate host");
+    let old = ok(&kernel, "key show host");
+    let (target, _) = key(2);
+    kernel.file("/etc/hcablk/keys/targets/default", &target);
+    let wanted = Wanted {
+        address: "10.0.0.9".parse().unwrap(),
+        volume: "data".to_owned(),
+        host: A.to_owned(),
+        keys: true,
+        wwid: None,
+        options: vec![("port".to_owned(), "7745".to_owned())],
+    };
+    kernel.folder(files::FOLDER);
+    kernel.file(files::wanted("mine"), &files::text(&wanted).unwrap());
+    let digits = old.split('-').nth(2).unwrap()[2..].to_owned();
+    kernel.believes.replace(Some(digits));
+    ok(&kernel, "key generate host --rotate");
+    let outcome = outcome_of(&kernel, "key apply");
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+    let says = |word: &str| outcome.notes.iter().any(|note| note.contains(word));
+    assert!(says("10.0.0.9 has not taken over"), "{:?}", outcome.notes);
+    assert!(says("key apply --force"), "{:?}", outcome.notes);
+    assert_eq!(kernel.text("/etc/hcablk/keys/host"), old.trim_end());
+}
+
+/// `key show` prints the key that a host without a key makes, not one that was pending when the former key was removed.
+#[test]
+fn the_first_key_of_a_host_ends_a_pending_one() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "key generate host");
+    ok(&kernel, "key generate host --rotate");
+    let pending = ok(&kernel, "key show host");
+    kernel.file("/etc/hcablk/keys/host", "");
+    ok(&kernel, "key generate host");
+    let shown = ok(&kernel, "key show host");
+    assert_ne!(shown, pending);
+    assert_eq!(shown.trim_end(), kernel.text("/etc/hcablk/keys/host"));
+    assert!(!kernel.has("/etc/hcablk/keys/host.pending"));
 }
 
 /// One disk that lacks a key does not keep another one from its own.

@@ -331,7 +331,7 @@ fn path_0_is_not_removed() {
     let kernel = two_paths();
     for which in ["0", "10.0.0.1", "10.0.0.1 --if-exists"] {
         let error = fails(&kernel, &format!("path remove data {which}"));
-        assert_eq!(error.kind, Kind::Failed);
+        assert_eq!(error.kind, Kind::Usage);
         assert!(
             error.message.contains("path 0 (10.0.0.1:7744) of data"),
             "{error:?}"

@@ -158,6 +158,46 @@ fn a_volume_has_the_same_wwid_each_time_and_another_for_another_drive() {
 }
 
 #[test]
+fn a_volume_keeps_its_wwid_when_the_host_s_id_changes() {
+    let kernel = Kernel::loaded();
+    let line = format!("target export data /dev/sdb --no-port --allow {A}");
+    let wwid = |kernel: &Kernel| {
+        ok(kernel, &line);
+        let wwid = kernel.volume("data", "wwid");
+        ok(kernel, "target unexport data");
+        wwid
+    };
+    let first = wwid(&kernel);
+    ok(&kernel, &format!("host-id --set {A}"));
+    assert_eq!(wwid(&kernel), first);
+    kernel.folder("/etc/hcablk");
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        "[export.data]\ndevice = \"/dev/sdb\"\n",
+    );
+    ok(&kernel, "apply --target");
+    assert_eq!(kernel.volume("data", "wwid"), first);
+    ok(&kernel, "target unexport data");
+    // Another drive is another volume, also when the first one comes back.
+    let other = line.replace("sdb", "sdc");
+    ok(&kernel, &other);
+    assert_ne!(kernel.volume("data", "wwid"), first);
+    ok(&kernel, "target unexport data");
+    assert_ne!(wwid(&kernel), first);
+    // What apply derives is kept, too.
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        "[export.log]\ndevice = \"/dev/sdd\"\n",
+    );
+    ok(&kernel, "apply --target");
+    let of_log = kernel.volume("log", "wwid");
+    ok(&kernel, "target unexport log");
+    ok(&kernel, &format!("host-id --set {B} --force"));
+    ok(&kernel, "apply --target");
+    assert_eq!(kernel.volume("log", "wwid"), of_log);
+}
+
+#[test]
 fn a_relative_path_is_made_absolute() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data disk.img");
@@ -428,13 +468,19 @@ fn a_volume_that_is_not_there() {
 fn unexport_removes_everything_but_the_port() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target listen");
-    let snapshot = kernel.snapshot();
+    // Its wwid is kept for the next time.
+    let snapshot = |kernel: &Kernel| {
+        let mut tree = kernel.snapshot();
+        tree.retain(|path, _| !path.starts_with("/var/lib/hcablk/wwids"));
+        tree
+    };
+    let before = snapshot(&kernel);
     ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
     assert_eq!(
         ok(&kernel, "target unexport data"),
         "data is no longer exported\n"
     );
-    assert_eq!(kernel.snapshot(), snapshot);
+    assert_eq!(snapshot(&kernel), before);
 }
 
 #[test]

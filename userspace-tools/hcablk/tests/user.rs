@@ -88,7 +88,6 @@ fn what_such_a_disk_does_not_have_is_refused() {
         "--policy numa",
         "--io-timeout 5",
         "--poll-queues 1",
-        "--fast-io-fail-tmo 604801",
         "--max-io-kib 64",
         "--queues 0",
         "--small-read 16384",

@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::step::{Action, Initial, Step, Table};
 use crate::configfs::{Group, Transaction, INITIATOR, TARGET};
 use crate::endpoint::Endpoint;
@@ -12,9 +14,11 @@ use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{close, enable as connect, same, set_up_path};
 use crate::keys;
+use crate::names::VolumeName;
 use crate::system::System;
 use crate::target::{
-    allow_host, allowed_hosts, enable_export, enable_port, ports, volumes, wait_until_gone,
+    allow_host, allowed_hosts, enable_export, enable_port, keep_wwid, ports, volumes,
+    wait_until_gone,
 };
 use crate::user;
 
@@ -36,7 +40,7 @@ pub struct Failed {
 
 /// Carries out the steps, one after the other, and undoes them all if one fails.
 pub fn all(system: &dyn System, steps: &[Step]) -> Result<()> {
-    together(system, steps, system.now()).map_err(|(_, error)| error)
+    together(system, steps, system.now()).map_err(|failed| failed.1)
 }
 
 /// Carries out the steps of each export, port and disk by themselves: those of another one stay if one fails. Returns what
@@ -47,19 +51,28 @@ pub fn each(system: &dyn System, steps: &[Step]) -> Result<(Vec<Step>, Vec<Faile
     for steps in steps.chunk_by(|one, next| (one.table, &one.name) == (next.table, &next.name)) {
         match together(system, steps, began) {
             Ok(()) => done.extend_from_slice(steps),
-            Err((_, error)) if error.kind == Kind::Interrupted => return Err(error),
-            Err((index, error)) => failed.push(Failed {
-                steps: steps.to_vec(),
-                index,
-                error,
-            }),
+            Err(failure) => {
+                let (index, error) = *failure;
+                if error.kind == Kind::Interrupted {
+                    return Err(error);
+                }
+                failed.push(Failed {
+                    steps: steps.to_vec(),
+                    index,
+                    error,
+                });
+            }
         }
     }
     Ok((done, failed))
 }
 
 /// Carries out the steps in one transaction; says which one failed.
-fn together(system: &dyn System, steps: &[Step], began: Duration) -> Result<(), (usize, Error)> {
+fn together(
+    system: &dyn System,
+    steps: &[Step],
+    began: Duration,
+) -> Result<(), Box<(usize, Error)>> {
     let mut transaction = Transaction::new(system);
     let mut index = 0;
     let result = steps.iter().enumerate().try_for_each(|(now, step)| {
@@ -71,7 +84,9 @@ fn together(system: &dyn System, steps: &[Step], began: Duration) -> Result<(), 
         }
         one(system, step, &mut transaction)
     });
-    transaction.finish(result).map_err(|error| (index, error))
+    transaction
+        .finish(result)
+        .map_err(|error| Box::new((index, error)))
 }
 
 /// Returns the directory that a step is about; loads the module.
@@ -95,7 +110,12 @@ fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> R
     let path = |number: u8| group.child("paths").child(&number.to_string());
     match &step.action {
         Action::StoreHostId { .. } => Ok(()),
-        Action::Make { settings } => make(group, settings, transaction),
+        Action::Make { settings } => {
+            if step.table == Table::Export {
+                keep_derived(system, &step.name, settings, transaction)?;
+            }
+            make(group, settings, transaction)
+        }
         Action::Set { attribute, to, .. } => transaction.set(group, attribute, to),
         Action::Allow { host } => allow_host(group, *host, transaction),
         Action::Forbid { host } => {
@@ -140,6 +160,24 @@ fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> R
             Table::Disk => transaction.disable(group, close),
             _ => transaction.disable(group, switch_off),
         },
+    }
+}
+
+/// Keeps the wwid that a volume is made with, if it is not configured.
+fn keep_derived(
+    system: &dyn System,
+    name: &str,
+    settings: &[Initial],
+    transaction: &mut Transaction<'_>,
+) -> Result<()> {
+    let value = |attribute| settings.iter().find(|one| one.attribute == attribute);
+    let derived = value("wwid").filter(|wwid| !wwid.given);
+    let wwid = derived.and_then(|wwid| Uuid::try_parse(&wwid.value).ok());
+    match (name.parse::<VolumeName>(), value("path"), wwid) {
+        (Ok(name), Some(path), Some(wwid)) => {
+            keep_wwid(system, &name, &path.value, wwid, transaction)
+        }
+        _ => Ok(()),
     }
 }
 

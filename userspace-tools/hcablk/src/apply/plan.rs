@@ -174,7 +174,7 @@ impl Plan {
         let group = volumes(tree).child(name.as_str());
         let system = group.system();
         let mut wishes = vec![Wish::new("path", export.device.0.as_str())];
-        let derived = || default_wwid(system, host?, name, &export.device.0);
+        let derived = || default_wwid(system, host, name, &export.device.0);
         let wwid = match export.wwid {
             Some(wwid) => Some(wwid.to_attribute()),
             None => derived().map(|id| id.to_string()),

@@ -26,18 +26,33 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
     clock(system, findings);
 }
 
+/// Returns the file of a module for a kernel, below the folder of its modules.
+fn installed(system: &dyn System, release: &str, name: &str) -> Option<String> {
+    let index = line(system, &format!("/lib/modules/{release}/modules.dep")).unwrap_or_default();
+    let file = format!("/{name}.ko");
+    let paths = index.lines().filter_map(|line| line.split(':').next());
+    paths
+        .map(str::trim)
+        .find(|path| path.contains(&file))
+        .map(str::to_owned)
+}
+
+fn install(release: &str) -> String {
+    format!(
+        "Install the package hcablk-modules-{release}, or hcablk-dkms; from the sources: make all && make install"
+    )
+}
+
 fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
     findings.of("module");
-    let index = line(system, &format!("/lib/modules/{release}/modules.dep")).unwrap_or_default();
     for name in [INITIATOR.name, TARGET.name] {
-        let file = format!("/{name}.ko");
-        let is_file = |line: &str| {
-            let path = line.split(':').next().unwrap_or_default();
-            path.contains(&file)
-        };
+        let installed = installed(system, release, name);
         if system.exists(&Path::new("/sys/module").join(name)) {
             findings.ok(name, "the kernel module is loaded");
-        } else if index.lines().any(is_file) {
+            if let Some(path) = installed {
+                same_build(system, release, name, &path, findings);
+            }
+        } else if installed.is_some() {
             findings.ok(
                 name,
                 format!("the kernel module is there for kernel {release}"),
@@ -47,9 +62,60 @@ fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
             findings.fail(
                 name,
                 format!("the kernel module is not installed for kernel {release}"),
+                install(release),
+            );
+        }
+    }
+    other_kernels(system, release, findings);
+}
+
+/// Bytes before the id in a note of a build's id: the lengths of name and id, the type, and the name.
+const NOTE_HEADER: usize = 16;
+
+/// Tells when the module that runs is not the one that is installed: an upgrade changes what is loaded at the next start only.
+fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findings: &mut Findings) {
+    let note = Path::new("/sys/module")
+        .join(name)
+        .join("notes/.note.gnu.build-id");
+    let file = Path::new("/lib/modules").join(release).join(path);
+    let (Ok(note), Ok(file)) = (system.read_bytes(&note), system.read_bytes(&file)) else {
+        return;
+    };
+    let Some(id) = note.get(NOTE_HEADER..).filter(|id| !id.is_empty()) else {
+        return;
+    };
+    // Of a file that is compressed it is not known.
+    if file.starts_with(b"\x7fELF") && !file.windows(id.len()).any(|bytes| bytes == id) {
+        findings.warn(
+            name,
+            format!("the module that is loaded is not the installed one, {path}: it is of another build"),
+            "The installed one is used after the machine, or all of hcablk, was restarted. Until then the command may be newer than \
+             the module.",
+        );
+    }
+}
+
+/// Tells which kernels that may be booted next have no modules.
+fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
+    let names = system.entries(Path::new("/boot")).unwrap_or_default();
+    let releases = names
+        .iter()
+        .filter_map(|name| name.strip_prefix("vmlinuz-"));
+    for release in releases.filter(|release| *release != running) {
+        let missing: Vec<_> = [INITIATOR.name, TARGET.name]
+            .into_iter()
+            .filter(|name| installed(system, release, name).is_none())
+            .collect();
+        if missing.is_empty() {
+            findings.ok(release, "the kernel modules are there for this kernel, too");
+        } else {
+            findings.warn(
+                release,
                 format!(
-                    "Install the package hcablk-modules-{release}, or hcablk-dkms; from the sources: make all && make install"
+                    "this kernel is installed, and has no module {}: after a restart with it there are no disks and exports",
+                    missing.join(" and ")
                 ),
+                install(release),
             );
         }
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::apply::plan::Scope;
-use crate::apply::Apply;
+use crate::apply::{Apply, Recording};
 
 /// `hcablk config …`.
 #[derive(Debug, Subcommand)]
@@ -125,6 +125,7 @@ impl HowArgs {
             dry_run: self.dry_run,
             force: self.force,
             keep_going: self.keep_going,
+            recording: Recording::No,
         }
     }
 }

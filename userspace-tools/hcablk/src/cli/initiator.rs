@@ -206,6 +206,7 @@ impl DiscoverArgs {
     pub fn wanted(&self) -> Discover {
         Discover {
             key_of: None,
+            pending_key: false,
             address: self.address.clone(),
             port: self.port,
             host_id: self.host_id,
@@ -229,6 +230,11 @@ pub struct DisconnectArgs {
     /// End it even while the disk is in use or its requests hang: they fail. The disk is gone when this returns
     #[arg(long)]
     pub force: bool,
+
+    /// While the disk is mounted or open, try again for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
+        value_parser = value_parser!(u32).range(0..=604_800))]
+    pub wait: u32,
 
     /// Do not fail when there is no such device
     #[arg(long)]

@@ -14,7 +14,8 @@ use crate::keys::Whose;
 pub enum KeyCommand {
     /// Make a key for this machine, as a host or as a target
     ///
-    /// It is kept in /etc/hcablk/keys, where only root can read it.
+    /// It is kept in /etc/hcablk/keys, where only root can read it. Another key of a host (--rotate) is pending at first: it is used
+    /// from the `hcablk key apply` on by which all targets of this host have it.
     #[command(after_help = "\
 Examples:
   hcablk key generate host
@@ -22,7 +23,7 @@ Examples:
   hcablk key generate target --rotate && hcablk key apply")]
     Generate(GenerateArgs),
 
-    /// Print a key of this machine, for `hcablk key add` on the other side
+    /// Print a key of this machine, for `hcablk key add` on the other side: of a host the one that is pending, if there is one
     ///
     /// Whoever knows a host's key and a target's can be either of them: take it over by a way that
     /// nobody else sees, such as ssh.
@@ -49,7 +50,11 @@ Example:
     Retire(OthersArgs),
 
     /// Hand the keys to what is exported and connected; `export` and `connect` do so by themselves
-    Apply,
+    ///
+    /// A key of this host that is pending since `hcablk key generate host --rotate` becomes the current one if each target that a disk
+    /// here is connected to, or configured for, believes this host by it. Else it stays pending (exit code 5), and the former one
+    /// goes on to be used.
+    Apply(ApplyKeysArgs),
 }
 
 /// Which of this machine's keys.
@@ -77,6 +82,14 @@ impl Side {
             Self::Target => Whose::Target,
         }
     }
+}
+
+/// Arguments of `key apply`.
+#[derive(Args, Debug)]
+pub struct ApplyKeysArgs {
+    /// Use the pending key of this host even if a target does not have it, such as one that is gone for good
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `key generate`.

@@ -10,9 +10,11 @@ use clap::{value_parser, Args, Subcommand};
 use uuid::Uuid;
 
 use super::{HowArgs, StatsArgs, Switch};
+use crate::apply::plan::Scope;
+use crate::apply::{Apply, Recording};
 use crate::hostid;
 use crate::names::{parse_chunk_kib, parse_provider, VolumeName, CHUNK_KIB};
-use crate::target::{Export, Listen, Mode, WriteCache, DEFAULT_PORT};
+use crate::target::{Export, Listen, Mode, Unexport, WriteCache, DEFAULT_PORT};
 
 /// `hcablk target …`.
 #[derive(Debug, Subcommand)]
@@ -29,6 +31,9 @@ Examples:
     Export(ExportArgs),
 
     /// End an export; refused while clients are connected, unless forced
+    ///
+    /// Several end side by side. One whose drive hangs ends when the drive has finished what it had begun: nothing else
+    /// waits for that, and the command can be interrupted.
     Unexport(UnexportArgs),
 
     /// Allow hosts to connect to a volume
@@ -93,12 +98,25 @@ Examples:
     Unlisten(UnlistenArgs),
 
     /// Make exports and ports as they are configured: `hcablk apply --target`
+    ///
+    /// With --record and --retry it is what hcablk-target.service and hcablk-target-retry.service run. What it made
+    /// and what it could not make is recorded in /run/hcablk/target. `hcablk target export`, `unexport`, `listen` and `unlisten`
+    /// take what they change out of the records: what an administrator or a cluster manager did is neither repeated nor ended.
     #[command(after_help = "\
 Examples:
   hcablk target apply --dry-run
   hcablk target apply
   hcablk target apply --keep-going")]
-    Apply(HowArgs),
+    Apply(TargetApplyArgs),
+
+    /// End the exports and ports that `target apply --record` made, and no others
+    ///
+    /// Sessions end in order. This is what hcablk-target.service runs when it is stopped.
+    #[command(after_help = "\
+Examples:
+  hcablk target unapply
+  hcablk target unapply --timeout 60")]
+    Unapply(UnapplyArgs),
 
     /// List volumes, the hosts they allow or have evicted, their clients, and ports
     List,
@@ -230,6 +248,10 @@ impl From<&ExportArgs> for Export {
 }
 
 /// Arguments of `target unexport`.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 #[derive(Args, Debug)]
 pub struct UnexportArgs {
     /// The volume's name
@@ -247,6 +269,80 @@ pub struct UnexportArgs {
     /// Do not fail when there is no such volume
     #[arg(long)]
     pub if_exists: bool,
+
+    /// Fail when a drive has not finished in this time what it had begun; the export ends when it has
+    /// [default: wait as long as it takes]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    pub timeout: Option<u32>,
+
+    /// In this process, for the command itself
+    #[arg(long, hide = true, conflicts_with_all = ["all", "timeout"])]
+    pub here: bool,
+}
+
+impl From<&UnexportArgs> for Unexport {
+    fn from(args: &UnexportArgs) -> Self {
+        Self {
+            force: args.force,
+            if_exists: args.if_exists,
+            timeout: seconds(args.timeout),
+        }
+    }
+}
+
+/// Arguments of `target apply`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct TargetApplyArgs {
+    /// How
+    #[command(flatten)]
+    pub how: HowArgs,
+
+    /// Record what was made and what failed, for --retry and `target unapply`
+    #[arg(long, requires = "keep_going", conflicts_with = "dry_run")]
+    pub record: bool,
+
+    /// Try what failed according to the records, and nothing else; --record and --keep-going are implied
+    #[arg(long, conflicts_with_all = ["dry_run", "record"])]
+    pub retry: bool,
+}
+
+impl TargetApplyArgs {
+    /// Returns what is asked for.
+    pub fn apply(self) -> Apply {
+        let mut apply = self.how.apply(Scope::Target);
+        apply.keep_going |= self.retry;
+        apply.recording = match (self.record, self.retry) {
+            (_, true) => Recording::Retry,
+            (true, _) => Recording::Write,
+            _ => Recording::No,
+        };
+        apply
+    }
+}
+
+/// Arguments of `target unapply`.
+#[derive(Args, Debug)]
+pub struct UnapplyArgs {
+    /// The unit of systemd that is being stopped. If it is restarted and the configuration has mistakes, nothing is ended, since it
+    /// could not be made again
+    #[arg(long)]
+    pub unit: Option<String>,
+
+    /// Fail when a drive has not finished in this time what it had begun; the export ends when it has
+    /// [default: wait as long as it takes]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    pub timeout: Option<u32>,
+}
+
+impl UnapplyArgs {
+    /// Returns how long to wait, if not for ever.
+    pub fn timeout(&self) -> Option<Duration> {
+        seconds(self.timeout)
+    }
+}
+
+fn seconds(number: Option<u32>) -> Option<Duration> {
+    number.map(|seconds| Duration::from_secs(seconds.into()))
 }
 
 /// Arguments of `target allow`.
@@ -294,8 +390,7 @@ pub struct EvictArgs {
 impl EvictArgs {
     /// Returns how long to wait, if not for ever.
     pub fn timeout(&self) -> Option<Duration> {
-        self.timeout
-            .map(|seconds| Duration::from_secs(seconds.into()))
+        seconds(self.timeout)
     }
 }
 

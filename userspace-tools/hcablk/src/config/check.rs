@@ -49,7 +49,7 @@ fn check_host(
         );
         mistakes.push(Mistake::new(&loaded.place("host"), what).advise(format!(
             "If the configuration is another machine's, remove its [host]; if this one is right: \
-             hcablk host-id --set {id}"
+             hcablk host-id --set {id} --force"
         )));
     }
     Ok(())

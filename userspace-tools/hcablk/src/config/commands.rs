@@ -26,6 +26,7 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     } else {
         load_files(system, files)?
     };
+    let unheard = unheard(&loaded);
     let Loaded { config, files, .. } = loaded;
     let nothing = files.is_empty();
     let mut outcome = Outcome::new(Report::Checked {
@@ -40,7 +41,24 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     if nothing {
         outcome.note(format!("there is no configuration: {MAIN} is missing"));
     }
+    if let Some(what) = unheard {
+        outcome.note(what);
+        outcome.exit = Some(Kind::Usage);
+    }
     Ok(outcome)
+}
+
+/// Says that no port is configured by which an export would be reached. `apply` does not refuse that: another program may make one.
+fn unheard(loaded: &Loaded) -> Option<String> {
+    let config = &loaded.config;
+    if config.port.values().any(|port| port.enabled) {
+        return None;
+    }
+    let (name, _) = config.export.iter().find(|(_, export)| export.enabled)?;
+    let place = loaded.place(&format!("export.{name}"));
+    Some(format!(
+        "{place}: there is no [port]: no client can connect to {name}, unless somebody gives hcablk target listen"
+    ))
 }
 
 /// Runs `hcablk config show`: of the files, or of what the kernel holds.

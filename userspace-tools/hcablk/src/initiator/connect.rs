@@ -87,7 +87,7 @@ impl Connect {
         for path in &wanted.paths {
             if known.iter().any(|other| other.is_same(path)) {
                 return Err(
-                    Error::new(Kind::Failed, format!("the path {path} is given twice")).advise(
+                    Error::new(Kind::Usage, format!("the path {path} is given twice")).advise(
                         "Give each address of the target once, the first one without --path.",
                     ),
                 );
@@ -96,7 +96,7 @@ impl Connect {
         }
         if known.len() > usize::from(paths::LAST) + 1 {
             return Err(Error::new(
-                Kind::Failed,
+                Kind::Usage,
                 format!("a disk has {} paths at most", paths::LAST + 1),
             ));
         }

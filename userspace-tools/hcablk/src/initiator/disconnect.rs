@@ -3,6 +3,7 @@
 //! `hcablk disconnect`: removes devices that nobody uses, or by force.
 
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -12,6 +13,10 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome};
 use crate::system::{Op, System};
 use crate::user;
+
+/// How long apart it is tried again to disconnect a disk that is in use, and said that it is.
+const PAUSE: Duration = Duration::from_millis(200);
+const WORDS: Duration = Duration::from_secs(10);
 
 /// Which devices `hcablk disconnect` is to take.
 #[derive(Clone, Debug)]
@@ -24,13 +29,15 @@ pub enum Which {
 
 /// Runs `hcablk disconnect`.
 ///
-/// With `force` also a device whose disk is in use or whose requests hang.
+/// With `force` also a device whose disk is in use or whose requests hang. A disk that is in use is tried again for `wait`.
 pub fn disconnect(
     system: &dyn System,
     which: &Which,
     force: bool,
     if_exists: bool,
+    wait: Duration,
 ) -> Result<Outcome> {
+    let end = system.now() + wait;
     let tree = INITIATOR.tree(system);
     let groups = match (&tree, which) {
         (None, _) => Vec::new(),
@@ -54,7 +61,7 @@ pub fn disconnect(
         if system.interrupted() {
             return Err(Error::interrupted());
         }
-        match take_down(&group, force) {
+        match until_unused(system, end, || take_down(&group, force)) {
             Ok(()) => devices.push(group.name()),
             Err(error) => failures.push(error),
         }
@@ -63,12 +70,16 @@ pub fn disconnect(
         if system.interrupted() {
             return Err(Error::interrupted());
         }
-        match user::end(system, &disk, force) {
+        match until_unused(system, end, || user::end(system, &disk, force)) {
             Ok(()) => devices.push(disk.shown_name()),
             Err(error) => failures.push(error),
         }
     }
-    if let Some(all) = Error::together(failures) {
+    if let Some(mut all) = Error::together(failures) {
+        all.done = devices
+            .iter()
+            .map(|name| format!("disconnected {name}"))
+            .collect();
         return Err(all);
     }
 
@@ -81,6 +92,31 @@ pub fn disconnect(
         outcome.note("nothing to disconnect");
     }
     Ok(outcome)
+}
+
+/// Ends a disk, and tries again until `end` while it is in use.
+fn until_unused(
+    system: &dyn System,
+    end: Duration,
+    take_down: impl Fn() -> Result<()>,
+) -> Result<()> {
+    let mut next_word = system.now();
+    loop {
+        match take_down() {
+            Err(error) if error.kind == Kind::Busy && system.now() < end => {
+                if system.interrupted() {
+                    return Err(Error::interrupted());
+                }
+                let now = system.now();
+                if now >= next_word {
+                    next_word = now + WORDS;
+                    system.progress(&format!("{}; waiting", error.message));
+                }
+                system.pause(PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// What disks in user space do not have.

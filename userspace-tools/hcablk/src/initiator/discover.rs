@@ -40,6 +40,8 @@ pub struct Discover {
     pub connect_timeout: Option<u32>,
     /// The address by which the target's key is known, if not by the one that is asked.
     pub key_of: Option<String>,
+    /// Whether this host proves itself by its pending key.
+    pub pending_key: bool,
 }
 
 /// What a target has told.
@@ -62,6 +64,21 @@ pub fn discover(system: &dyn System, wanted: &Discover) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Fails unless the target at `address` believes this host by its pending key.
+pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> Result<()> {
+    let wanted = Discover {
+        address: address.to_owned(),
+        port,
+        host_id: None,
+        // Of a target that proves nothing there is nothing to find out.
+        insecure: true,
+        connect_timeout: None,
+        key_of: None,
+        pending_key: true,
+    };
+    ask_all(system, &wanted).map(drop)
+}
+
 /// Runs `hcablk connect ADDRESS --all`: connects to each volume that `how` discovers and this host is not evicted from, as
 /// `how` says. Goes on after a failure, and then tells all of them.
 pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
@@ -72,6 +89,7 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
         insecure: how.insecure,
         connect_timeout: how.tuning.connect_timeout,
         key_of: None,
+        pending_key: false,
     };
     let mut disks = Vec::new();
     let mut notes = Vec::new();
@@ -189,7 +207,11 @@ fn set_up(group: &Group<'_>, wanted: &Discover, address: &str, host_id: Uuid) ->
     if let Some(seconds) = wanted.connect_timeout {
         set("connect_timeout", &seconds.to_string())?;
     }
-    keys::set_device_by(group, wanted.key_of.as_deref().unwrap_or(address))
+    let key_of = wanted.key_of.as_deref().unwrap_or(address);
+    if wanted.pending_key && keys::set_pending(group, key_of)? {
+        return Ok(());
+    }
+    keys::set_device_by(group, key_of)
 }
 
 /// The answer to a question: names and values.

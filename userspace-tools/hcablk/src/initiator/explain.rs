@@ -39,6 +39,7 @@ pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
         .with_errno(error.errno)
         .advise(advice(
             error.errno,
+            &group.reason().unwrap_or_default(),
             (&address, &port),
             &volume,
             &get("host_id"),
@@ -64,7 +65,7 @@ pub(crate) fn connecting_failed(errno: Errno, why: &str, to: &Unreached<'_>) -> 
     let message = format!("cannot connect to volume {volume} at {address} port {port}: {why}");
     Error::new(kind(errno), message)
         .with_errno(errno)
-        .advise(advice(errno, (address, port), volume, host_id))
+        .advise(advice(errno, why, (address, port), volume, host_id))
 }
 
 /// Explains why a target did not tell what this host may use, and what to do about it.
@@ -87,12 +88,29 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
                 "On the target, `hcablk target list` must show port {port} enabled. A target of an older release \
                  cannot be asked."
             ),
-            errno => advice(errno, (&address, &port), "NAME", &host_id),
+            errno => {
+                let why = group.reason().unwrap_or_default();
+                advice(errno, &why, (&address, &port), "NAME", &host_id)
+            }
         })
 }
 
-fn advice(errno: Errno, (address, port): (&str, &str), volume: &str, host_id: &str) -> String {
+/// How the driver begins the reason when it did not come as far as to the target.
+const NO_ANSWER_TO_ARP: &str = "looking for an RDMA device that reaches the address";
+
+fn advice(
+    errno: Errno,
+    why: &str,
+    (address, port): (&str, &str),
+    volume: &str,
+    host_id: &str,
+) -> String {
     match errno {
+        Errno::ETIMEDOUT if why.contains(NO_ANSWER_TO_ARP) => format!(
+            "Nothing answers at {address}: `ip neigh show {address}` says FAILED or INCOMPLETE. Does the address belong to the\n\
+             target, is the target up, and does `ping {address}` work? On the target, `rdma link show` must say ACTIVE for\n\
+             the device with this address, and its log must not end with \"set down\" for it: dmesg | grep -i rxe"
+        ),
         Errno::ECONNREFUSED => format!(
             "On the target, `hcablk target list` must show port {port} enabled.\n\
              If it does not: hcablk target listen --port {port}"
@@ -161,7 +179,7 @@ mod tests {
 
     #[test]
     fn advice_fits_what_happened() {
-        let told = |errno| advice(errno, ("10.0.0.1", "7744"), "data", "");
+        let told = |errno| advice(errno, "", ("10.0.0.1", "7744"), "data", "");
         assert!(told(Errno::ETIMEDOUT).contains("4791"));
         assert!(!told(Errno::ECONNREFUSED).contains("4791"));
         assert!(told(Errno::ENOBUFS).contains("On the target"));

@@ -324,7 +324,7 @@ pub fn remove(system: &dyn System, name: &str, which: &PathId, if_exists: bool) 
     let own = paths::own(&group)?;
     if is_meant(which, 0, &own) {
         return Err(Error::new(
-            Kind::Failed,
+            Kind::Usage,
             format!("path 0 ({own}) of {name} is the disk's own address: it cannot be removed"),
         )
         .advise(format!(

@@ -143,6 +143,7 @@ fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
         insecure: group.flag("insecure")?,
         connect_timeout: Some(group.value("connect_timeout")?),
         key_of: Some(group.get("address")?),
+        pending_key: false,
     };
     let Lists { volumes, portals } = ask_all(group.system(), &wanted)?;
     let (volume, wwid) = (group.get("volume")?, group.get("wwid")?);

@@ -126,8 +126,8 @@ pub struct DiskPath {
     pub address: String,
     /// The target's port.
     pub port: u16,
-    /// `new`, `connecting`, `live`, `waiting` or `refused`. Of path 0 only what the disk's state
-    /// tells: `live`, `lost` (not live), `new`, or nothing.
+    /// `new`, `connecting`, `live`, `lost` (its session ends), `waiting` or `refused`. If the kernel does not tell the state of path 0,
+    /// what the disk's state tells: `live`, `lost` (not live), `new`, or nothing.
     pub state: Option<String>,
     /// Why it is not live.
     pub error: Option<String>,

@@ -110,6 +110,11 @@ pub enum Done {
         volume: String,
         changed: bool,
     },
+    Unapply {
+        volumes: Vec<String>,
+        ports: Vec<String>,
+        changed: bool,
+    },
     UnexportAll {
         volumes: Vec<String>,
         changed: bool,

@@ -176,6 +176,16 @@ fn write_synced(f: &mut fmt::Formatter<'_>, disk: &SyncedDisk) -> fmt::Result {
     removed.try_for_each(|path| write_path(f, name, "no longer has", path))
 }
 
+fn ended_volumes(f: &mut fmt::Formatter<'_>, volumes: &[String]) -> fmt::Result {
+    let mut volumes = volumes.iter();
+    volumes.try_for_each(|volume| writeln!(f, "{volume} is not exported any more"))
+}
+
+fn ended_ports(f: &mut fmt::Formatter<'_>, ports: &[String]) -> fmt::Result {
+    let mut ports = ports.iter();
+    ports.try_for_each(|id| writeln!(f, "port {id} no longer listens"))
+}
+
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let join = |hosts: &[Uuid]| {
@@ -232,9 +242,11 @@ impl fmt::Display for Done {
             }
             Self::Keys {} => writeln!(f, "the kernel modules have the keys"),
             Self::Export { .. } => self.write_export(f),
-            Self::UnexportAll { volumes, .. } => volumes
-                .iter()
-                .try_for_each(|volume| writeln!(f, "{volume} is not exported any more")),
+            Self::Unapply { volumes, ports, .. } => {
+                ended_ports(f, ports)?;
+                ended_volumes(f, volumes)
+            }
+            Self::UnexportAll { volumes, .. } => ended_volumes(f, volumes),
             Self::Unexport {
                 volume,
                 changed: true,
@@ -261,9 +273,7 @@ impl fmt::Display for Done {
                     endpoint(&port.address, port.port)
                 )
             }
-            Self::Unlisten { ports, .. } => ports
-                .iter()
-                .try_for_each(|id| writeln!(f, "port {id} no longer listens")),
+            Self::Unlisten { ports, .. } => ended_ports(f, ports),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
             // Whoever writes them every few seconds wants to hear of failures only.
             Self::TraceRecord {
@@ -383,20 +393,33 @@ fn volume_table(volumes: &[Volume]) -> String {
         "MODE",
         "WRITE-CACHE",
         "SIZE",
-        "HOSTS",
-        "CLIENTS",
+        "HOST",
+        "SESSIONS",
         "ERROR",
     ])];
     for volume in volumes {
-        // Each host on a line of its own, marked if it is connected.
-        let mut clients: Vec<_> = volume
+        // Each host on a line of its own, with the number of its sessions.
+        let sessions_of = |host: &str| {
+            let sessions = volume.clients.iter().filter(|client| client.host == host);
+            sessions.count().to_string()
+        };
+        let allowed: Vec<_> = volume.hosts.iter().map(ToString::to_string).collect();
+        let mut others: Vec<_> = volume
             .clients
             .iter()
             .map(|client| client.host.clone())
+            .filter(|host| !allowed.contains(host))
             .collect();
-        clients.dedup();
-        let mut hosts = volume.hosts.iter().map(ToString::to_string);
-        let mut connected = clients.iter().map(String::as_str);
+        others.dedup();
+        let allowed = allowed.iter().map(|host| {
+            let sessions = sessions_of(host);
+            (host.clone(), sessions)
+        });
+        let others = others
+            .iter()
+            .map(|host| (format!("{host} (not allowed)"), sessions_of(host)));
+        let mut hosts = allowed.chain(others);
+        let (host, sessions) = hosts.next().unwrap_or_default();
         rows.push(cells(&[
             &volume.name,
             &volume.path,
@@ -410,22 +433,18 @@ fn volume_table(volumes: &[Volume]) -> String {
             &volume.mode,
             volume.write_cache.as_deref().unwrap_or_default(),
             &size(volume.size_bytes),
-            &hosts.next().unwrap_or_default(),
-            connected.next().unwrap_or_default(),
+            &host,
+            &sessions,
             volume.error.as_deref().unwrap_or_default(),
         ]));
-        loop {
-            let (host, client) = (hosts.next(), connected.next());
-            if host.is_none() && client.is_none() {
-                break;
-            }
+        for (host, sessions) in hosts {
             let mut row = vec![String::new(); 7];
-            row.push(host.unwrap_or_default());
-            row.push(client.unwrap_or_default().to_owned());
+            row.push(host);
+            row.push(sessions);
             rows.push(row);
         }
     }
-    table(&rows, |column| column == 6)
+    table(&rows, |column| matches!(column, 6 | 8))
 }
 
 /// Makes a table with a row for each evicted host.

@@ -4,10 +4,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::Op;
 
@@ -49,9 +50,21 @@ pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Locks a folder against other processes that do so, or returns nothing if one of them has it.
-pub(super) fn try_lock(folder: &Path) -> Result<Option<Flock<File>>, Failure> {
-    let file = File::open(folder).map_err(|error| (Op::Open, error))?;
+/// Locks a folder against other processes that do so, or returns nothing if one of them has it. The lock is one of `file`, which only
+/// its owner can open: everybody who can read a folder could lock that itself, and keep commands of root waiting.
+pub(super) fn try_lock(folder: &Path, file: &Path) -> Result<Option<Flock<File>>, Failure> {
+    fs::metadata(folder).map_err(|error| (Op::Open, error))?;
+    if let Some(above) = file.parent() {
+        fs::create_dir_all(above).map_err(|error| (Op::Mkdir, error))?;
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(file)
+        .map_err(|error| (Op::Open, error))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
         Err((_, Errno::EWOULDBLOCK)) => Ok(None),
@@ -61,6 +74,8 @@ pub(super) fn try_lock(folder: &Path) -> Result<Option<Flock<File>>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{symlink, PermissionsExt as _};
+
     use super::*;
 
     #[test]
@@ -96,10 +111,29 @@ mod tests {
     #[test]
     fn a_lock_is_for_one_at_a_time() {
         let top = tempfile::tempdir().unwrap();
-        let lock = try_lock(top.path()).unwrap();
+        let file = top.path().join("run/lock");
+        let lock = try_lock(top.path(), &file).unwrap();
         assert!(lock.is_some());
-        assert!(try_lock(top.path()).unwrap().is_none());
+        assert!(try_lock(top.path(), &file).unwrap().is_none());
         drop(lock);
-        assert!(try_lock(top.path()).unwrap().is_some());
+        assert!(try_lock(top.path(), &file).unwrap().is_some());
+        let (op, _) = try_lock(&top.path().join("gone"), &file).unwrap_err();
+        assert_eq!(op, Op::Open);
+    }
+
+    #[test]
+    fn another_user_can_neither_hold_a_lock_nor_redirect_it() {
+        let top = tempfile::tempdir().unwrap();
+        let file = top.path().join("lock");
+        // What everybody who can read the folder can do.
+        let opened = File::open(top.path()).unwrap();
+        let _held = Flock::lock(opened, FlockArg::LockExclusiveNonblock).unwrap();
+        assert!(try_lock(top.path(), &file).unwrap().is_some());
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        let link = top.path().join("link");
+        symlink(top.path().join("made"), &link).unwrap();
+        try_lock(top.path(), &link).unwrap_err();
+        assert!(!top.path().join("made").exists());
     }
 }

@@ -3,11 +3,10 @@
 //! The machine that this runs on, or a folder that stands for it.
 
 use std::cell::Cell;
-use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,8 +18,14 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::time::{clock_gettime, ClockId};
 
-use super::{durable, listen, Clock, Listen, Listener, Lock, Op, OpError, Process, Rights, System};
+use super::{
+    durable, listen, replace, selves, Clock, Listen, Listener, Lock, Op, OpError, Process, Rights,
+    System,
+};
 use crate::error::{describe, Error, Kind};
+
+/// Where the files are whose locks are those of folders.
+const LOCKS: &str = "/run/hcablk/lock";
 
 /// Where this machine's programs keep what outlasts a restart.
 const STATE: &str = "/var/lib";
@@ -82,42 +87,6 @@ impl Machine {
             return path.to_owned();
         }
         self.root.join(path.strip_prefix("/").unwrap_or(path))
-    }
-
-    /// Puts a file of these rights, as [`System::replace`] does.
-    fn put(&self, path: &Path, text: &str, mode: u32) -> Result<(), OpError> {
-        let mut file = self.at(path);
-        // What a link leads to is replaced, not the link; and what is no file, such as a terminal, is written to.
-        if let Ok(real) = file.canonicalize() {
-            file = real;
-        }
-        if fs::metadata(&file).is_ok_and(|known| !known.is_file()) {
-            return fs::write(&file, text).map_err(|e| OpError::io(Op::Open, path, &e));
-        }
-        if let Some(folder) = file.parent() {
-            fs::create_dir_all(folder).map_err(|e| OpError::io(Op::Mkdir, path, &e))?;
-        }
-        let mut name = file.file_name().unwrap_or(OsStr::new("file")).to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = file.with_file_name(name);
-        let put = || -> io::Result<()> {
-            let mut new = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(mode)
-                .open(&temporary)?;
-            new.write_all(text.as_bytes())?;
-            new.sync_all()?;
-            fs::rename(&temporary, &file)?;
-            // So that power that fails does not bring the former one back.
-            file.parent()
-                .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
-        };
-        put().map_err(|e| {
-            let _ = fs::remove_file(&temporary);
-            // Of all steps the first is the one that fails for lack of rights.
-            OpError::io(Op::Open, path, &e)
-        })
     }
 
     fn is_whole_system(&self) -> bool {
@@ -210,7 +179,11 @@ impl System for Machine {
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError> {
-        match durable::try_lock(&self.at(path)) {
+        // No name that the command makes has a colon.
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        let name = relative.to_string_lossy().replace('/', ":");
+        let file = Path::new(LOCKS).join(name);
+        match durable::try_lock(&self.at(path), &self.at(&file)) {
             Ok(lock) => Ok(lock.map(|lock| Box::new(lock) as Lock)),
             Err((op, e)) => Err(OpError::io(op, path, &e)),
         }
@@ -234,11 +207,13 @@ impl System for Machine {
     }
 
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError> {
-        self.put(path, text, 0o666)
+        replace::replace(&self.at(path), text, replace::Mode::Keep)
+            .map_err(|(op, e)| OpError::io(op, path, &e))
     }
 
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError> {
-        self.put(path, text, 0o600)
+        replace::replace(&self.at(path), text, replace::Mode::Secret)
+            .map_err(|(op, e)| OpError::io(op, path, &e))
     }
 
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process> {
@@ -306,6 +281,14 @@ impl System for Machine {
             }
             Err(error) => Err(format!("{program}: {error}")),
         }
+    }
+
+    fn run_selves(
+        &self,
+        lines: &[Vec<String>],
+        timeout: Option<Duration>,
+    ) -> Vec<Option<Result<(), Error>>> {
+        selves::run(&self.root, lines, timeout, || self.interrupted())
     }
 
     fn load_module(&self, name: &str) -> Result<(), String> {

@@ -3,7 +3,7 @@
 //! `hcablk target export`: makes a volume, or finds that one is there as asked for.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -16,6 +16,9 @@ use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
 use super::volumes;
 use super::write_cache::{self, WriteCache};
+use super::wwids::{default_wwid, keep as keep_wwid};
+use crate::apply::record::Record;
+use crate::apply::step::Table;
 use crate::config::running::attribute;
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
@@ -92,7 +95,7 @@ pub struct Export {
     pub chunk_kib: u32,
     /// The PCI device that lends memory, if one was named.
     pub provider: Option<String>,
-    /// Which volume it is, if not [`default_wwid`].
+    /// Which volume it is, if not what [`default_wwid`] returns.
     pub wwid: Option<Uuid>,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
@@ -111,7 +114,7 @@ impl Export {
 pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     if wanted.provider.is_some() && wanted.mode != Mode::P2p {
         return Err(Error::new(
-            Kind::Failed,
+            Kind::Usage,
             format!("mode {} uses no PCI device's memory", wanted.mode.name()),
         )
         .advise("--provider is for --mode p2p."));
@@ -128,7 +131,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         .filter(|path| !path.contains('\n'))
         .ok_or_else(|| {
             Error::new(
-                Kind::Failed,
+                Kind::Usage,
                 format!("the path {} is not plain text", wanted.path.display()),
             )
         })?;
@@ -136,17 +139,17 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let group = volumes(&tree).child(wanted.volume.as_str());
 
     let wwid = wanted.wwid.or_else(|| {
-        default_wwid(
-            system,
-            hostid::current(system).ok()?.0,
-            &wanted.volume,
-            path,
-        )
+        let host = hostid::current(system).ok().map(|(id, _)| id);
+        default_wwid(system, host, &wanted.volume, path)
     });
     let mut transaction = Transaction::new(system);
     let result = set_up(&tree, &group, wanted, path, wwid, &mut transaction);
     let changed = transaction.has_changes();
     let (port, evicted) = transaction.finish(result)?;
+    if changed {
+        // The service neither repeats nor ends what somebody else made.
+        Record::of(system).forget(Table::Export, wanted.volume.as_str())?;
+    }
 
     let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
     let mut outcome = Outcome::new(Done::Export {
@@ -202,32 +205,6 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Makes the id by which a volume is known if the user gives none: the same each time it is
-/// exported, and another one for another drive.
-pub(crate) fn default_wwid(
-    system: &dyn System,
-    host: Uuid,
-    volume: &VolumeName,
-    path: &str,
-) -> Option<Uuid> {
-    // By whatever link it is named.
-    let real = system.real_path(Path::new(path));
-    let real = real.as_deref().unwrap_or(Path::new(path));
-    let device = real.file_name()?;
-    // What NVMe and SCSI know of a drive; for everything else, such as a file that is named like one, its path.
-    let known = ["wwid", "device/wwid"].iter().find_map(|file| {
-        if !real.starts_with("/dev") {
-            return None;
-        }
-        let text = system
-            .read(&Path::new("/sys/class/block").join(device).join(file))
-            .ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    });
-    let drive = known.as_deref().unwrap_or(path);
-    Some(Uuid::new_v5(&host, format!("{volume}\n{drive}").as_bytes()))
-}
-
 fn set_up(
     tree: &Group<'_>,
     group: &Group<'_>,
@@ -262,6 +239,9 @@ fn set_up(
             transaction.set(group, "provider", wanted.source())?;
         }
         if let Some(wwid) = wwid {
+            if wanted.wwid.is_none() {
+                keep_wwid(group.system(), &wanted.volume, path, wwid, transaction)?;
+            }
             transaction.set(group, "wwid", wwid)?;
         }
     }

@@ -8,6 +8,8 @@ use nix::errno::Errno;
 
 use super::ports;
 use super::unexport::disable;
+use crate::apply::record::Record;
+use crate::apply::step::Table;
 use crate::configfs::{remove, Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, SEE_THE_LOG};
 use crate::output::{Done, Outcome, PortRef};
@@ -215,6 +217,10 @@ pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
     let result = make_port(&tree, wanted, &mut transaction);
     let changed = transaction.has_changes();
     let port = transaction.finish(result)?;
+    if changed {
+        // The service neither repeats nor ends what somebody else made.
+        Record::of(system).forget(Table::Port, &port.id)?;
+    }
     let note = format!("port {} listens already", port.id);
     let mut outcome = Outcome::new(Done::Listen { port, changed });
     if !changed {
@@ -249,6 +255,7 @@ pub fn unlisten(system: &dyn System, ids: Option<&[String]>, if_exists: bool) ->
     for group in chosen {
         disable(&group)?;
         remove(&group)?;
+        Record::of(system).forget(Table::Port, &group.name())?;
         removed.push(group.name());
     }
     let nothing = removed.is_empty();

@@ -4,9 +4,13 @@
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::fence::join;
 use super::records::Records;
 use super::{existing, volumes};
+use crate::apply::record::Record;
+use crate::apply::step::Table;
 use crate::configfs::{remove, Group, TARGET};
 use crate::error::{Error, Kind, Result};
 use crate::names::VolumeName;
@@ -26,8 +30,19 @@ pub(super) fn disable(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// Runs `hcablk target unexport`.
-pub fn unexport(
+/// What `hcablk target unexport` was asked for, besides which volumes.
+#[derive(Clone, Copy, Debug)]
+pub struct Unexport {
+    /// End a volume even while clients are connected.
+    pub force: bool,
+    /// Do not fail when there is no such volume.
+    pub if_exists: bool,
+    /// How long to wait for the drive, if not for ever.
+    pub timeout: Option<Duration>,
+}
+
+/// Ends one export in this process: the kernel lets it go on only when the drive has finished what it had begun.
+pub fn unexport_here(
     system: &dyn System,
     volume: &VolumeName,
     force: bool,
@@ -53,45 +68,116 @@ pub fn unexport(
         remove(&host)?;
     }
     remove(&group)?;
-    let mut outcome = Outcome::new(Done::Unexport {
+    // Who ends an export does not want it back from the service.
+    Record::of(system).forget(Table::Export, volume.as_str())?;
+    Ok(Outcome::new(Done::Unexport {
         volume: volume.to_string(),
         changed: true,
-    });
-    match Records::of(system, volume.as_str()).all() {
+    }))
+}
+
+/// Adds which hosts stay evicted from a volume that is gone.
+fn note_evicted(system: &dyn System, volume: &str, notes: &mut Vec<String>) {
+    match Records::of(system, volume).all() {
         Ok(evicted) if evicted.is_empty() => (),
-        Ok(evicted) => outcome.note(format!(
+        Ok(evicted) => notes.push(format!(
             "these hosts stay evicted, and are refused when {volume} is exported again: {}",
             join(&evicted, ", ")
         )),
-        Err(error) => outcome.note(error.message),
+        Err(error) => notes.push(error.message),
     }
+}
+
+/// Returns the command line that ends one export, for a process of its own.
+fn line(volume: &VolumeName, force: bool) -> Vec<String> {
+    let mut words = vec!["target", "unexport", "--here", "--if-exists"];
+    if force {
+        words.push("--force");
+    }
+    words.push(volume.as_str());
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// Says that an export ends later, as its drive hangs.
+fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration>) -> Error {
+    let what =
+        format!("volume {volume} is being ended, but its drive has not finished what it had begun");
+    let advice = format!(
+        "It ends by itself when the drive does, and takes no new requests until then. To wait for it: hcablk target \
+         unexport --if-exists {volume}"
+    );
+    match timeout {
+        Some(timeout) if !system.interrupted() => {
+            let message = format!("{what} within {} s", timeout.as_secs());
+            Error::new(Kind::Busy, message)
+                .with_errno(Errno::EAGAIN)
+                .advise(advice)
+        }
+        _ => Error::new(Kind::Interrupted, format!("interrupted: {what}")).advise(advice),
+    }
+}
+
+/// Ends these exports side by side, each by a process of its own: one whose drive hangs keeps neither the others nor this command.
+/// Returns those that there were, or the failures and what was ended nevertheless.
+pub(crate) fn unexport_these(
+    system: &dyn System,
+    volumes: &[VolumeName],
+    force: bool,
+    timeout: Option<Duration>,
+) -> Result<(Vec<String>, Vec<String>)> {
+    let was_there = |volume: &&VolumeName| existing(system, volume).is_ok();
+    let volumes: Vec<_> = volumes.iter().filter(was_there).collect();
+    let lines: Vec<_> = volumes.iter().map(|volume| line(volume, force)).collect();
+    let results = system.run_selves(&lines, timeout);
+    let (mut ended, mut notes, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    for (volume, result) in volumes.into_iter().zip(results) {
+        match result {
+            Some(Ok(())) => {
+                note_evicted(system, volume.as_str(), &mut notes);
+                ended.push(volume.to_string());
+            }
+            Some(Err(error)) => failures.push(error),
+            None => failures.push(unfinished(system, volume, timeout)),
+        }
+    }
+    match Error::together(failures) {
+        None => Ok((ended, notes)),
+        Some(mut error) => {
+            error.done = ended.iter().map(|name| format!("ended {name}")).collect();
+            Err(error)
+        }
+    }
+}
+
+/// Runs `hcablk target unexport`.
+pub fn unexport(system: &dyn System, volume: &VolumeName, how: Unexport) -> Result<Outcome> {
+    match existing(system, volume) {
+        Ok(_) => (),
+        Err(error) if error.kind == Kind::NotFound && how.if_exists => {
+            return unexport_here(system, volume, how.force, true);
+        }
+        Err(error) => return Err(error),
+    }
+    let (ended, notes) =
+        unexport_these(system, std::slice::from_ref(volume), how.force, how.timeout)?;
+    let mut outcome = Outcome::new(Done::Unexport {
+        volume: volume.to_string(),
+        changed: !ended.is_empty(),
+    });
+    outcome.notes.extend(notes);
     Ok(outcome)
 }
 
-/// Runs `hcablk target unexport --all`: goes on with the others when one is in use.
-pub fn unexport_all(system: &dyn System, force: bool) -> Result<Outcome> {
+/// Runs `hcablk target unexport --all`: the others end when one is in use, or its drive hangs.
+pub fn unexport_all(system: &dyn System, how: Unexport) -> Result<Outcome> {
     let all = match TARGET.tree(system) {
         Some(tree) => volumes(&tree).children()?,
         None => Vec::new(),
     };
-    let (mut ended, mut notes, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    for group in all {
-        let name = group.name();
-        let volume = name
-            .parse()
-            .map_err(|why: String| Error::new(Kind::Failed, why))?;
-        match unexport(system, &volume, force, true) {
-            Ok(outcome) => {
-                notes.extend(outcome.notes);
-                ended.push(name);
-            }
-            Err(error) if error.kind == Kind::Interrupted => return Err(error),
-            Err(error) => failures.push(error),
-        }
-    }
-    if let Some(all) = Error::together(failures) {
-        return Err(all);
-    }
+    let names = all.iter().map(|group| group.name().parse());
+    let names = names.collect::<Result<Vec<_>, String>>();
+    let names = names.map_err(|why| Error::new(Kind::Failed, why))?;
+    let (ended, notes) = unexport_these(system, &names, how.force, how.timeout)?;
     let nothing = ended.is_empty();
     let mut outcome = Outcome::new(Done::UnexportAll {
         changed: !nothing,

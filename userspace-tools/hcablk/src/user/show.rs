@@ -150,6 +150,18 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
     disks
 }
 
+/// Lists the addresses and ports of the targets of all disks in user space that prove who they are.
+pub(crate) fn targets(system: &dyn System) -> Vec<(String, u16)> {
+    let wanted = all(system).into_iter().filter_map(|disk| disk.wanted);
+    let proven = wanted.filter(|wanted| wanted.keys);
+    proven
+        .map(|wanted| {
+            let port = wanted.option("port").and_then(|port| port.parse().ok());
+            (wanted.address.to_string(), port.unwrap_or(DEFAULT_PORT))
+        })
+        .collect()
+}
+
 /// Returns why a program has ended, as far as the caller may know.
 fn failed(system: &dyn System, name: &str) -> Option<Failed> {
     files::read(system, &files::failed(name)).unwrap_or_default()

@@ -52,6 +52,11 @@ impl Kernel {
             self.set(group, "error", text);
             return Err(*errno);
         }
+        let believes = self.believes.borrow().clone();
+        if believes.is_some_and(|key| self.text(group.join("host_key")) != key) {
+            self.set(group, "error", "the target does not accept the proof");
+            return Err(Errno::EACCES);
+        }
         let (list, index) = question.split_once(' ').ok_or(Errno::EINVAL)?;
         let index: usize = index.parse().map_err(|_| Errno::EINVAL)?;
         let entries = match list {

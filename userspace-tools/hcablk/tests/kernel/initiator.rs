@@ -15,6 +15,8 @@ const DEVICE: &[(&str, &str)] = &[
     ("port", "7744"),
     ("volume", ""),
     ("host_id", ""),
+    ("host_key", ""),
+    ("target_key", ""),
     ("expect_wwid", ""),
     ("wwid", ""),
     ("queues", "0"),

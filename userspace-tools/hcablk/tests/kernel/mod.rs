@@ -98,6 +98,12 @@ pub struct Kernel {
     pub no_nodes: Cell<bool>,
     /// How often the command waited for something that may change by itself.
     pub pauses: Cell<u32>,
+    /// The volumes whose drives hang: what ends their exports does not end.
+    pub hung: RefCell<std::collections::BTreeSet<String>>,
+    /// The key of a host that a target believes, as the kernel takes it; `None`: any, or none.
+    pub believes: RefCell<Option<String>>,
+    /// What systemd says of its jobs.
+    pub jobs: RefCell<String>,
     /// After so many pauses all clients are gone.
     pub clients_leave_after: Cell<Option<u32>>,
     /// Whether the caller lacks root's rights.
@@ -108,7 +114,9 @@ pub struct Kernel {
     pub drains: RefCell<BTreeMap<String, u32>>,
     /// What another process does when the command has paused so often.
     pub meanwhile: RefCell<Option<(u32, Meanwhile)>>,
-    /// Whether somebody has locked a folder.
+    /// Whether somebody applies the configuration.
+    pub applies: Rc<Cell<bool>>,
+    /// Whether somebody has locked another folder.
     pub locked: Rc<Cell<bool>>,
     /// What the user was told of long waits.
     pub progress: RefCell<Vec<String>>,

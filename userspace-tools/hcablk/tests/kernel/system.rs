@@ -209,7 +209,12 @@ impl System for Kernel {
         if !self.exists(path) {
             return Err(OpError::new(Op::Open, path, Errno::ENOENT));
         }
-        Ok(Held::new(&self.locked).map(|held| Box::new(held) as Lock))
+        let locked = if path == Path::new("/etc/hcablk") {
+            &self.applies
+        } else {
+            &self.locked
+        };
+        Ok(Held::new(locked).map(|held| Box::new(held) as Lock))
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -218,6 +223,11 @@ impl System for Kernel {
 
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError> {
         self.change(Op::Open, path, format!("replace {}", path.display()))?;
+        if path.starts_with("/run") {
+            for above in path.ancestors().skip(1) {
+                self.folder(above.to_str().unwrap());
+            }
+        }
         self.file(path, text);
         Ok(())
     }
@@ -246,6 +256,28 @@ impl System for Kernel {
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         self.run_program(program, arguments)
+    }
+
+    fn run_selves(
+        &self,
+        lines: &[Vec<String>],
+        timeout: Option<Duration>,
+    ) -> Vec<Option<Result<(), Error>>> {
+        let run = |line: &Vec<String>| {
+            if line.iter().any(|word| self.hung.borrow().contains(word)) {
+                return None;
+            }
+            Some(super::run::hcablk(self, &line.join(" ")).map(drop))
+        };
+        let results: Vec<_> = lines.iter().map(run).collect();
+        if results.iter().any(Option::is_none) {
+            match timeout {
+                Some(timeout) => self.time.set(self.time.get() + timeout),
+                // Somebody loses patience.
+                None => self.signal_at.set(Some(0)),
+            }
+        }
+        results
     }
 
     fn load_module(&self, name: &str) -> Result<(), String> {

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the packages bring: units, udev rules, scripts and documents, as far as that needs no machine."""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+PACKAGING = TOP / "packaging"
+GENERATOR = "/usr/lib/systemd/system-generators/systemd-fstab-generator"
+# What a login waits for, directly or not.
+BEFORE_A_LOGIN = {"remote-fs-pre.target", "remote-fs.target", "o2cb.service", "network.target", "systemd-user-sessions.service"}
+
+
+def module(path):
+    """A script without a suffix, as a module."""
+    loader = importlib.machinery.SourceFileLoader(path.name.replace("-", "_"), str(path))
+    loaded = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(loaded)
+    return loaded
+
+
+def setting(unit, name):
+    """The words of all lines NAME= of a unit."""
+    lines = (line.partition("=") for line in unit.read_text().splitlines())
+    return [word for key, _, value in lines if key == name for word in value.split()]
+
+
+class Units(unittest.TestCase):
+    def test_no_login_waits_for_a_target(self):
+        units = [unit for unit in (PACKAGING / "systemd").rglob("*") if unit.is_file()]
+        self.assertGreater(len(units), 8)
+        for unit in units:
+            self.assertFalse(BEFORE_A_LOGIN & set(setting(unit, "Before")), unit.name)
+
+    def test_file_systems_are_mounted_when_their_disk_is_connected(self):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "SYSTEMD_FSTAB": str(PACKAGING / "examples/fstab")}
+            subprocess.run([GENERATOR, folder, folder, folder], check=True, env=environment)
+            made = Path(folder)
+            for mount, disk in (("srv-db", "db"), ("srv-shared", "data"), ("srv-gfs2", "data")):
+                self.assertTrue((made / f"hcablk-mounts@{disk}.target.wants/{mount}.mount").is_symlink(), mount)
+                # Nothing of the boot pulls it in, so nothing of the boot waits for it.
+                self.assertEqual([wants.parent.name for wants in made.rglob(f"{mount}.mount") if wants.is_symlink()],
+                                 [f"hcablk-mounts@{disk}.target.wants"])
+                unit = made / f"{mount}.mount"
+                self.assertIn(f"hcablk@{disk}.service", setting(unit, "Requires"))
+                self.assertIn(f"hcablk@{disk}.service", setting(unit, "After"))
+
+    def test_a_connected_disk_has_its_file_systems_mounted(self):
+        service = (PACKAGING / "systemd/hcablk@.service").read_text()
+        self.assertRegex(service, r"(?m)^ExecStartPost=/usr/bin/systemctl --no-block start hcablk-mounts@%i\.target$")
+        self.assertTrue((PACKAGING / "systemd/hcablk-mounts@.target").exists())
+
+    def test_a_hung_drive_does_not_hold_up_a_shutdown(self):
+        unit = PACKAGING / "systemd/hcablk-target.service"
+        self.assertEqual(setting(unit, "KillMode"), ["process"])
+        words = setting(unit, "ExecStop")
+        self.assertLess(int(words[words.index("--timeout") + 1]), int(setting(unit, "TimeoutStopSec")[0]))
+
+    def test_every_unit_is_installed(self):
+        package = "".join((PACKAGING / "debian" / name).read_text() for name in
+                          ("hcablk.install", "hcablk-ublk.install", "hcablk-vhost-user.install"))
+        script = (TOP / "scripts/install").read_text()
+        for unit in (PACKAGING / "systemd").glob("*.*"):
+            if unit.is_file():
+                self.assertIn(f"systemd/{unit.name} ", package)
+                self.assertIn(unit.name, script)
+
+
+class Udev(unittest.TestCase):
+    # Rules of others that read a disk because of its ID_FS_TYPE.
+    LAST_READER = 69
+
+    def test_no_rule_reads_a_disk_because_of_an_event_of_its_state(self):
+        """What was known of a disk is restored behind the rules that would read it then."""
+        for rules in (PACKAGING / "udev").glob("*hcablk.rules"):
+            restores = "IMPORT{db}=\"ID_FS_TYPE\"" in rules.read_text()
+            self.assertEqual(restores, int(rules.name[:2]) > self.LAST_READER, rules.name)
+
+    def test_an_event_of_a_state_leaves_the_early_rules_before_blkid(self):
+        text = (PACKAGING / "udev/61-hcablk.rules").read_text()
+        blkid = text.index("IMPORT{builtin}=\"blkid\"")
+        for name in ("STATE", "PORTALS", "LOST_WRITES"):
+            self.assertLess(text.index(f'ENV{{HCABLK_{name}}}=="?*", GOTO="hcablk_end"'), blkid)
+            self.assertIn(f'ENV{{HCABLK_{name}}}!="?*"', (PACKAGING / "udev/90-hcablk.rules").read_text())
+
+
+class NewKernel(unittest.TestCase):
+    """The script that runs when a kernel was installed."""
+
+    def run_for(self, release, modules=(), configured=True):
+        with tempfile.TemporaryDirectory() as top:
+            (Path(top) / "etc/hcablk").mkdir(parents=True)
+            if configured:
+                (Path(top) / "etc/hcablk/hcablk.toml").touch()
+            folder = Path(top) / f"lib/modules/{release}/updates"
+            folder.mkdir(parents=True)
+            for name in modules:
+                (folder / name).touch()
+            done = subprocess.run([PACKAGING / "kernel/zz-hcablk", release], env={**os.environ, "HCABLK_TOP": top},
+                                  capture_output=True, text=True, check=True)
+            return done.stderr
+
+    def test_it_warns_of_a_kernel_without_modules(self):
+        self.assertIn("no module hcablk.", self.run_for("7.4.1"))
+        self.assertIn("no module hcablk_target.", self.run_for("7.4.1", ["hcablk.ko"]))
+        self.assertIn("hcablk-modules-7.4.1", self.run_for("7.4.1"))
+
+    def test_it_is_silent_otherwise(self):
+        self.assertEqual(self.run_for("7.4.1", ["hcablk.ko.xz", "hcablk_target.ko.xz"]), "")
+        self.assertEqual(self.run_for("7.4.1", configured=False), "")
+
+
+class NewestKernel(unittest.TestCase):
+    """The package that brings the modules together with each new kernel."""
+
+    def test_it_keeps_a_kernel_away_that_has_no_modules(self):
+        text = (PACKAGING / "debian/modules-amd64.control.in").read_text()
+        fields = dict(re.findall(r"(?m)^(\w+): (.*)$", text))
+        self.assertEqual(fields["Package"], "hcablk-modules-amd64")
+        self.assertIn("hcablk-modules-@RELEASE@ (= ${binary:Version})", fields["Depends"])
+        self.assertEqual(fields["Breaks"], "linux-image-amd64 (>> @VERSION@)")
+        self.assertIn("modules-amd64.control.in", (TOP / "scripts/deb").read_text())
+
+
+class Fence(unittest.TestCase):
+    def test_all_targets_have_the_same_end(self):
+        agent = module(PACKAGING / "fence/fence_hcablk")
+        left = []
+
+        def end(_process, seconds):
+            left.append(seconds)
+            time.sleep(0.2)
+            return None, "", "it did not end in time"
+
+        agent.start = lambda options, words: words
+        agent.end = end
+        options = {name: default for name, _, _, default, _ in agent.OPTIONS}
+        options.update(method="evict", volume="data", ip="10.0.0.1,10.0.0.2", plug="x")
+        with self.assertRaises(agent.Failed):
+            agent.Evict(options).off()
+        self.assertEqual(len(left), 2)
+        self.assertLess(left[1], left[0] - 0.1)
+
+    def test_root_is_not_needed(self):
+        agent = module(PACKAGING / "fence/fence_hcablk")
+        run = []
+        agent.start = lambda options, words: run.append(words[-1])
+        agent.end = lambda process, seconds: (0, "", "")
+        options = {name: default for name, _, _, default, _ in agent.OPTIONS}
+        options.update(agent.from_lines(["use_sudo=1", "username=fence", "volume=data", "ip=10.0.0.1", "plug=x"]))
+        agent.Evict(options).off()
+        self.assertTrue(run[0].startswith("sudo -n hcablk target evict"), run)
+
+
+class Documents(unittest.TestCase):
+    def test_installed_documents_have_no_dead_links(self):
+        wanted = re.search(r"installed-docs\" .*\n.*\{command,configuration\}", (TOP / "scripts/deb").read_text())
+        self.assertIsNotNone(wanted)
+        names = (PACKAGING / "debian/hcablk.docs").read_text().replace("docs/", "").split()
+        files = [next(TOP.glob(f"docs/*/{name}")) for name in names]
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([TOP / "scripts/installed-docs", folder, *files], check=True)
+            links = module(TOP / "scripts/installed-docs").LINK
+            kept = 0
+            for name in names:
+                for _, target in links.findall((Path(folder) / name).read_text()):
+                    path = target.partition("#")[0]
+                    if path and "://" not in path:
+                        kept += 1
+                        self.assertTrue((Path(folder) / path).exists(), f"{name}: {target}")
+            self.assertGreater(kept, 5)
+
+
+class Copyright(unittest.TestCase):
+    def test_the_crates_that_are_linked_are_named_and_no_others(self):
+        def package(name, source="registry"):
+            return {"id": name, "name": name, "version": "1.0", "source": source, "authors": ["A <a@example.org>"],
+                    "license": "MIT", "license_file": None}
+
+        def dependency(name, kind=None):
+            return {"pkg": name, "dep_kinds": [{"kind": kind}]}
+
+        nodes = {"own": [dependency("direct"), dependency("tests", "dev"), dependency("builds", "build")], "direct": [dependency("deep")],
+                 "deep": [], "tests": [], "builds": []}
+        metadata = {
+            "packages": [package("own", None)] + [package(name) for name in ("tests", "direct", "builds", "deep")],
+            "workspace_members": ["own"],
+            "resolve": {"nodes": [{"id": name, "deps": deps} for name, deps in nodes.items()]},
+        }
+        crates = module(TOP / "scripts/crates-of")
+        self.assertEqual([one["name"] for one in crates.linked(metadata)], ["deep", "direct"])
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "metadata"
+            file.write_text(json.dumps(metadata))
+            printed = subprocess.run([TOP / "scripts/crates-of", file], capture_output=True, text=True, check=True).stdout
+        self.assertIn("\n direct 1.0: MIT (A)\n", printed)
+        # A paragraph of a control file: each line goes on with the one before.
+        self.assertTrue(all(line.startswith(" ") for line in printed.splitlines()[1:]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What `hcablk target apply --record` made and what it could not make, for later commands of the same service.
+//!
+//! Each export and port is an empty file below `/run/hcablk/target`, so that it is forgotten when the machine restarts, as the
+//! kernel forgets what is exported. A command that an administrator gives by hand removes the records of what it changes: then
+//! the service neither repeats it nor ends it.
+
+use std::path::{Path, PathBuf};
+
+use super::step::Table;
+use crate::error::Result;
+use crate::system::System;
+
+/// Where the records are.
+const FOLDER: &str = "/run/hcablk/target";
+/// Is there if the configuration had mistakes when it was last to be applied, while exports of an earlier one go on.
+const NOT_APPLIED: &str = "/run/hcablk/target/not-applied";
+
+/// What is recorded of an export or a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It is as configured.
+    Made,
+    /// It could not be made as configured.
+    Failed,
+}
+
+impl Mark {
+    const fn folder(self) -> &'static str {
+        match self {
+            Self::Made => "made",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The records of this machine's target.
+#[derive(Clone, Copy)]
+pub struct Record<'a>(&'a dyn System);
+
+impl<'a> Record<'a> {
+    /// Names the records, of which there need not be any.
+    pub fn of(system: &'a dyn System) -> Self {
+        Self(system)
+    }
+
+    fn folder(mark: Mark, table: Table) -> PathBuf {
+        Path::new(FOLDER)
+            .join(mark.folder())
+            .join(table.to_string())
+    }
+
+    fn remove(self, file: &Path) -> Result<()> {
+        if self.0.exists(file) {
+            self.0.remove_durable_file(file)?;
+        }
+        Ok(())
+    }
+
+    /// Records one thing under `mark`, and under no other.
+    pub fn mark(self, mark: Mark, table: Table, name: &str) -> Result<()> {
+        let other = match mark {
+            Mark::Made => Mark::Failed,
+            Mark::Failed => Mark::Made,
+        };
+        let file = Self::folder(mark, table).join(name);
+        if !self.0.exists(&file) {
+            self.0.replace(&file, "")?;
+        }
+        self.remove(&Self::folder(other, table).join(name))
+    }
+
+    /// Forgets one thing.
+    pub fn forget(self, table: Table, name: &str) -> Result<()> {
+        for mark in [Mark::Made, Mark::Failed] {
+            self.remove(&Self::folder(mark, table).join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Lists the names of what is recorded.
+    pub fn all(self, mark: Mark, table: Table) -> Result<Vec<String>> {
+        let folder = Self::folder(mark, table);
+        if !self.0.exists(&folder) {
+            return Ok(Vec::new());
+        }
+        let mut names = self.0.entries(&folder)?;
+        // A command that was killed while it recorded something has left a file that begins so.
+        names.retain(|name| !name.starts_with('.'));
+        Ok(names)
+    }
+
+    /// Returns whether this is recorded.
+    pub fn has(self, mark: Mark, table: Table, name: &str) -> bool {
+        self.0.exists(&Self::folder(mark, table).join(name))
+    }
+
+    /// Returns whether anything is recorded under `mark`.
+    pub fn any(self, mark: Mark) -> Result<bool> {
+        Ok(!self.all(mark, Table::Export)?.is_empty() || !self.all(mark, Table::Port)?.is_empty())
+    }
+
+    /// Returns whether `--record` was used since the machine was started.
+    pub fn was_begun(self) -> bool {
+        self.0.exists(Path::new(FOLDER))
+    }
+
+    /// Records whether the configuration had mistakes when it was to be applied.
+    pub fn set_not_applied(self, is_so: bool) -> Result<()> {
+        let file = Path::new(NOT_APPLIED);
+        if is_so {
+            return Ok(self.0.replace(file, "")?);
+        }
+        self.remove(file)
+    }
+
+    /// Returns what [`Self::set_not_applied`] recorded last.
+    pub fn is_not_applied(self) -> bool {
+        self.0.exists(Path::new(NOT_APPLIED))
+    }
+}
