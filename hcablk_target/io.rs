@@ -55,4 +55,5 @@ pub(crate) use self::{
         Gone,
         VolumeConfig, //
     },
+    request::Request,
 };

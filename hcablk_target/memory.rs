@@ -11,6 +11,9 @@
 //! there is, in a [`SharedPool`] for each RDMA device. Who gets it is decided by
 //! [`fair_share`](hcablk_core::logic::fair_share).
 //!
+//! Of the reservations one host has half of the limit at most; what is shared is not counted there.
+//! What a drive holds that hangs is charged to that share up to a bound only: see [`account`].
+//!
 //! A queue pair that needs more than its session said (a peer may ask for more credits with a later
 //! one, or for one more) is charged for what is beyond that: [`Client::charge`].
 //!
@@ -48,16 +51,6 @@ pub(crate) mod pool;
 mod pool_handle;
 mod shared_pool;
 
-use self::{
-    account::Account,
-    client::Membership,
-    layout::{
-        length_of,
-        SIZE_CLASSES, //
-        SMALL,
-    },
-    shared_pool::SharedPool, //
-};
 pub(crate) use self::{
     account::Shortage,
     client::{
@@ -66,10 +59,28 @@ pub(crate) use self::{
     },
     pool_handle::PoolHandle, //
 };
+use self::{
+    account::{
+        Account,
+        HostPart, //
+    },
+    client::Membership,
+    layout::{
+        length_of,
+        SIZE_CLASSES, //
+        SMALL,
+    },
+    shared_pool::SharedPool, //
+};
 use hcablk_core::{
+    broken,
     configfs::Output,
+    proto::name::HostId,
     rdma::pd::ProtectionDomain,
-    sync::WorkQueue, //
+    sync::{
+        atomic::Atomic,
+        WorkQueue, //
+    }, //
 };
 use kernel::{
     impl_has_work, new_condvar, new_mutex,
@@ -137,9 +148,26 @@ struct Place {
     wishes: u64,
 }
 
+/// What one host has in the account, as long as it has sessions.
+struct Host {
+    id: HostId,
+    part: HostPart,
+    clients: usize,
+}
+
+/// The bytes that a session which leaves has in the account.
+#[derive(Clone, Copy)]
+enum Reserved {
+    /// None: they were withdrawn.
+    Withdrawn,
+    Granted(u64),
+    Stranded(u64),
+}
+
 struct State {
     account: Account,
     shared_pools: KVec<Place>,
+    hosts: KVec<Host>,
 }
 
 /// See the module.
@@ -165,6 +193,48 @@ impl State {
             .iter()
             .map(|place| place.shared_pool.bytes())
             .sum()
+    }
+
+    /// Calls `f` with the account and what `host`, which has sessions, has in it.
+    fn with_host<R>(
+        &mut self,
+        host: HostId,
+        f: impl FnOnce(&mut Account, &mut HostPart) -> R,
+    ) -> Option<R> {
+        let found = self.hosts.iter_mut().find(|found| found.id == host);
+        if found.is_none() {
+            broken!("a session's host has no part in the account of memory");
+        }
+        found.map(|found| f(&mut self.account, &mut found.part))
+    }
+
+    /// Reserves `bytes` bytes for `host`, which has sessions.
+    fn reserve(&mut self, host: HostId, bytes: u64) -> Result<(), Denied> {
+        match self.with_host(host, |account, part| account.reserve(part, bytes)) {
+            Some(asked) => asked.map_err(Denied::Limit),
+            None => Err(Denied::Machine),
+        }
+    }
+
+    /// Counts a session of `host`, to be uncounted by [`Self::remove_client_of`]. May sleep.
+    fn add_client_of(&mut self, host: HostId) -> Result {
+        if let Some(found) = self.hosts.iter_mut().find(|found| found.id == host) {
+            found.clients += 1;
+            return Ok(());
+        }
+        let new = Host {
+            id: host,
+            part: HostPart::default(),
+            clients: 1,
+        };
+        Ok(self.hosts.push(new, GFP_KERNEL)?)
+    }
+
+    fn remove_client_of(&mut self, host: HostId) {
+        if let Some(found) = self.hosts.iter_mut().find(|found| found.id == host) {
+            found.clients -= 1;
+        }
+        self.hosts.retain(|host| host.clients != 0);
     }
 
     /// Shares as much as there may be, and not more. `false`: the limit would be passed
@@ -199,6 +269,7 @@ impl Memory {
                 state <- new_mutex!(State {
                     account: Account::new(limit),
                     shared_pools: KVec::new(),
+                    hosts: KVec::new(),
                 }),
                 freed <- new_condvar!(),
                 work <- new_work!("hcablk_target::Memory"),
@@ -229,56 +300,64 @@ impl Memory {
         true
     }
 
-    /// Waits until `bytes` bytes that were asked for are there. Sleeps.
-    fn take(&self, bytes: u64) -> Result<(), Denied> {
+    /// Waits until `bytes` bytes that were asked for by `host` are there. Sleeps.
+    fn take(&self, host: HostId, bytes: u64) -> Result<(), Denied> {
         if self.when_there_is_room(|state| state.account.grant(bytes)) {
             return Ok(());
         }
         let mut state = self.state.lock();
-        let shortage = state.account.withdraw(bytes);
+        let shortage = state.with_host(host, |account, part| account.withdraw(part, bytes));
         state.balance(&self.freed);
-        Err(Denied::Limit(shortage))
+        Err(shortage.map_or(Denied::Machine, Denied::Limit))
     }
 
-    /// Begins a session on the device of `pd`. Sleeps.
+    /// Begins a session of `host` on the device of `pd`. Sleeps.
     pub(crate) fn admit(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
+        host: HostId,
         needs: Needs,
     ) -> Result<Arc<Client>, Denied> {
         let of_queues = needs.reserved.saturating_mul(needs.queues);
         let reserved = of_queues.saturating_add(needs.admin + SESSION_BYTES);
         let wish = needs.wish * needs.queues;
-        let shared_pool = self.enter(pd, reserved, wish)?;
+        let shared_pool = self.enter(pd, host, reserved, wish)?;
         let most = wish / PAGE_SIZE as u64;
-        let taken = self.take(reserved);
+        let taken = self.take(host, reserved);
         let added = taken
             .and_then(|()| Ok(shared_pool.add_client(u32::try_from(most).unwrap_or(u32::MAX))?));
         match added {
             Ok((index, borrower)) => {
                 let part = Membership {
                     memory: self.clone(),
+                    host,
                     shared_pool,
                     index,
                     borrower,
                     reserved,
+                    stranded: Atomic::new(false),
                     wish,
                     queue_bytes: needs.data,
                 };
                 Ok(Client::new(part, needs.queues, needs.reserved)?)
             }
             Err(denied) => {
-                self.leave(&shared_pool, if taken.is_ok() { reserved } else { 0 }, wish);
+                let reserved = match taken {
+                    Ok(()) => Reserved::Granted(reserved),
+                    Err(_) => Reserved::Withdrawn,
+                };
+                self.leave(host, &shared_pool, reserved, wish);
                 Err(denied)
             }
         }
     }
 
-    /// Adds a client that is to have `reserved` bytes, which are asked for, and may borrow `wish`,
+    /// Adds a client of `host` that is to have `reserved` bytes, which are asked for, and may borrow `wish`,
     /// to its shared pool.
     fn enter(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
+        host: HostId,
         reserved: u64,
         wish: u64,
     ) -> Result<Arc<SharedPool>, Denied> {
@@ -302,10 +381,18 @@ impl Memory {
                 state.shared_pools.len() - 1
             }
         };
-        if let Err(shortage) = state.account.reserve(reserved) {
+        let added = state.add_client_of(host);
+        let asked = match added {
+            Ok(()) => state.reserve(host, reserved),
+            Err(e) => Err(e.into()),
+        };
+        if let Err(denied) = asked {
+            if added.is_ok() {
+                state.remove_client_of(host);
+            }
             // A shared pool that was made for nobody goes, and with it the protection domain.
             state.balance(&self.freed);
-            return Err(Denied::Limit(shortage));
+            return Err(denied);
         }
         let place = state.shared_pools.get_mut(at).ok_or(ENOMEM)?;
         place.clients += 1;
@@ -313,30 +400,40 @@ impl Memory {
         Ok(place.shared_pool.clone())
     }
 
-    /// Takes `bytes` bytes more for somebody who is there. Sleeps.
-    fn charge(&self, bytes: u64) -> Result<(), Denied> {
+    /// Takes `bytes` bytes more for a session of `host` that is there. Sleeps.
+    fn charge(&self, host: HostId, bytes: u64) -> Result<(), Denied> {
         if bytes == 0 {
             return Ok(());
         }
-        let asked = self.state.lock().account.reserve(bytes);
-        asked.map_err(Denied::Limit)?;
-        self.take(bytes)
+        self.state.lock().reserve(host, bytes)?;
+        self.take(host, bytes)
     }
 
-    /// Frees `bytes` bytes. May sleep.
-    fn refund(&self, bytes: u64) {
+    /// Notes that `bytes` bytes of a session of `host` are stranded. May sleep.
+    fn strand(&self, host: HostId, bytes: u64) {
+        let mut state = self.state.lock();
+        state.with_host(host, |_, part| Account::strand(part, bytes));
+    }
+
+    /// Frees `bytes` bytes of a session of `host`. May sleep.
+    fn refund(&self, host: HostId, bytes: u64) {
         if bytes != 0 {
             let mut state = self.state.lock();
-            state.account.refund(bytes);
+            state.with_host(host, |account, part| account.refund(part, bytes));
             state.balance(&self.freed);
             self.freed.notify_all();
         }
     }
 
-    /// Frees what a session had. May sleep.
-    fn leave(&self, shared_pool: &Arc<SharedPool>, reserved: u64, wish: u64) {
+    /// Frees what a session of `host` had. May sleep.
+    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, reserved: Reserved, wish: u64) {
         let mut state = self.state.lock();
-        state.account.refund(reserved);
+        state.with_host(host, |account, part| match reserved {
+            Reserved::Withdrawn => {}
+            Reserved::Granted(bytes) => account.refund(part, bytes),
+            Reserved::Stranded(bytes) => account.refund_stranded(part, bytes),
+        });
+        state.remove_client_of(host);
         if let Some(place) = state
             .shared_pools
             .iter_mut()

@@ -401,6 +401,15 @@ impl Session {
         self.client.lock().clone()
     }
 
+    /// Has the share of its host charged no more for its memory, if it has ended: a drive does not
+    /// finish what it has begun for it. Process context.
+    #[cold]
+    pub(crate) fn strand(&self) {
+        if let Some(client) = self.client().filter(|_| self.is_ending()) {
+            client.strand();
+        }
+    }
+
     /// Sets [`Self::client`]. To be called by whoever makes the admin queue pair.
     pub(crate) fn set_client(&self, client: Arc<Client>) {
         *self.client.lock() = Some(client);

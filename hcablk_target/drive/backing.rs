@@ -30,6 +30,7 @@ use super::{
         may_be_of_flush,
         FlushFailures, //
     },
+    io_turns::IoTurns,
     observed::{
         Observed,
         Observer, //
@@ -42,7 +43,8 @@ use super::{
 };
 use crate::io::{
     split::Split,
-    validate::Emptied, //
+    validate::Emptied,
+    Request, //
 };
 use hcablk_core::{
     blkdev::{
@@ -87,7 +89,8 @@ const FILE_EMPTY_MAX: u64 = 1 << 30;
 const LOGICAL_BLOCK_MAX: u32 = 4096;
 
 /// Requests of one volume that may wait for its drive on the workqueue at the same time: as
-/// many threads does a drive hold that does not answer. The others wait in line.
+/// many threads does a drive hold that does not answer. The others wait in the lines of their
+/// hosts, which take turns.
 const IO_WORK_MAX: u16 = 256;
 
 /// See the module.
@@ -180,6 +183,8 @@ pub(crate) struct Backing {
     drive: Option<Arc<DriveUse>>,
     /// Where requests wait for the drive: see [`Self::io_work`].
     io_work: WorkQueue,
+    /// Which of them are there.
+    io_turns: Arc<IoTurns<Request>>,
     /// Where completions of its queue pairs are handled: see [`Self::completions`].
     completions: Arc<WorkQueue>,
     software: Arc<WorkQueue>,
@@ -267,6 +272,7 @@ impl Backing {
             claim: None,
             drive: None,
             io_work: Self::new_work("io", name, |name| WorkQueue::bounded(name, IO_WORK_MAX))?,
+            io_turns: IoTurns::new(IO_WORK_MAX).map_err(|e| ("memory", e))?,
             completions: Self::new_shared_work("comp", name, WorkQueue::for_completions)?,
             software: Self::new_shared_work("soft", name, WorkQueue::new)?,
             store,
@@ -315,6 +321,11 @@ impl Backing {
     /// `Io`'s or a chunk's `WorkSlot`) before it lets go of its own.
     pub(crate) fn io_work(&self) -> &WorkQueue {
         &self.io_work
+    }
+
+    /// Returns in which order requests come to [`Self::io_work`].
+    pub(crate) fn io_turns(&self) -> &Arc<IoTurns<Request>> {
+        &self.io_turns
     }
 
     /// Returns where completions of the volume's queue pairs are handled. Submitting a bio there

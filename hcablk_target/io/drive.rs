@@ -421,10 +421,13 @@ pub(crate) fn begin_here(queue: &Queue, mut request: KBox<Request>) {
     }
 }
 
-/// Continues with a request on the workqueue on which requests wait for its drive. Any context.
+/// Continues with a request on the workqueue on which requests wait for its drive, when its host's
+/// [turn](crate::drive::io_turns) has come. Any context.
 fn wait_for_drive(request: KBox<Request>) {
     let volume = request.volume.clone();
-    defer(request, volume.io_work());
+    if let Some(request) = volume.line().arrive(request) {
+        defer(request, volume.io_work());
+    }
 }
 
 /// Reads from the page cache what is there, and does the rest on the workqueue. Process context.
@@ -847,6 +850,14 @@ impl FileOwner for Request {
 
 impl Deferred for Request {
     fn run(self: KBox<Self>) {
+        // Its volume may be another one when it has run. The reference is not the drive's last:
+        // whoever has that waits for this to return, or for `Gone`.
+        let volume = self.volume.clone();
         run_deferred(self);
+        // One for the same drive, perhaps of another session.
+        if let Some(next) = volume.line().end() {
+            let volume = next.volume.clone();
+            defer(next, volume.io_work());
+        }
     }
 }

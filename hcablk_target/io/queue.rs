@@ -530,6 +530,7 @@ impl Queue {
     /// Ends what [`Self::close_all`] has begun.
     fn finish(&self) {
         if self.all_idle.wait_ms(0).is_err() {
+            self.session.strand();
             self.wait_for_handler();
             // Either the drive is slow or the HCA does not flush. What the
             // queue pair has is not coming back then; all that the HCA reaches

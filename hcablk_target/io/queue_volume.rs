@@ -29,6 +29,7 @@ use crate::{
     drive::{
         backing::Backing,
         flush_errors::Teller,
+        io_turns::HostLine,
         write_errors::WriteErrors, //
     },
     stats::Counters, //
@@ -121,6 +122,8 @@ pub(crate) struct QueueVolume {
     split: Split,
     /// No request for it begins any more.
     is_leaving: Atomic<bool>,
+    /// Where its requests wait for the drive.
+    line: HostLine<Request>,
     /// Behind all that refers to the drive.
     config: VolumeConfig,
 }
@@ -297,6 +300,7 @@ impl QueueVolume {
                 false => of_queue,
             },
             is_leaving: Atomic::new(false),
+            line: config.backing.io_turns().join(config.host),
             with_fua: config.backing.writes_with_fua(),
             is_straight: config.backing.is_straight(),
             config,
@@ -354,6 +358,12 @@ impl QueueVolume {
     /// Returns the workqueue on which requests wait for the drive.
     pub(super) fn io_work(&self) -> &WorkQueue {
         self.backing().io_work()
+    }
+
+    /// Returns the line of its host, in which requests wait for a place on [`Self::io_work`].
+    #[inline]
+    pub(super) fn line(&self) -> &HostLine<Request> {
+        &self.line
     }
 
     /// Returns whether data moves between the wire and the drive by RAM, past all caches: see

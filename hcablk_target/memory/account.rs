@@ -13,16 +13,51 @@
 //! What is *reserved* is a session's or a queue pair's own as long as that lives. What is *coming*
 //! was asked for, and waits until others have given back what they borrowed. Both together never
 //! pass what the limit is, or shall be.
+//!
+//! # The share of a host
+//!
+//! Both together of one host never pass half of the limit ([`HOST_PART`]) when the host asks for
+//! more: one host cannot lock the others out, however many sessions and queue pairs it wants.
+//!
+//! A session that has ended is *stranded* while a drive does not finish what it has begun for it.
+//! Its bytes stay in the account, since the drive may reach them. But the host's share is not
+//! charged for them, up to a quarter of the limit ([`STRANDED_PART`]): the host connects again to
+//! volumes whose drives are well, without waiting for the one that hangs. So all that one host can
+//! own, hung drives or not, leaves a quarter of the limit to the others.
+
+/// A host may own one part of so many of the limit.
+const HOST_PART: u64 = 2;
+
+/// Of a host's stranded bytes one part of so many of the limit is not charged to its share.
+const STRANDED_PART: u64 = 4;
 
 /// Why bytes were refused: for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     /// Bytes that were asked for.
     pub(crate) needed: u64,
-    /// Bytes that others do not have for themselves.
+    /// Bytes that others do not have for themselves; or that the host has not, of its share.
     pub(crate) left: u64,
-    /// Bytes that there may be.
+    /// Bytes that there may be; or the host's share of them.
     pub(crate) limit: u64,
+    /// The bytes would pass the share of the host, and not the limit.
+    pub(crate) of_host: bool,
+}
+
+/// What one host has in an [`Account`].
+#[derive(Default)]
+pub(super) struct HostPart {
+    /// Reserved and coming bytes.
+    owned: u64,
+    /// Those of them that are stranded.
+    stranded: u64,
+}
+
+impl HostPart {
+    /// Returns the bytes that the host's share is charged for when the limit is `limit`.
+    fn charged(&self, limit: u64) -> u64 {
+        self.owned - self.stranded.min(limit / STRANDED_PART)
+    }
 }
 
 /// See the module.
@@ -72,16 +107,27 @@ impl Account {
             needed,
             left: self.goal.saturating_sub(self.owned()),
             limit: self.goal,
+            of_host: false,
         }
     }
 
-    /// Reserves `bytes` bytes, which are to be granted or withdrawn.
-    pub(super) fn reserve(&mut self, bytes: u64) -> Result<(), Shortage> {
+    /// Reserves `bytes` bytes for `host`, which are to be granted or withdrawn.
+    pub(super) fn reserve(&mut self, host: &mut HostPart, bytes: u64) -> Result<(), Shortage> {
         let owned = self.owned().saturating_add(bytes);
         if owned > self.goal {
             return Err(self.shortage(bytes));
         }
+        let (share, charged) = (self.goal / HOST_PART, host.charged(self.goal));
+        if charged.saturating_add(bytes) > share {
+            return Err(Shortage {
+                needed: bytes,
+                left: share.saturating_sub(charged),
+                limit: share,
+                of_host: true,
+            });
+        }
         self.coming += bytes;
+        host.owned += bytes;
         Ok(())
     }
 
@@ -91,15 +137,28 @@ impl Account {
         self.reserved += bytes;
     }
 
-    /// Notes that `bytes` reserved bytes do not come.
-    pub(super) fn withdraw(&mut self, bytes: u64) -> Shortage {
+    /// Notes that `bytes` reserved bytes of `host` do not come.
+    pub(super) fn withdraw(&mut self, host: &mut HostPart, bytes: u64) -> Shortage {
         self.coming -= bytes;
+        host.owned -= bytes;
         self.shortage(bytes)
     }
 
-    /// Frees `bytes` bytes.
-    pub(super) fn refund(&mut self, bytes: u64) {
+    /// Frees `bytes` bytes of `host`, which are not stranded.
+    pub(super) fn refund(&mut self, host: &mut HostPart, bytes: u64) {
         self.reserved -= bytes;
+        host.owned -= bytes;
+    }
+
+    /// Notes that `bytes` reserved bytes of `host` are stranded, until [`Self::refund_stranded`].
+    pub(super) fn strand(host: &mut HostPart, bytes: u64) {
+        host.stranded += bytes;
+    }
+
+    /// Frees `bytes` bytes of `host` that are stranded.
+    pub(super) fn refund_stranded(&mut self, host: &mut HostPart, bytes: u64) {
+        host.stranded -= bytes;
+        self.refund(host, bytes);
     }
 
     /// Returns the bytes that may still be shared when `held` bytes are; `None`: too many are.
@@ -172,46 +231,140 @@ impl Places {
 mod tests {
     use super::*;
 
+    /// Makes an account whose limit is `limit`, and the parts of two hosts.
+    fn account(limit: u64) -> (Account, HostPart, HostPart) {
+        (
+            Account::new(limit),
+            HostPart::default(),
+            HostPart::default(),
+        )
+    }
+
     #[test]
     fn what_is_asked_for_never_passes_the_limit() {
-        let mut account = Account::new(100);
-        assert_eq!(account.reserve(60), Ok(()));
+        let (mut account, mut one, mut other) = account(100);
+        assert_eq!(account.reserve(&mut one, 50), Ok(()));
+        assert_eq!(account.reserve(&mut other, 10), Ok(()));
         let refused = Shortage {
             needed: 41,
             left: 40,
             limit: 100,
+            of_host: false,
         };
-        assert_eq!(account.reserve(41), Err(refused), "what is coming counts");
-        assert!(account.reserve(u64::MAX).is_err());
-        assert_eq!(account.reserve(40), Ok(()));
+        assert_eq!(
+            account.reserve(&mut other, 41),
+            Err(refused),
+            "what is coming counts"
+        );
+        assert!(account.reserve(&mut other, u64::MAX).is_err());
+        assert_eq!(account.reserve(&mut other, 40), Ok(()));
         account.grant(60);
         assert_eq!((account.reserved(), account.owned()), (60, 100));
         assert_eq!(account.left(0), Some(0));
         assert_eq!(account.left(1), None);
-        account.withdraw(40);
+        account.withdraw(&mut other, 40);
         assert_eq!(account.left(39), Some(1));
-        account.refund(60);
+        account.refund(&mut one, 50);
+        account.refund(&mut other, 10);
         assert_eq!(account.owned(), 0);
+        assert_eq!((one.owned, other.owned), (0, 0));
     }
 
     #[test]
     fn the_limit_goes_no_lower_than_what_is_owned() {
-        let mut account = Account::new(100);
-        assert_eq!(account.reserve(30), Ok(()));
+        let (mut account, mut one, mut other) = account(100);
+        assert_eq!(account.reserve(&mut one, 30), Ok(()));
         account.grant(30);
-        assert_eq!(account.reserve(20), Ok(()));
+        assert_eq!(account.reserve(&mut other, 20), Ok(()));
         assert_eq!(account.begin_change(49), None);
-        assert_eq!(account.begin_change(50), Some(100));
+        assert_eq!(
+            account.begin_change(50),
+            Some(100),
+            "though one has more than its share of that"
+        );
         assert_eq!((account.limit(), account.goal()), (100, 50));
         assert_eq!(account.begin_change(200), None, "one at a time");
         assert!(
-            account.reserve(1).is_err(),
+            account.reserve(&mut other, 1).is_err(),
             "nothing new beyond what shall be"
         );
         account.end_change(50);
         assert_eq!(account.limit(), 50);
         assert_eq!(account.begin_change(200), Some(50));
         assert_eq!(account.limit(), 200, "more may be used at once");
+    }
+
+    #[test]
+    fn one_host_does_not_lock_another_out() {
+        let (mut account, mut one, mut other) = account(100);
+        assert_eq!(account.reserve(&mut one, 40), Ok(()));
+        account.grant(40);
+        let refused = Shortage {
+            needed: 11,
+            left: 10,
+            limit: 50,
+            of_host: true,
+        };
+        assert_eq!(account.reserve(&mut one, 11), Err(refused));
+        assert_eq!(
+            account
+                .reserve(&mut one, u64::MAX / 2)
+                .map_err(|s| s.of_host),
+            Err(false)
+        );
+        assert_eq!(account.reserve(&mut one, 10), Ok(()));
+        assert!(
+            account.reserve(&mut one, 1).is_err(),
+            "what is coming counts"
+        );
+        assert_eq!(account.reserve(&mut other, 50), Ok(()));
+        // What does not come, or is given back, can be had again.
+        account.withdraw(&mut one, 10);
+        assert_eq!(account.reserve(&mut one, 10), Ok(()));
+        account.grant(10);
+        account.refund(&mut one, 40);
+        assert_eq!(account.reserve(&mut one, 40), Ok(()));
+    }
+
+    #[test]
+    fn what_a_hung_drive_holds_is_not_charged_to_the_share() {
+        let (mut account, mut one, mut other) = account(100);
+        assert_eq!(account.reserve(&mut one, 20), Ok(()));
+        account.grant(20);
+        Account::strand(&mut one, 20);
+        assert_eq!(account.owned(), 20, "the limit knows of it");
+        assert_eq!(account.reserve(&mut one, 50), Ok(()));
+        account.grant(50);
+        assert!(account.reserve(&mut one, 1).is_err());
+        // A drive that hangs again and again is no way around the share.
+        Account::strand(&mut one, 50);
+        let refused = Shortage {
+            needed: 6,
+            left: 5,
+            limit: 50,
+            of_host: true,
+        };
+        assert_eq!(account.reserve(&mut one, 6), Err(refused));
+        assert_eq!(account.reserve(&mut one, 5), Ok(()));
+        assert_eq!(account.reserve(&mut other, 25), Ok(()), "a quarter is left");
+        account.withdraw(&mut one, 5);
+        account.refund_stranded(&mut one, 50);
+        account.refund_stranded(&mut one, 20);
+        assert_eq!((one.owned, one.stranded), (0, 0));
+    }
+
+    #[test]
+    fn a_host_that_strands_all_it_can_leaves_a_quarter() {
+        for limit in [1, 3, 4, 100, 4 << 30] {
+            let (mut account, mut one, _) = account(limit);
+            let step = (limit / 64).max(1);
+            while account.reserve(&mut one, step).is_ok() {
+                account.grant(step);
+                Account::strand(&mut one, step);
+            }
+            let most = limit / HOST_PART + limit / STRANDED_PART;
+            assert!(account.owned() <= most, "{limit}");
+        }
     }
 
     #[test]

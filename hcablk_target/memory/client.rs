@@ -10,9 +10,17 @@ use super::{
     },
     shared_pool::SharedPool,
     Denied,
-    Memory, //
+    Memory,
+    Reserved, //
 };
-use hcablk_core::configfs::Output;
+use hcablk_core::{
+    configfs::Output,
+    proto::name::HostId,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 use kernel::{
     new_mutex,
     page::PAGE_SIZE,
@@ -26,12 +34,16 @@ use kernel::{
 /// A session's part of the memory. See the module for its end.
 pub(super) struct Membership {
     pub(super) memory: Arc<Memory>,
+    /// Whose session it is.
+    pub(super) host: HostId,
     pub(super) shared_pool: Arc<SharedPool>,
     pub(super) index: usize,
     /// Its first entry in the account, which borrows nothing: the client exists as long as an entry
     /// does.
     pub(super) borrower: usize,
     pub(super) reserved: u64,
+    /// `reserved` is stranded in the account.
+    pub(super) stranded: Atomic<bool>,
     pub(super) wish: u64,
     pub(super) queue_bytes: usize,
 }
@@ -80,7 +92,7 @@ impl Client {
     /// Takes the `bytes` bytes of a queue pair that is to be made. Sleeps.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
         let part = self.places.lock().take(bytes);
-        if let Err(denied) = self.part.memory.charge(part.extra) {
+        if let Err(denied) = self.part.memory.charge(self.part.host, part.extra) {
             self.places.lock().give(part);
             return Err(denied);
         }
@@ -88,6 +100,16 @@ impl Client {
             client: self.clone(),
             part,
         })
+    }
+
+    /// Has the share of its host charged no more for its reservation, as far as the [account's
+    /// rules](super::account) go: the session has ended, but a drive does not finish what it has
+    /// begun for it. What queue pairs were charged for beyond that stays charged. Process context.
+    #[cold]
+    pub(crate) fn strand(&self) {
+        if !self.part.stranded.xchg(true, Relaxed) {
+            self.part.memory.strand(self.part.host, self.part.reserved);
+        }
     }
 
     /// Tells what it has: bytes of its own, that it may borrow and has borrowed, and how
@@ -109,8 +131,12 @@ impl Client {
 impl Drop for Membership {
     fn drop(&mut self) {
         self.shared_pool.remove_borrower(self.borrower);
+        let reserved = match self.stranded.load(Relaxed) {
+            true => Reserved::Stranded(self.reserved),
+            false => Reserved::Granted(self.reserved),
+        };
         self.memory
-            .leave(&self.shared_pool, self.reserved, self.wish);
+            .leave(self.host, &self.shared_pool, reserved, self.wish);
     }
 }
 
@@ -124,7 +150,8 @@ pub(crate) struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.client.part.memory.refund(self.part.extra);
+        let client = &self.client.part;
+        client.memory.refund(client.host, self.part.extra);
         self.client.places.lock().give(self.part);
     }
 }

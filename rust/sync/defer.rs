@@ -6,7 +6,7 @@
 //!
 //! The object (a [`Deferred`]) embeds a [`WorkSlot`]. [`defer`] takes the object
 //! in its box; from then on the workqueue has it, until it comes back, in its
-//! box, through [`Deferred::run`].
+//! box, through [`Deferred::run`]. Before that it may wait in a [`DeferredList`], which then has it.
 //!
 //! # Memory
 //!
@@ -39,8 +39,10 @@ pub trait Deferred: HasSlot<WorkSlot<Self>> + Sized + Send + 'static {
 
 struct Inner {
     work: bindings::work_struct,
-    /// The object in its box, while it is queued.
+    /// The object in its box, while it is queued or in a list.
     owner: *mut c_void,
+    /// The next one of the list that it is in.
+    next: *mut Inner,
 }
 
 /// A reusable place for the work item of an object on a workqueue.
@@ -51,7 +53,8 @@ struct Inner {
 /// # Invariants
 ///
 /// The work is initialised to run a `T`; it is queued only between [`defer`] and
-/// `run` of its owner, and `owner` is that box then.
+/// `run` of its owner, and `owner` is that box then. Between [`DeferredList::push`] and
+/// [`DeferredList::pop`] it is in that list, not queued, and `owner` is that box, too.
 pub struct WorkSlot<T: Deferred> {
     inner: KBox<Opaque<Inner>>,
     _owner: PhantomData<fn(T)>,
@@ -71,6 +74,7 @@ impl<T: Deferred> WorkSlot<T> {
         // SAFETY: Room for the structure, which stays where it is until the box is dropped.
         unsafe {
             (&raw mut (*raw).owner).write(null_mut());
+            (&raw mut (*raw).next).write(null_mut());
             bindings::hcablk_c_init_deferred(&raw mut (*raw).work, Some(run::<T>));
         }
         // INVARIANT: Initialised, and not queued.
@@ -99,6 +103,83 @@ pub fn defer<T: Deferred>(mut owner: KBox<T>, queue: &WorkQueue) {
     unsafe {
         (*inner).owner = KBox::into_raw(owner).cast();
         bindings::hcablk_c_queue_work(queue.as_raw(), &raw mut (*inner).work);
+    }
+}
+
+/// Objects that wait to be deferred, in the order in which they came. It allocates nothing: each is
+/// linked by its slot.
+///
+/// # Invariants
+///
+/// `first` leads by `next` to all slots of the list, of which `last` is the last one; both are null
+/// if it is empty. The list has the owners of all of them.
+pub struct DeferredList<T: Deferred> {
+    first: *mut Inner,
+    last: *mut Inner,
+    _owners: PhantomData<KBox<T>>,
+}
+
+// SAFETY: It has its objects, which may be sent.
+unsafe impl<T: Deferred> Send for DeferredList<T> {}
+
+impl<T: Deferred> DeferredList<T> {
+    /// Makes an empty list.
+    pub const fn new() -> Self {
+        // INVARIANT: Empty.
+        Self {
+            first: null_mut(),
+            last: null_mut(),
+            _owners: PhantomData,
+        }
+    }
+
+    /// Appends an object. Any context.
+    pub fn push(&mut self, mut owner: KBox<T>) {
+        let inner = owner.slot_mut().inner.get();
+        // SAFETY: The slot is not queued and in no list, since its owner is here. It stays until
+        // the owner is dropped, which the list has from here on; and by the type invariant `last`
+        // is a slot of the list, or null.
+        unsafe {
+            (*inner).owner = KBox::into_raw(owner).cast();
+            (*inner).next = null_mut();
+            match self.last.is_null() {
+                true => self.first = inner,
+                false => (*self.last).next = inner,
+            }
+        }
+        // INVARIANT: It is the last one, and has no next.
+        self.last = inner;
+    }
+
+    /// Takes the first object out. Any context.
+    pub fn pop(&mut self) -> Option<KBox<T>> {
+        if self.first.is_null() {
+            return None;
+        }
+        // SAFETY: By the type invariant it is a slot of the list, which has its owner: that is the
+        // box that `push` left there.
+        let (owner, next) = unsafe {
+            let inner = &*self.first;
+            (KBox::from_raw(inner.owner.cast::<T>()), inner.next)
+        };
+        // INVARIANT: The list begins behind it; if nothing is there it is empty.
+        self.first = next;
+        if next.is_null() {
+            self.last = null_mut();
+        }
+        Some(owner)
+    }
+}
+
+impl<T: Deferred> Default for DeferredList<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Deferred> Drop for DeferredList<T> {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
     }
 }
 

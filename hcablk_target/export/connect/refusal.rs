@@ -79,7 +79,10 @@ impl Refusal {
                 shortage: Some(shortage),
                 ..Self::new(
                     Reason::NoMemory,
-                    "it needs more than is left of the port's memory_mib",
+                    match shortage.of_host {
+                        true => "it needs more than is left of its host's share, the half, of the port's memory_mib",
+                        false => "it needs more than is left of the port's memory_mib",
+                    },
                 )
             },
             Denied::Machine => Self::NO_MEMORY,
@@ -105,6 +108,7 @@ impl fmt::Display for Refusal {
                 needed,
                 left,
                 limit,
+                ..
             }) => write!(
                 f,
                 ": {} KiB, and of {} KiB there are {} KiB",

@@ -248,6 +248,7 @@ impl Connect {
             wish: shape.wish(),
             data,
         };
-        Ok((largest, self.port.memory().admit(session.pd(), needs)))
+        let memory = self.port.memory();
+        Ok((largest, memory.admit(session.pd(), session.host(), needs)))
     }
 }

@@ -31,6 +31,8 @@ mod cost;
 #[cfg(test)]
 mod drive_waiters;
 mod flush_errors;
+#[cfg(test)]
+mod host_turns;
 mod instances;
 mod split;
 mod last_sessions;

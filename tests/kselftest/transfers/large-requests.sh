@@ -127,8 +127,8 @@ connect c1 vol1 --queues 2 --max-io-kib 4096
 check "which it does" on c1 "hcablk-scatter $device random $((seed + 1)) 4"
 disconnect c1 vol1
 
-# A limit of all sessions that has no room for buffers of that size.
-must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 4 --memory-mib 3'
+# A limit of all sessions whose half, which is what one host may have, has no room for buffers of that size.
+must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 4 --memory-mib 6'
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
 same "1 MiB where there is no memory for more" 1024 "$(limit)"
 check "which the target says" wait_log target 60 'no memory for requests larger than 1024 KiB'

@@ -1,0 +1,1 @@
+../../../hcablk_target/drive/host_turns.rs

@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: one host can have half of memory_mib for itself, so that another one finds room; and a hung drive keeps that host from no other volume.
+# turn: 22
+# takes: 60
+# waits: yes
+
+. "${0%/*}/../lib/lib.sh"
+. "${0%/*}/../lib/shares.sh"
+
+# Room for six sessions, of which one host may have three.
+must on target 'hcablk target listen --id 1 --buffer-mib 64 --memory-mib 100'
+must on target "modprobe dm_mod && echo '0 65536 linear $drive2 0' | dmsetup create gate && dmsetup mknodes &&
+	echo '0 65536 linear /dev/mapper/gate 0' | dmsetup create door && dmsetup mknodes"
+export_volume hung /dev/mapper/door c1
+for n in 1 2 3 4; do
+	export_volume vol$n "$drive" c1 c2
+done
+least_of 128
+# Shared buffers are beside this: nothing of them counts.
+must on target "echo $(mib_for $((6 * least))) > $port/memory_mib"
+share=$(($(on target "cat $port/memory_mib") * 512))
+connect c1 hung --queues 1 --io-timeout 600
+hung=$device
+connect c1 vol1 --queues 1
+connect c1 vol2 --queues 1
+like "a fourth session of one host is refused" "memory|Cannot allocate" \
+	"$(on c1 "hcablk connect $target_address vol3 --queues 1" 2>&1)"
+check "the target says why, and how much the share is" \
+	wait_log target 60 "refused .* volume vol3: it needs more than is left of its host's share.* $((least >> 10)) KiB, and of $share KiB there are"
+for n in 1 2 3; do
+	connect c2 vol$n --queues 1
+done
+pass "another host has the other half"
+same "six have their reservation" $((6 * least)) "$(memory_of reserved)"
+disconnect c2 vol3
+
+# What the drive holds is charged to the limit, but to the host's share no more when its session has ended.
+must on target 'dmsetup suspend --nolockfs gate'
+spawn held c1 "dd if=/dev/zero of=$hung bs=64k count=1 oflag=direct conv=notrunc status=none"
+must drive_holds write
+must on c1 'hcablk disconnect --force hung'
+refuse "what was written has failed" join held
+same "its session is there still" 1 "$(on target "wc -l < $target/volumes/hung/clients")"
+check "while the drive hangs, the host connects to a volume that is well" wait_until c1 180 \
+	"hcablk connect $target_address vol3 --queues 1"
+same "the drive has not finished" 1 "$(on target "wc -l < $target/volumes/hung/clients")"
+check "what it holds is in the account" [ "$(memory_of reserved)" -gt $((5 * least)) ]
+must on target 'dmsetup resume gate'
+must wait_until target 60 "[ -z \"\$(cat $target/volumes/hung/clients)\" ]"
+check "when it has, that is given back" wait_until target 60 "awk '\$1 == \"reserved\" { exit \$2 != $((5 * least)) }' $port/memory"
+like "and the host has its share" "memory|Cannot allocate" "$(on c1 "hcablk connect $target_address vol4 --queues 1" 2>&1)"
+must on c1 'hcablk disconnect --all'
+must on c2 'hcablk disconnect --all'
+must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+pass "nothing is used when the sessions have ended"
+must on target 'for n in hung vol1 vol2 vol3 vol4; do hcablk target unexport $n || exit; done; dmsetup remove door && dmsetup remove gate'
