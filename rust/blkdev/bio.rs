@@ -173,8 +173,8 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for, or an empty
 /// one), `EROFS` (the device was not opened for writing: the block layer would only warn), `EAGAIN`
 /// (the owner must not wait, and the block layer cannot promise that: the device does not support
-/// it, or writeback throttling applies to such operations, and makes a bio wait whatever its flags
-/// are: `wbt_wait()`). The owner is then returned and `done` is not called.
+/// it, or writeback throttling applies to such operations, which ignores a bio's flags:
+/// `wbt_wait()`). The owner is then returned and `done` is not called.
 ///
 /// C: `submit_bio()`.
 #[inline(always)]
@@ -250,7 +250,7 @@ unsafe fn add(bio: *mut bindings::bio, range: &PageRange<'_>) -> bool {
     if range.length() == 0 {
         return false;
     }
-    // A piece that crosses no page border, told by its own page, is not looked at for a split
+    // With its own page a piece that crosses no page border needs no look for a split
     // (`bio_may_need_split()`).
     let (page, offset) = range.begin();
     // SAFETY: As the caller's.

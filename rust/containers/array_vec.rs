@@ -41,7 +41,7 @@ impl<T, const N: usize> ArrayVec<T, N> {
         self.length == 0
     }
 
-    /// Returns whether there is no room for another one.
+    /// Returns whether it has no free place.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.length == N

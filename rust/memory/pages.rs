@@ -165,9 +165,10 @@ impl<'a> PageRange<'a> {
     #[inline]
     pub(crate) fn begin(&self) -> (*mut bindings::page, u32) {
         let offset = self.offset as usize;
-        // SAFETY: The memory is contiguous, and so are its pages in the memory map: a buddy
-        // allocation's always are, and device memory has a virtual memory map (`ZONE_DEVICE`
-        // depends on it). The page is one of them, or the one behind the last for an empty piece.
+        // SAFETY: The pages of contiguous memory are contiguous in the memory map: those of a buddy
+        // allocation always, those of device memory because that has a virtual memory map
+        // (`ZONE_DEVICE` depends on it). The page is one of them, or for an empty piece the one
+        // behind the last.
         let page = unsafe { self.page.as_ptr().add(offset / PAGE_SIZE) };
         (page, (offset % PAGE_SIZE) as u32)
     }
