@@ -352,8 +352,8 @@ impl Memory {
         }
     }
 
-    /// Adds a client of `host` that is to have `reserved` bytes, which are asked for, and may borrow `wish`,
-    /// to its shared pool.
+    /// Adds a client of `host` to its shared pool: asks for `reserved` bytes, and lets it borrow
+    /// `wish` bytes.
     fn enter(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,

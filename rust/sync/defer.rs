@@ -6,7 +6,8 @@
 //!
 //! The object (a [`Deferred`]) embeds a [`WorkSlot`]. [`defer`] takes the object
 //! in its box; from then on the workqueue has it, until it comes back, in its
-//! box, through [`Deferred::run`]. Before that it may wait in a [`DeferredList`], which then has it.
+//! box, through [`Deferred::run`]. Before that it may wait in a [`DeferredList`], which owns it
+//! then.
 //!
 //! # Memory
 //!

@@ -76,9 +76,9 @@ impl Volume {
         }
     }
 
-    /// Returns the sum of what all queues that the volume ever had have counted of its requests, and
-    /// of messages and work requests, if they had no other volume. What a queue handles at this
-    /// moment may be missing. Sleeps for [`SETTLE_MS`] at most.
+    /// Returns the counters of the volume's requests on all queues that it ever had, with those of
+    /// messages and work requests of queues that had no other volume. Requests that are handled at
+    /// this moment may be missing. Sleeps for [`SETTLE_MS`] at most.
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.settle()?;
         let sum = Counters::default();
