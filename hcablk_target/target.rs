@@ -130,8 +130,8 @@ impl kernel::Module for Target {
             control: Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?,
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             admin: Arc::new(WorkQueue::new(c"hcablk_admin")?, GFP_KERNEL)?,
-            completions: Arc::new(WorkQueue::for_completions(c"hcablk_comp")?, GFP_KERNEL)?,
-            software: Arc::new(WorkQueue::new(c"hcablk_soft")?, GFP_KERNEL)?,
+            completions: Arc::new(WorkQueue::for_completions(c"hcablk_queues")?, GFP_KERNEL)?,
+            software: Arc::new(WorkQueue::new(c"hcablk_queuesw")?, GFP_KERNEL)?,
             changes: Arc::new(WorkQueue::new(c"hcablk_changes")?, GFP_KERNEL)?,
             ends: Arc::new(WorkQueue::new(c"hcablk_ends")?, GFP_KERNEL)?,
         };
