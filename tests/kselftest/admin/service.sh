@@ -22,11 +22,13 @@ exits() {
 	[ $got = "$code" ]
 }
 
-must on target "modprobe dm_mod && echo '0 65536 linear $drive 0' | dmsetup create gate && dmsetup mknodes"
+# A suspended device counts no requests: the one above it does.
+must on target "modprobe dm_mod && echo '0 65536 linear $drive 0' | dmsetup create gate && dmsetup mknodes &&
+	echo '0 65536 linear /dev/mapper/gate 0' | dmsetup create door && dmsetup mknodes"
 must on target "mkdir -p /etc/hcablk && cat > /etc/hcablk/hcablk.toml << END
 [export.hung]
 insecure = true
-device = \"/dev/mapper/gate\"
+device = \"/dev/mapper/door\"
 allow = [\"$id\"]
 
 [export.well]
@@ -68,4 +70,4 @@ silent "the next stop finds nothing" on target 'hcablk target unapply 2> /dev/nu
 
 must on c1 'hcablk disconnect --force hung'
 join held || true
-must on target 'hcablk target unexport mine && hcablk target unlisten --all && dmsetup remove gate && rm /etc/hcablk/hcablk.toml /tmp/later.img'
+must on target 'hcablk target unexport mine && hcablk target unlisten --all && dmsetup remove door gate && rm /etc/hcablk/hcablk.toml /tmp/later.img'
