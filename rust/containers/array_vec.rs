@@ -41,7 +41,7 @@ impl<T, const N: usize> ArrayVec<T, N> {
         self.length == 0
     }
 
-    /// Returns whether it has no free place.
+    /// Returns whether all `N` places are taken.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.length == N
