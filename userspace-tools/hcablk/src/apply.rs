@@ -86,7 +86,7 @@ fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
         let now = system.now();
         if limit.is_some_and(|limit| now >= began + limit) {
             system.progress(
-                "another command still applies the configuration; going on without waiting for it",
+                "another command still applies the configuration; continuing without the lock",
             );
             return Ok(None);
         }
@@ -179,7 +179,7 @@ fn goes_on(record: Record<'_>, recording: Recording, error: Error) -> Result<Err
     }
     record.set_not_applied(true)?;
     let message = format!(
-        "nothing was changed, and what was exported before goes on: {}",
+        "nothing was changed, and existing exports continue: {}",
         error.message
     );
     Ok(Error {
@@ -194,7 +194,7 @@ fn only_failed(record: Record<'_>, config: &Config, plan: &mut Plan) -> Result<(
     if record.is_not_applied() {
         return Err(Error::new(
             Kind::Usage,
-            "the configuration had mistakes when it was last to be applied: nothing of it was, and what was exported before goes on",
+            "the configuration had mistakes at the last attempt to apply it: nothing was applied, and existing exports continue",
         )
         .advise("hcablk config check\nWhen it finds none: systemctl restart hcablk-target"));
     }

@@ -22,7 +22,7 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{Finding, Level, Outcome, Report};
 use crate::system::System;
 
-/// What was found so far.
+/// The findings so far.
 struct Findings {
     check: &'static str,
     all: Vec<Finding>,
@@ -61,7 +61,7 @@ impl Findings {
         self.add(Level::Failure, subject, message.into(), Some(advice.into()));
     }
 
-    /// Adds a failure of looking, or of what was looked at.
+    /// Adds the error of a check, or of the object that was checked.
     fn error(&mut self, subject: &str, error: &Error) {
         let advice = error.advice_or_usual();
         self.fail(subject, error.message.clone(), advice);

@@ -23,7 +23,7 @@ pub fn completions(shell: Shell) -> String {
 /// What each page but the first has at its end.
 const EXIT_STATUS: &str = "\
 .SH \"EXIT STATUS\"
-0: done, or nothing to do. All other codes, and the form of messages, are in
+0: done, or no change needed. All other codes, and the form of messages, are in
 .BR hcablk (8).
 .SH \"SEE ALSO\"
 .BR hcablk (8)

@@ -189,7 +189,7 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     if !keys.is_empty() && !rotate {
         let message = format!("{} holds a key already", whose.file().display());
         return Err(Error::new(Kind::Exists, message).advise(
-            "Others know this machine by it. To make another one, and keep this one valid until \
+            "Other machines identify this one with it. To make a new key, and keep this one valid until \
              `hcablk key retire`: --rotate",
         ));
     }
@@ -263,7 +263,7 @@ fn missing(whose: &Whose) -> Error {
 pub fn add(system: &dyn System, whose: &Whose, text: &str) -> Result<Outcome> {
     let key: Key = text
         .parse()
-        .map_err(|why| Error::new(Kind::Failed, format!("that is no key: {why}")))?;
+        .map_err(|why| Error::new(Kind::Failed, format!("this is not a key: {why}")))?;
     let mut keys = read(system, whose)?;
     if keys.first() == Some(&key) {
         let mut outcome = stored(whose, keys.len(), false);
@@ -275,7 +275,7 @@ pub fn add(system: &dyn System, whose: &Whose, text: &str) -> Result<Outcome> {
     keys.truncate(VALID_MAX);
     store(system, whose, &keys)?;
     let mut outcome = stored(whose, keys.len(), true);
-    outcome.note("`hcablk key apply` hands it to what is exported or connected already");
+    outcome.note("`hcablk key apply` passes it to existing exports and disks");
     Ok(outcome)
 }
 
@@ -503,7 +503,7 @@ pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
         return Err(error);
     }
     let mut outcome = Outcome::new(Done::Keys {});
-    outcome.note("sessions that are live go on; the next ones begin by these keys");
+    outcome.note("live sessions continue; the next ones use these keys");
     match stays {
         Some(why) => {
             outcome.note(why.message);

@@ -36,7 +36,7 @@ pub fn metrics(system: &dyn System, output: Option<&Path>) -> Result<Outcome> {
         };
         Error::new(kind, format!("the metrics are not written: {error}"))
             .with_errno(error.errno)
-            .advise("Its folder must be writable by who runs this: node_exporter's is /var/lib/prometheus/node-exporter.")
+            .advise("The user who runs this must be able to write its folder: that of node_exporter is /var/lib/prometheus/node-exporter.")
     })?;
     Ok(Outcome::new(Done::Metrics {
         file: file.display().to_string(),

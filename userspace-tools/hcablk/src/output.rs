@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What commands have to say: as text for people, as JSON for programs.
+//! The output of commands: as text for people, as JSON for programs.
 //!
 //! The JSON is one object with `"version": 1`. Within a version, members are added but never
 //! renamed or removed, and their meaning stays; sizes are bytes, times are seconds, what is unknown
@@ -67,18 +67,19 @@ pub struct Volume {
     pub read_only: bool,
     /// Whether hosts without a key may connect.
     pub insecure: bool,
-    /// By what way data goes.
+    /// How the data moves.
     pub mode: String,
     /// When writes are answered: `back` (before the data is on stable media) or `through`; `null` if the kernel module
     /// has no such setting.
     pub write_cache: Option<String>,
-    /// Whether it is not exported when its reservations cannot be kept; `null` if the kernel module has no such setting.
+    /// Whether the export fails when its reservations cannot be stored; `null` if the kernel module has no such
+    /// setting.
     pub keep_reservations: Option<bool>,
     /// MiB of its cache; 0: none.
     pub cache_mib: u32,
     /// KiB of the chunks that large requests move in; 0: they move as a whole.
     pub chunk_kib: u32,
-    /// Which volume it is, whatever its name.
+    /// The id of the volume, independent of its name.
     pub wwid: Option<String>,
     /// Whether clients can connect.
     pub enabled: bool,
@@ -142,9 +143,9 @@ pub struct Port {
     pub address: String,
     /// The port number.
     pub port: u16,
-    /// Whether it listens.
+    /// Whether the port listens.
     pub enabled: bool,
-    /// Transfer buffers and the eager ring of a session; 0: by what it asks for.
+    /// Transfer buffers and the eager ring of a session; 0: the size follows what the session asks for.
     pub buffer_mib: u32,
     /// All memory of all sessions together.
     pub memory_mib: u32,
@@ -216,7 +217,7 @@ fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok
     serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
-/// What a command has to say. The members are those of the JSON, beside `version` and `notes`.
+/// The output of a command. The members are those of the JSON, in addition to `version` and `notes`.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -262,7 +263,7 @@ pub enum Report {
         warnings: usize,
         findings: Vec<Finding>,
     },
-    /// Of a command that has said all while it went on.
+    /// The output of a command that has printed all of it while it ran.
     #[serde(skip)]
     Said,
     /// `times`.
@@ -333,11 +334,11 @@ impl From<Done> for Report {
     }
 }
 
-/// Takes what a command says while it goes on; returns whether anybody still listens.
+/// Prints a part of the output while the command runs; returns whether anybody still reads it.
 pub type Say<'a> = dyn FnMut(&Report) -> crate::error::Result<bool> + 'a;
 
 impl Report {
-    /// Returns one part of what a command says while it goes on as a line of JSON.
+    /// Returns one part of the output of a running command as a line of JSON.
     pub fn to_json_line(&self) -> String {
         let envelope = Envelope {
             version: VERSION,
@@ -350,7 +351,7 @@ impl Report {
     }
 }
 
-/// What a successful command has to say, and remarks beside it.
+/// The output of a successful command, and its remarks.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The answer.
@@ -414,7 +415,7 @@ pub fn error_json(error: &Error) -> String {
 }
 
 fn json(value: &impl Serialize) -> String {
-    // Only maps with keys that are no strings could fail, and there is none.
+    // Only a map whose keys are not strings could fail, and there is none.
     let mut text = serde_json::to_string_pretty(value).unwrap_or_else(|error| bug(&error));
     text.push('\n');
     text

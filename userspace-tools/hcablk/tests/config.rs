@@ -386,7 +386,7 @@ fn no_host_is_forbidden_that_may_have_a_session_which_is_not_told() {
         ok(&kernel, "apply"),
         format!(
             "done: allow {OTHER} to use export data\n\
-             pending: forbid {HOST} to use export data: it may have a session: the kernel tells only the first ones\n"
+             pending: forbid {HOST} to use export data: it may have a session: the kernel lists only the first ones\n"
         )
     );
 }

@@ -119,7 +119,7 @@ fn a_target_that_does_not_tell_changes_nothing() {
     kernel.tell("data", "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11", "");
     let said = notes(&kernel, "path sync --prune");
     assert!(
-        said[0].contains("does not tell this host of the volume data"),
+        said[0].contains("does not offer this host the disk's volume data"),
         "{said:?}"
     );
     assert_eq!(kernel.snapshot(), before);

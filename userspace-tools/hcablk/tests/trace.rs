@@ -193,7 +193,7 @@ fn what_does_not_belong_together_is_refused() {
         ),
         (
             "trace show /target.trace /etc/machine-id",
-            "no recording of hcablk trace",
+            "not a recording of hcablk trace",
         ),
     ] {
         let error = fails(&kernel, line);

@@ -77,7 +77,7 @@ fn a_module_without_the_setting() {
     kernel.old.set(true);
     kernel.drive("sda", "write back");
     let line = format!("target export data /dev/sda --allow {A} --allow {B}");
-    let older = "the kernel module cannot tell whether reservations are kept: it is older than this command";
+    let older = "the kernel module cannot report whether reservations are kept: it is older than this command";
     assert_eq!(notes(&kernel, &line), [older]);
     assert_eq!(notes(&kernel, &line), ["data is exported already", older]);
     let list = hcablk(&kernel, "target list").unwrap();

@@ -215,7 +215,7 @@ impl Plan {
             if sessions != 0 && !force {
                 self.pend(&object, Action::Forbid { host }, "it has a session");
             } else if cut && !force {
-                let why = "it may have a session: the kernel tells only the first ones";
+                let why = "it may have a session: the kernel lists only the first ones";
                 self.pend(&object, Action::Forbid { host }, why);
             } else {
                 between.push(Action::Forbid { host });

@@ -197,7 +197,7 @@ impl Step {
         let it = format!("{} {}", self.table, self.name);
         match &self.action {
             Action::Make { .. } => format!("+ {it}: it is not there"),
-            Action::StoreHostId { id } => format!("~ host: its id is another one, not {id}"),
+            Action::StoreHostId { id } => format!("~ host: its id differs from {id}"),
             Action::Set {
                 attribute,
                 from,

@@ -70,7 +70,7 @@ fn entries(system: &dyn System) -> Vec<Entry> {
     found
 }
 
-/// Returns whether a file is to be read by its owner only.
+/// Returns whether only its owner may read a file.
 fn is_secret(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let is_inside = path
@@ -93,7 +93,7 @@ fn rights(system: &dyn System, findings: &mut Findings) {
         if root.is_some_and(|root| root != rights.owner) {
             findings.fail(
                 &shown,
-                "it is not root's: who owns it decides what this machine exports and connects",
+                "root does not own it: its owner decides what this machine exports and connects",
                 format!("chown root:root {shown}"),
             );
         } else if rights.mode & 0o022 != 0 {
@@ -117,6 +117,6 @@ fn rights(system: &dyn System, findings: &mut Findings) {
         bad += 1;
     }
     if bad == 0 && system.exists(Path::new(FOLDER)) {
-        findings.ok(FOLDER, "only root may write what is there, and read keys");
+        findings.ok(FOLDER, "only root may write its files, and read keys");
     }
 }

@@ -11,11 +11,11 @@ use crate::system::System;
 /// Options without which the modules do not load, and for what they are.
 const NEEDED: [(&str, &str); 4] = [
     ("CONFIG_RUST", "modules in Rust"),
-    ("CONFIG_CONFIGFS_FS", "configfs, by which all is set up"),
+    ("CONFIG_CONFIGFS_FS", "configfs, which configures the modules"),
     ("CONFIG_INFINIBAND", "RDMA"),
     (
         "CONFIG_INFINIBAND_ADDR_TRANS",
-        "RDMA connections by IP addresses",
+        "RDMA connections to IP addresses",
     ),
 ];
 
@@ -72,7 +72,7 @@ fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
 /// Bytes before the id in a note of a build's id: the lengths of name and id, the type, and the name.
 const NOTE_HEADER: usize = 16;
 
-/// Tells when the module that runs is not the one that is installed: an upgrade changes what is loaded at the next start only.
+/// Reports a running module that differs from the installed one: an upgrade takes effect at the next load only.
 fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findings: &mut Findings) {
     let note = Path::new("/sys/module")
         .join(name)
@@ -84,7 +84,7 @@ fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findin
     let Some(id) = note.get(NOTE_HEADER..).filter(|id| !id.is_empty()) else {
         return;
     };
-    // Of a file that is compressed it is not known.
+    // The build of a compressed file is not known.
     if file.starts_with(b"\x7fELF") && !file.windows(id.len()).any(|bytes| bytes == id) {
         findings.warn(
             name,
@@ -95,7 +95,7 @@ fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findin
     }
 }
 
-/// Tells which kernels that may be booted next have no modules.
+/// Reports installed kernels without modules, which may be booted next.
 fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
     let names = system.entries(Path::new("/boot")).unwrap_or_default();
     let releases = names
@@ -121,7 +121,7 @@ fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
     }
 }
 
-/// Tells when only signed modules are loaded.
+/// Reports a kernel that loads only signed modules.
 fn signed_only(system: &dyn System, name: &str, findings: &mut Findings) {
     let enforced =
         line(system, "/sys/module/module/parameters/sig_enforce").as_deref() == Some("Y");

@@ -80,7 +80,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
         findings.warn(
             &name,
             format!(
-                "{} is no PCI device: the volume works in RAM",
+                "{} is not a PCI device: the volume works in RAM",
                 drive.display()
             ),
             "Export an NVMe drive, or a RAID 0, 1 or 10 of such; or use --mode direct.",
@@ -135,7 +135,7 @@ fn providers(system: &dyn System, wanted: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Tells whether one device reaches the other without the root complex.
+/// Reports whether one device reaches the other without the root complex.
 fn reach(
     system: &dyn System,
     subject: &str,
@@ -156,7 +156,7 @@ fn reach(
         );
         return;
     }
-    // Of each side the bridges below the one that they have in common; the devices themselves are no bridges.
+    // On each side, the bridges below the common one; the devices themselves are not bridges.
     let between =
         |place: &[String]| place[common..place.len().saturating_sub(1).max(common)].to_vec();
     let mut unseen = false;

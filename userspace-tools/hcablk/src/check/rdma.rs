@@ -10,7 +10,7 @@ use crate::system::System;
 
 const CLASS: &str = "/sys/class/infiniband";
 
-/// Bytes that a packet of `RoCE` has beside its data, as the kernel counts them (`iboe_get_mtu()`).
+/// Bytes of headers in a packet of `RoCE`, as the kernel counts them (`iboe_get_mtu()`).
 const ROCE_HEADERS: u32 = 96;
 
 /// The most data of a packet.
@@ -54,7 +54,7 @@ struct Gid {
 }
 
 impl Gid {
-    /// Returns whether it is that of an IP address other than the link's own.
+    /// Returns whether the entry belongs to an IP address other than the link's own.
     fn is_routed(&self) -> bool {
         !self.text.starts_with("fe80:")
     }
@@ -75,7 +75,7 @@ impl Port {
             .filter_map(|number| {
                 let text = get(&format!("gids/{number}"))?;
                 let is_set = text.chars().any(|c| c != '0' && c != ':');
-                // What is not set has no type.
+                // An unset entry has no type.
                 let kind = get(&format!("gid_attrs/types/{number}")).unwrap_or_default();
                 is_set.then(|| Gid {
                     is_v2: kind == "RoCE v2",

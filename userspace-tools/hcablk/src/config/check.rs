@@ -78,7 +78,7 @@ fn wrong_export(export: &Export) -> Option<String> {
 fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
     if disk.volume.is_none() && name.as_str().parse::<VolumeName>().is_err() {
         return Some(format!(
-            "`volume` is missing, and {name} is no name of a volume, which has 16 characters at most"
+            "`volume` is missing, and {name} is not a valid name of a volume (at most 16 characters)"
         ));
     }
     if disk

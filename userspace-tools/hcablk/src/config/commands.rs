@@ -12,7 +12,8 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome, Report};
 use crate::system::System;
 
-/// The first lines of a file that `save` writes.
+/// The first lines of a file that `save` writes. They mark the file as its own: a change would make `save` refuse to
+/// replace files of earlier releases.
 const HEADER: &str = "\
 # Written by `hcablk config save`. What is left out has its default.
 # `hcablk config check` tells mistakes, `hcablk config diff` what the kernel holds otherwise.
@@ -122,8 +123,8 @@ fn refuse_beside_others(system: &dyn System) -> Result<()> {
         ),
     )
     .advise(
-        "All is written to one file, and what is in two is refused. Move those away, or write to \
-         another file and take over what you want: hcablk config save --file FILE",
+        "This command writes one file, and a table in two files is a mistake. Move the others, or write to \
+         another file and copy what you need: hcablk config save --file FILE",
     ))
 }
 

@@ -25,18 +25,17 @@ use crate::user;
 /// How long the device node may take to appear once the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `hcablk connect` was asked for. What is left out is not written, so that the driver's
-/// default holds, and is not compared with a device that is there already.
+/// The arguments of `hcablk connect`. A setting that was left out is not written, so that the driver's default holds,
+/// and is not compared with that of an existing device.
 #[derive(Clone, Debug)]
 pub struct Connect {
     /// The target's address.
     pub address: String,
     /// The target's port.
     pub port: u16,
-    /// Where the disk's further paths lead. If none is given, those of a device that is there are
-    /// not compared.
+    /// The addresses of the disk's further paths. If empty, those of an existing device are not compared.
     pub paths: Vec<Endpoint>,
-    /// Whether the disk is to have a path for each portal that its target tells of, now and later. One that is there gets it,
+    /// Whether the disk gets a path for each portal that its target reports, now and later. An existing disk gets them,
     /// too.
     pub paths_auto: bool,
     /// The volume's name at the target.
@@ -210,7 +209,8 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Records that a disk is to have a path for each portal, if that is asked for and not so; returns whether it was not so.
+/// Records that a disk gets a path for each portal, if requested and not yet recorded; returns whether it changed the
+/// record.
 fn set_paths_auto(
     group: &Group<'_>,
     wanted: &Connect,
@@ -238,7 +238,7 @@ fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Opti
     })
 }
 
-/// Finds a device that is connected to the volume already, under whatever name.
+/// Finds a device that is connected to the volume already, under any name.
 fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceName>> {
     for group in tree.children()? {
         let live = group
@@ -321,7 +321,7 @@ fn bring_up(
     transaction: &mut Transaction<'_>,
 ) -> Result<(PathBuf, bool)> {
     let name = group.name();
-    // Whether the settings are to be written.
+    // Whether the settings must be written.
     let mut fresh = true;
     if group.exists() {
         let state = group.get("state")?;
@@ -332,7 +332,7 @@ fn bring_up(
             return Err(other_settings(&name, &different));
         }
         match state.as_str() {
-            // What is lost the driver connects again by itself.
+            // The driver itself reconnects a lost disk.
             "live" | "degraded" | "queueing" | "failing-fast" => {
                 return Ok((wait_for_node(group)?, false))
             }

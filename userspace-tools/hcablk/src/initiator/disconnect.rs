@@ -18,7 +18,7 @@ use crate::user;
 const PAUSE: Duration = Duration::from_millis(200);
 const WORDS: Duration = Duration::from_secs(10);
 
-/// Which devices `hcablk disconnect` is to take.
+/// The devices that `hcablk disconnect` removes.
 #[derive(Clone, Debug)]
 pub enum Which {
     /// A device by its name or its node.
@@ -119,7 +119,7 @@ fn until_unused(
     }
 }
 
-/// What disks in user space do not have.
+/// A feature that disks in user space lack.
 pub(super) const PATHS: &str = "paths but the one to its address";
 
 /// Explains that a command finds no device of the kernel's driver. If the disk is one in user space, it says that such a disk has no

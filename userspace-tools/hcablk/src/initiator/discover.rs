@@ -2,8 +2,8 @@
 
 //! `hcablk discover`: which volumes of a target this host may use, and where the target listens.
 //!
-//! The kernel asks for one entry at a time. Each answer tells the revision of the list: if that changes meanwhile, the list
-//! is asked for from its begin again, so that what is told was there at one moment.
+//! The kernel asks for one entry at a time. Each response carries the revision of the list: if the revision changes,
+//! the list is read again from its beginning, so that the result is the state of one moment.
 
 use std::collections::HashSet;
 
@@ -22,10 +22,10 @@ use crate::system::System;
 
 /// How often a list is asked for from its begin while it changes.
 const TRIES: u32 = 8;
-/// Entries that are asked for at most: a target that tells of more is none.
+/// The largest number of entries: a longer list is not a valid target's.
 const ENTRIES_MAX: u32 = 4096;
 
-/// What `hcablk discover` was asked for.
+/// The arguments of `hcablk discover`.
 #[derive(Clone, Debug)]
 pub struct Discover {
     /// The target's address.
@@ -40,11 +40,11 @@ pub struct Discover {
     pub connect_timeout: Option<u32>,
     /// The address by which the target's key is known, if not by the one that is asked.
     pub key_of: Option<String>,
-    /// Whether this host proves itself by its pending key.
+    /// Whether this host proves itself with its pending key.
     pub pending_key: bool,
 }
 
-/// What a target has told.
+/// The lists that a target reported.
 pub(super) struct Lists {
     pub(super) volumes: Vec<Discovered>,
     pub(super) portals: Vec<Portal>,
@@ -57,8 +57,8 @@ pub fn discover(system: &dyn System, wanted: &Discover) -> Result<Outcome> {
     let mut outcome = Outcome::new(Report::Discovered { volumes, portals });
     if nothing {
         outcome.note(
-            "the target has no volume for this host; it tells a host that does not prove who it is \
-             of volumes that are exported with --insecure only",
+            "the target has no volume for this host; to a host without a key it shows only \
+             volumes that are exported with --insecure",
         );
     }
     Ok(outcome)
@@ -70,7 +70,7 @@ pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> 
         address: address.to_owned(),
         port,
         host_id: None,
-        // Of a target that proves nothing there is nothing to find out.
+        // A target that does not prove who it is cannot confirm anything.
         insecure: true,
         connect_timeout: None,
         key_of: None,
@@ -79,8 +79,8 @@ pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> 
     ask_all(system, &wanted).map(drop)
 }
 
-/// Runs `hcablk connect ADDRESS --all`: connects to each volume that `how` discovers and this host is not evicted from, as
-/// `how` says. Goes on after a failure, and then tells all of them.
+/// Runs `hcablk connect ADDRESS --all`: connects to each volume that `how` discovers and this host is not evicted from,
+/// with the settings of `how`. Continues after a failure, and then returns all failures as one.
 pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
     let wanted = Discover {
         address: how.address.clone(),
@@ -182,7 +182,7 @@ pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
             portals: list(&group, "portals", portal)?,
         })
     });
-    // Whatever came of it: nothing of it is to stay.
+    // Nothing of the group may stay, whatever the result was.
     let removed = remove(&group);
     let lists = lists?;
     removed?;
@@ -285,13 +285,13 @@ fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) 
     .advise("Try again when nobody configures the target."))
 }
 
-/// What a target tells that none does.
+/// A malformed list, which a correct target never sends.
 fn nonsense(what: &str) -> Error {
-    Error::new(Kind::Connection, format!("the target tells of {what}"))
-        .advise("Something else than hcablk may listen there.")
+    Error::new(Kind::Connection, format!("the target's list is malformed: {what}"))
+        .advise("Another program than hcablk may listen there.")
 }
 
-/// Fails if an entry, as `name` tells it, is there twice.
+/// Fails if two entries have the same `name`.
 fn once<T>(entries: &[T], name: impl Fn(&T) -> String) -> Result<()> {
     let mut known = HashSet::new();
     match entries

@@ -17,14 +17,14 @@ use crate::output::{Done, Outcome, PathRef};
 use crate::system::{Op, System};
 use crate::tuning::Policy;
 
-/// After how long it is first said what is waited for, and how long apart it is said again.
+/// The time after which the command first reports that it waits, and between further reports.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
 /// How long apart a path's state is looked at.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What names a path of a disk.
+/// The number or address that selects a path of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathId {
     /// Its number.
@@ -126,7 +126,7 @@ pub fn add(
     let mut transaction = Transaction::new(system);
     let made = match known {
         Some(path) => match path.group.get("state")?.as_str() {
-            // It is tried again; there is nothing to undo.
+            // The driver retries; there is nothing to undo.
             "refused" if path.enabled => {
                 system.write(&path.group.path().join("enable"), "1\n")?;
                 Ok(path)
@@ -274,7 +274,7 @@ pub(super) fn wait(
     }
 }
 
-/// Says what becomes of a path that stays though it is not live; `this` names it.
+/// Reports the future of a path that stays although it is not live; `this` names the path.
 fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
     let Further {
         number, endpoint, ..
@@ -287,11 +287,11 @@ fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
             .is_ok_and(|state| state == "refused")
         {
             format!(
-                "{this} stays, and is not tried by itself. To try it again: hcablk path add {name} \
+                "{this} stays, and is not retried automatically. To retry it: hcablk path add {name} \
                  {endpoint}"
             )
         } else {
-            format!("{this} stays and goes on trying; `hcablk list` shows how it goes.")
+            format!("{this} stays and is retried; `hcablk list` shows its state.")
         },
     );
     advice.push(format!(
@@ -328,7 +328,7 @@ pub fn remove(system: &dyn System, name: &str, which: &PathId, if_exists: bool) 
             format!("path 0 ({own}) of {name} is the disk's own address: it cannot be removed"),
         )
         .advise(format!(
-            "While it is lost, requests go by the other paths. To be without it, connect by another \
+            "While it is lost, requests use the other paths. To remove it, connect to another \
              address:\n\
              hcablk disconnect {name}, then hcablk connect ADDRESS"
         )));
@@ -374,12 +374,12 @@ fn last_path(path: &Further<'_>, name: &str) -> Error {
     let (why, advice) = if live {
         (
             "it is the last path that is live",
-            format!("Add another one first (hcablk path add {name} ADDRESS)"),
+            format!("Add another path first (hcablk path add {name} ADDRESS)"),
         )
     } else {
         (
             "no other path is live",
-            "Remove it when another one is live".to_owned(),
+            "Remove it when another path is live".to_owned(),
         )
     };
     Error::new(

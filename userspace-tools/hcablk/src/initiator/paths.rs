@@ -12,10 +12,10 @@ use crate::output::{DiskPath, PathRef};
 /// Largest number of a path.
 pub(super) const LAST: u8 = 15;
 
-/// The attribute of a device that is to have a path for each portal of its target.
+/// The attribute of a device that gets a path for each portal of its target.
 pub(crate) const AUTO: &str = "paths_auto";
 
-/// Returns whether a device is to have a path for each portal. A driver that does not know that has no such device.
+/// Returns whether a device gets a path for each portal. A driver without the attribute has no such device.
 pub(crate) fn auto(device: &Group<'_>) -> Result<bool> {
     Ok(attribute(device, AUTO)?.is_some_and(|text| text == "1"))
 }
@@ -30,7 +30,7 @@ pub(crate) struct Further<'a> {
 }
 
 impl<'a> Further<'a> {
-    /// Reads the directory of that number; `None` if it went away meanwhile.
+    /// Reads the directory of that number; `None` if it was removed meanwhile.
     fn read(group: Group<'a>, number: u8) -> Result<Option<Self>> {
         let read = || {
             Ok((
@@ -89,7 +89,7 @@ fn directories<'a>(device: &Group<'a>) -> Result<Vec<(u8, Group<'a>)>> {
     Ok(found)
 }
 
-/// Returns the paths beside path 0, in the order of their numbers.
+/// Returns the paths other than path 0, in the order of their numbers.
 pub(crate) fn further<'a>(device: &Group<'a>) -> Result<Vec<Further<'a>>> {
     let mut paths = Vec::new();
     for (number, group) in directories(device)? {
@@ -131,8 +131,8 @@ pub(super) fn show(device: &Group<'_>, disk_state: &str) -> Result<Vec<DiskPath>
     Ok(paths)
 }
 
-/// Returns the state of path 0, as far as that of the disk tells: the driver does not show it.
-/// `all_live`: all others that are to be used are live.
+/// Returns the state of path 0, derived from that of the disk: the driver does not show it. `all_live`: all other
+/// enabled paths are live.
 fn own_state(disk: &str, all_live: bool) -> Option<&'static str> {
     match disk {
         "live" => Some("live"),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk path sync`: a path for each portal that a disk's target tells of, if the disk is to have that.
+//! `hcablk path sync`: adds a path for each portal that a disk's target reports, if the disk is configured for that.
 //!
-//! The target is asked by the paths that there are, one after the other, until one answers. A portal that is not
-//! reached, or does not lead to the disk's volume, is told of, and does not keep the others from being used; the next
-//! time it is tried again.
+//! The target is asked over the existing paths, one after the other, until one answers. A portal that is not reached,
+//! or does not lead to the disk's volume, is reported; the others are used, and the next call tries it again.
 
 use std::time::Duration;
 
@@ -23,13 +22,13 @@ use crate::system::{Lock, System};
 /// How long apart it is looked whether another command is done with the disk's paths.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// What was done with a disk's paths, and remarks.
+/// The changes to a disk's paths, and remarks.
 pub(super) struct Synced {
     pub(super) disk: SyncedDisk,
     pub(super) notes: Vec<String>,
 }
 
-/// Runs `hcablk path sync`: for the disk `only`, or all, of those that are to have a path for each portal.
+/// Runs `hcablk path sync`: for the disk `only`, or all, of those that get a path for each portal.
 pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outcome> {
     let mut disks = Vec::new();
     let mut notes = Vec::new();
@@ -109,7 +108,7 @@ fn lock(group: &Group<'_>) -> Result<Lock> {
     }
 }
 
-/// Asks a disk's target for its portals. Fails if it does not answer by any path, or does not offer the disk's volume.
+/// Asks a disk's target for its portals. Fails if it does not answer on any path, or does not offer the disk's volume.
 fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     let mut ways: Vec<_> = paths::show(group, &group.get("state")?)?
         .into_iter()
@@ -134,7 +133,7 @@ fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     Err(last.unwrap_or_else(|| no_such_device(&group.name())))
 }
 
-/// Asks by one path.
+/// Asks over one path.
 fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     let wanted = Discover {
         address: way.address.clone(),
@@ -156,7 +155,7 @@ fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     Err(Error::new(
         Kind::Connection,
         format!(
-            "the target at {way} does not tell this host of the volume {volume} that the disk has"
+            "the target at {way} does not offer this host the disk's volume {volume}"
         ),
     ))
 }
@@ -202,8 +201,8 @@ fn add(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<(
     interrupted.map_or(Ok(()), |()| Err(Error::interrupted()))
 }
 
-/// Waits until a path is live, for a time since it was begun. Else it is removed, if there is another one: a disk is not to be degraded for good since this
-/// host is not in all networks of its target.
+/// Waits until a path is live, up to a limit after its start. Otherwise removes it, if there is another path: a disk
+/// must not stay degraded for good because this host is not in all networks of its target.
 fn wait_for(
     group: &Group<'_>,
     path: &Further<'_>,
@@ -245,7 +244,7 @@ fn remove_others(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -
     let own = paths::own(group)?;
     if !is_told(&own) {
         let note = format!(
-            "path 0 ({own}) of {name} leads to no portal that the target tells of; it stays, being the disk's own address"
+            "path 0 ({own}) of {name} leads to no portal that the target reports; it stays, being the disk's own address"
         );
         synced.notes.push(note);
     }

@@ -153,7 +153,7 @@ fn about(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_disk_measuring",
         Type::Gauge,
-        "Whether it is measured how long requests take.",
+        "Whether the durations of requests are measured.",
     );
     for disk in disks {
         all.sample(

@@ -230,7 +230,7 @@ impl Ears {
                     if uevents.is_none() {
                         return Err(Error::new(Kind::Setup, message).advise(advice));
                     }
-                    notes.push(format!("{message}; sessions are not told. {advice}"));
+                    notes.push(format!("{message}; sessions are not reported. {advice}"));
                     None
                 }
             }

@@ -70,7 +70,7 @@ pub fn evict(
     }
     if let (Some(timeout), false) = (timeout, fence.draining.is_empty()) {
         let message = format!(
-            "{volume} has evicted {}, but what was begun for it has not ended within {} s: a write, \
+            "{volume} has evicted {}, but its requests at the drive have not ended within {} s: a write, \
              or a change of reservations, may still land",
             join(&fence.draining, ", "),
             timeout.as_secs()
@@ -103,7 +103,7 @@ fn not_exported(volume: &VolumeName) -> String {
 /// Tells how to go on with hosts that are evicted, but not fenced off yet.
 fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
     format!(
-        "Do not take it for fenced yet. To go on waiting: hcablk target evict {volume} {}",
+        "Do not take it for fenced yet. To wait longer: hcablk target evict {volume} {}",
         join(hosts, " ")
     )
 }
@@ -122,8 +122,8 @@ fn evict_unexported(
         return Err(Error::new(
             Kind::Setup,
             format!(
-                "the kernel module {} is loaded, but its configfs folder is not to be seen: what it \
-                 exports is not known",
+                "the kernel module {} is loaded, but its configfs folder is not visible: its \
+                 exports are not known",
                 TARGET.name
             ),
         )

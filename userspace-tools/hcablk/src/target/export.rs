@@ -176,13 +176,13 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     }
     if wanted.insecure {
         outcome.note(
-            "INSECURE: whoever can reach this machine and knows the id of an allowed host can use the volume"
+            "INSECURE: anyone who can reach this machine and knows the id of an allowed host can use the volume"
                 .to_owned(),
         );
     }
     if wanted.keep_reservations && now_keep_reservations(&group)?.is_none() {
         outcome.note(
-            "the kernel module cannot tell whether reservations are kept: it is older than this command"
+            "the kernel module cannot report whether reservations are kept: it is older than this command"
                 .to_owned(),
         );
     }

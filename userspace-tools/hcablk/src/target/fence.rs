@@ -121,7 +121,7 @@ impl<'a> Fence<'a> {
                 if now >= self.next_word {
                     self.next_word = now + NEXT_WORD;
                     system.progress(&format!(
-                        "evicted from {}: {}; waiting for what was begun for it, for {} s \
+                        "evicted from {}: {}; waiting for its requests at the drive, for {} s \
                          now",
                         self.volume.name(),
                         join(&self.draining, ", "),
@@ -172,7 +172,7 @@ impl<'a> Fence<'a> {
                  hcablk target forbid {volume} UUID && hcablk target admit {volume} UUID"
             )
         } else {
-            "It may still use the volume. It is recorded as evicted: the next export tells the kernel \
+            "It may still use the volume. It is recorded as evicted: the next export notifies the kernel \
              module."
                 .to_owned()
         };

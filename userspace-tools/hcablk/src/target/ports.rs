@@ -160,7 +160,7 @@ fn make_port(
                 ),
             )
             .advise(format!(
-                "End it first (hcablk target unlisten {id}), or take another one (--id)."
+                "End it first (hcablk target unlisten {id}), or choose a different id (--id)."
             )));
         }
         return Ok(now.reference(&group));
@@ -191,7 +191,7 @@ fn explain_port(error: &OpError, group: &Group<'_>) -> Error {
     );
     let advice = match error.errno {
         Errno::EADDRINUSE => {
-            "Something else listens there. Take another port (--port), and tell the clients."
+            "Another program listens there. Choose a different port (--port), and use it on the clients."
         }
         Errno::EADDRNOTAVAIL => {
             "This machine does not have that address, or no RDMA device on it: compare `ip addr` with `rdma link show`.\n\

@@ -146,7 +146,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Recording> {
     };
     let mut lines = text.lines().zip(1..);
     if lines.next().is_none_or(|(line, _)| line != HEADING) {
-        return Err(wrong("this is no recording of hcablk trace".to_owned()));
+        return Err(wrong("this is not a recording of hcablk trace".to_owned()));
     }
     let mut recording = Recording {
         file: file.to_owned(),

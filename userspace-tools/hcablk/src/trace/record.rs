@@ -103,7 +103,7 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
     outcome.notes = notes;
     if is_full {
         outcome.note(format!(
-            "the recording ended early: {EVENTS_MAX} events are the most that one has"
+            "the recording ended early: it reached the limit of {EVENTS_MAX} events"
         ));
     }
     if lines.is_empty() {

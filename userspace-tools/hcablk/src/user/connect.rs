@@ -146,7 +146,7 @@ pub(super) fn wanted(
     let parsed: IpAddr = address.parse().map_err(|error| {
         Error::new(
             Kind::Failed,
-            format!("{address} is no address that a program can connect to: {error}"),
+            format!("a program cannot connect to the address {address}: {error}"),
         )
     })?;
     Ok(Wanted {
@@ -305,10 +305,10 @@ fn plan(system: &dyn System, name: &str, asked: &Asked) -> Result<Plan> {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             Err(Error::new(
                 Kind::Failed,
-                format!("{name} is there and cannot go on{why}"),
+                format!("{name} exists and cannot continue{why}"),
             )
             .advise(format!(
-                "Unmount it, and make it anew: hcablk disconnect {name}"
+                "Unmount it, and create it again: hcablk disconnect {name}"
             )))
         }
     }
