@@ -7,7 +7,7 @@
 //! | [`schema`] | the tables and keys, their values and defaults |
 //! | [`paths`] | the paths of a disk |
 //! | [`value`] | numbers, times and sizes, as the files and as configfs have them |
-//! | [`files`] | finding and reading the files, and what is wrong where |
+//! | [`files`] | finding and reading the files, and reporting mistakes with their place |
 //! | [`loaded`] | what was read, and where each table is |
 //! | [`check`] | what fits together |
 //! | [`running`] | what the kernel holds, as a configuration |

@@ -22,7 +22,7 @@ use crate::target::{
 };
 use crate::user;
 
-/// After how long it is said what is waited for.
+/// The time after which the command first reports that it waits.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// The settings of a path.
@@ -30,7 +30,7 @@ const PATH: [&str; 2] = ["address", "port"];
 
 /// Something of the configuration that could not be made so; what had been done of it is undone.
 pub struct Failed {
-    /// What was to be done with it.
+    /// The steps of the object that failed.
     pub steps: Vec<Step>,
     /// Which of these failed.
     pub index: usize,
@@ -43,8 +43,8 @@ pub fn all(system: &dyn System, steps: &[Step]) -> Result<()> {
     together(system, steps, system.now()).map_err(|failed| failed.1)
 }
 
-/// Carries out the steps of each export, port and disk by themselves: those of another one stay if one fails. Returns what
-/// was done, and what failed. Fails if it is interrupted; what was done by then stays.
+/// Carries out the steps of each export, port and disk separately: if one fails, the others stay. Returns the steps
+/// that were done, and the failures. Fails if it is interrupted; the steps done by then stay.
 pub fn each(system: &dyn System, steps: &[Step]) -> Result<(Vec<Step>, Vec<Failed>)> {
     let began = system.now();
     let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -184,7 +184,7 @@ fn keep_derived(
 fn make(group: &Group<'_>, settings: &[Initial], transaction: &mut Transaction<'_>) -> Result<()> {
     transaction.mkdir(group)?;
     for setting in settings {
-        // What is so by default is not written: that need not be possible.
+        // A value that already is the default is not written: the attribute need not be writable.
         let now = group.get(setting.attribute);
         let is_so = now
             .as_ref()

@@ -22,10 +22,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long apart it is said what is waited for.
 const WORDS: Duration = Duration::from_secs(10);
 
-/// A connected disk, and what is to be remarked about its paths.
+/// A connected disk, and the remarks on its paths.
 type Connected = (ConnectedDisk, Vec<String>);
 
-/// What connecting one disk came to.
+/// The result of one attempt to connect a disk.
 struct Attempt<'a> {
     name: &'a DeviceName,
     disk: &'a Disk,
@@ -98,8 +98,8 @@ fn try_until(
 }
 
 impl Attempt<'_> {
-    /// Returns whether it is worth trying, or trying again: the target is not there yet, or does not
-    /// export the volume or allow this host yet, or the RDMA device is not there.
+    /// Returns whether a new attempt may succeed: the target is not up yet, or does not export the volume or allow this
+    /// host yet, or the RDMA device is missing.
     fn is_open(&self) -> bool {
         let again = |error: &Error| match error.kind {
             Kind::Connection => !matches!(
@@ -123,7 +123,7 @@ fn connect_one(
     name: &DeviceName,
     disk: &Disk,
 ) -> Result<Connected> {
-    // Whoever asks for it by name wants it now, whether it is to be connected at each start or not.
+    // A user who names a disk wants it now, whether or not it is connected at each start.
     let disk = &Disk {
         enabled: true,
         ..disk.clone()

@@ -40,9 +40,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Those that are not made.
     pub pending: Vec<Pending>,
-    /// What the kernel holds beside what is configured, such as `disk data`.
+    /// Objects of the kernel that are not configured, such as `disk data`.
     pub not_configured: Vec<String>,
-    /// What cannot be planned for, and is left as it is.
+    /// Objects that have no plan, and stay as they are.
     pub unplanned: Vec<Unplanned>,
 }
 
@@ -57,8 +57,8 @@ pub struct Unplanned {
 }
 
 impl Plan {
-    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending. What cannot be planned for does
-    /// not keep the others from it: see [`Self::complete`].
+    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending. An object that cannot be
+    /// planned for does not stop the plan for the others: see [`Self::complete`].
     pub fn new(system: &dyn System, config: &Config, scope: Scope, force: bool) -> Result<Self> {
         let mut plan = Self::empty();
         plan.host(system, config)?;
@@ -292,7 +292,7 @@ impl Plan {
             used: Some("it is connected".to_owned()),
         };
         let paths = match &disk.paths {
-            // Which there are to be the target tells, when the disk is connected.
+            // The target reports the paths when the disk is connected.
             Paths::Auto => Vec::new(),
             Paths::These(paths) => path_actions(&group, paths)?,
         };
@@ -378,7 +378,7 @@ impl Plan {
         });
     }
 
-    /// Adds what is there and not configured.
+    /// Adds the existing objects that are not configured.
     fn beside(
         &mut self,
         folder: &Group<'_>,
@@ -401,7 +401,7 @@ impl Plan {
 struct Object<'a> {
     table: Table,
     group: &'a Group<'a>,
-    /// Whether it is to be enabled.
+    /// Whether the object shall be enabled.
     enabled: bool,
     /// Why it must not be disabled without force, if it is enabled.
     used: Option<String>,
@@ -470,8 +470,8 @@ fn refuse_while_changing(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// Returns what makes the paths beside path 0 those that are configured. What is added comes first,
-/// so that there is another path when one is removed.
+/// Returns the actions that make the paths other than path 0 match the configuration. Paths are added first, so that
+/// another path exists when one is removed.
 fn path_actions(group: &Group<'_>, wanted: &BTreeMap<PathNumber, DiskPath>) -> Result<Vec<Action>> {
     let now = if group.exists() {
         further_paths(group)?

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `hcablk target apply --record` made and what it could not make, for later commands of the same service.
+//! Records of what `hcablk target apply --record` made and could not make, for later commands of the same service.
 //!
 //! Each export and port is an empty file below `/run/hcablk/target`, so that it is forgotten when the machine restarts, as the
 //! kernel forgets what is exported. A command that an administrator gives by hand removes the records of what it changes: then
@@ -14,10 +14,10 @@ use crate::system::System;
 
 /// Where the records are.
 const FOLDER: &str = "/run/hcablk/target";
-/// Is there if the configuration had mistakes when it was last to be applied, while exports of an earlier one go on.
+/// Exists if the configuration had mistakes at the last attempt to apply it, while exports of an earlier one continue.
 const NOT_APPLIED: &str = "/run/hcablk/target/not-applied";
 
-/// What is recorded of an export or a port.
+/// The record of an export or a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// It is as configured.
@@ -58,7 +58,7 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// Records one thing under `mark`, and under no other.
+    /// Records an export or port under `mark`, and under no other.
     pub fn mark(self, mark: Mark, table: Table, name: &str) -> Result<()> {
         let other = match mark {
             Mark::Made => Mark::Failed,
@@ -71,7 +71,7 @@ impl<'a> Record<'a> {
         self.remove(&Self::folder(other, table).join(name))
     }
 
-    /// Forgets one thing.
+    /// Removes an export or port from the records.
     pub fn forget(self, table: Table, name: &str) -> Result<()> {
         for mark in [Mark::Made, Mark::Failed] {
             self.remove(&Self::folder(mark, table).join(name))?;
@@ -79,7 +79,7 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// Lists the names of what is recorded.
+    /// Lists the names of the recorded exports or ports.
     pub fn all(self, mark: Mark, table: Table) -> Result<Vec<String>> {
         let folder = Self::folder(mark, table);
         if !self.0.exists(&folder) {
@@ -91,7 +91,7 @@ impl<'a> Record<'a> {
         Ok(names)
     }
 
-    /// Returns whether this is recorded.
+    /// Returns whether an export or port is recorded under `mark`.
     pub fn has(self, mark: Mark, table: Table, name: &str) -> bool {
         self.0.exists(&Self::folder(mark, table).join(name))
     }
@@ -106,7 +106,7 @@ impl<'a> Record<'a> {
         self.0.exists(Path::new(FOLDER))
     }
 
-    /// Records whether the configuration had mistakes when it was to be applied.
+    /// Records whether the configuration had mistakes at the last attempt to apply it.
     pub fn set_not_applied(self, is_so: bool) -> Result<()> {
         let file = Path::new(NOT_APPLIED);
         if is_so {

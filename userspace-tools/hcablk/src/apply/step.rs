@@ -43,14 +43,14 @@ impl fmt::Display for Table {
 pub struct Initial {
     /// The attribute of configfs.
     pub attribute: &'static str,
-    /// What it is to be.
+    /// The value that the attribute shall have.
     pub value: String,
-    /// Whether it is configured, rather than the default.
+    /// Whether the value is configured, rather than the default.
     #[serde(skip)]
     pub given: bool,
 }
 
-/// What is done.
+/// The change that a step makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]
@@ -98,14 +98,14 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Step {
-    /// Of which sort of thing.
+    /// The table of the object.
     pub table: Table,
-    /// Of which one.
+    /// The name of the object.
     pub name: String,
     /// Which change.
     #[serde(flatten)]
     pub action: Action,
-    /// What is done to a disk in user space.
+    /// The change to a disk in user space.
     #[serde(skip)]
     pub user: Option<Change>,
 }
@@ -127,7 +127,7 @@ fn shown(value: &str) -> &str {
 }
 
 impl fmt::Display for Step {
-    /// Writes what is to be done: "make disk data".
+    /// Writes the change that the step makes: "make disk data".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let it = format!("{} {}", self.table, self.name);
         match &self.action {
@@ -238,13 +238,13 @@ impl Step {
     }
 }
 
-/// A change that is not made, since what is changed is in use.
+/// A change that is not made, since its object is in use.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Pending {
     /// The change.
     #[serde(flatten)]
     pub step: Step,
-    /// Who uses it.
+    /// The user of the object.
     pub reason: String,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the single keys do not show: whether they fit together.
+//! Mistakes that no single key shows: whether the keys fit together.
 
 use uuid::Uuid;
 
@@ -35,7 +35,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A machine has one id: a file that was copied from another one must not give it a second.
+/// A machine has one id: a file that was copied from a different machine must not set a second.
 fn check_host(
     system: &dyn System,
     loaded: &Loaded,

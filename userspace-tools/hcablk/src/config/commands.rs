@@ -77,7 +77,7 @@ pub fn show(system: &dyn System, is_running: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs `hcablk config save`: writes what the kernel holds into the main file, or another one.
+/// Runs `hcablk config save`: writes the kernel's state into the main file, or a different one.
 pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Outcome> {
     let (config, notes) = running::read(system)?;
     let text = format!("{HEADER}{}", config.to_toml()?);
@@ -128,7 +128,7 @@ fn refuse_beside_others(system: &dyn System) -> Result<()> {
     ))
 }
 
-/// Returns whether the file is to be written. One that was written by hand is not lost by accident.
+/// Returns whether the file must be written. A file that was written by hand is not lost by accident.
 fn refuse_to_overwrite(
     system: &dyn System,
     file: &Path,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Finding and reading the files. What is wrong is told with file and line, all of it at once.
+//! Finding and reading the files. All mistakes are reported at once, with file and line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::system::System;
 /// The folder of the files that are read after it, by their names, if they end in `.toml`.
 pub const MORE: &str = "/etc/hcablk/hcablk.d";
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
@@ -32,7 +32,7 @@ struct Content {
     disk: BTreeMap<DeviceName, Spanned<Disk>>,
 }
 
-/// Lists the files of the configuration that are there, in the order in which they are read.
+/// Lists the existing files of the configuration, in the order in which they are read.
 pub fn files(system: &dyn System) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     if system.exists(Path::new(MAIN)) {
@@ -42,7 +42,7 @@ pub fn files(system: &dyn System) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Lists the files beside the main one.
+/// Lists the files other than the main one.
 pub fn more(system: &dyn System) -> Result<Vec<PathBuf>> {
     match system.entries(Path::new(MORE)) {
         Err(error) if error.is_gone() => Ok(Vec::new()),
@@ -64,7 +64,7 @@ pub fn load(system: &dyn System) -> Result<Loaded> {
     load_files(system, &files(system)?)
 }
 
-/// Reads these files as the whole configuration.
+/// Reads files as the whole configuration.
 pub fn load_files(system: &dyn System, files: &[PathBuf]) -> Result<Loaded> {
     let mut loaded = Loaded::default();
     let mut mistakes = Vec::new();
@@ -116,8 +116,8 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 impl Loaded {
-    /// Adds what a file holds. A table that another file has already is a mistake, so that no file
-    /// changes silently what another one says.
+    /// Adds the content of a file. A table that a previous file has already is a mistake, so that
+    /// no file silently overrides a different one.
     fn add(&mut self, file: &Path, text: &str, content: Content, mistakes: &mut Vec<Mistake>) {
         let mut new = |name: String, span: Range<usize>| {
             let place = Place {
@@ -182,7 +182,7 @@ fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
 
 /// Says which key was meant, if one is like it.
 fn meant(key: &str, known: &[&str]) -> String {
-    // Of an option of the command, an attribute of configfs, or a typing error.
+    // The key may be an option of the command, an attribute of configfs, or a typing error.
     let plain = key.to_lowercase().replace('-', "_");
     let bare = ["_mib", "_kib", "_seconds", "_bytes"]
         .iter()

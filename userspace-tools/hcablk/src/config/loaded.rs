@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A configuration that was read, where its tables are, and what is wrong in it.
+//! A configuration that was read, the places of its tables, and its mistakes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub type Places = BTreeMap<String, Place>;
 /// A configuration, and where each of its tables is.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// What is configured.
+    /// The configuration.
     pub config: Config,
     /// Where.
     pub places: Places,
@@ -41,7 +41,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Returns where a table is; for what is not in a file the main file's beginning.
+    /// Returns the place of a table; the main file's beginning if no file has it.
     pub fn place(&self, table: &str) -> Place {
         self.places.get(table).cloned().unwrap_or_else(|| Place {
             file: MAIN.into(),
@@ -54,7 +54,7 @@ impl Loaded {
 pub(super) struct Mistake {
     /// File, line, and what it is.
     pub(super) text: String,
-    /// What to do about it.
+    /// The advice for the user.
     pub(super) advice: Option<String>,
 }
 

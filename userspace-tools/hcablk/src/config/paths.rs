@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::schema::yes;
 use crate::endpoint::Endpoint;
 
-/// The paths beside path 0.
+/// The paths other than path 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Paths {
-    /// One for each portal that the target tells of.
+    /// A path for each portal that the target reports.
     Auto,
     /// These.
     These(BTreeMap<PathNumber, DiskPath>),
@@ -79,7 +79,7 @@ impl Serialize for Paths {
     }
 }
 
-/// The number of a path beside path 0. As a key of a table it is text.
+/// The number of a path other than path 0. As a key of a table it is text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathNumber(pub u8);
 
@@ -104,12 +104,12 @@ impl Serialize for PathNumber {
     }
 }
 
-/// A path beside path 0: an address, and a port if it is not 7744.
+/// A path other than path 0: an address, and a port if it is not 7744.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPath {
     /// Where it leads.
     pub endpoint: Endpoint,
-    /// Whether it is used while the disk is connected.
+    /// Whether the path is used while the disk is connected.
     pub enabled: bool,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the kernel holds, as a configuration that makes the same again.
+//! The kernel's state, as a configuration that makes the same again.
 
 use std::collections::BTreeMap;
 

@@ -27,7 +27,7 @@ pub enum Change {
     Disabled,
 }
 
-/// What an attribute of configfs is to be.
+/// The value that an attribute of configfs shall have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The attribute.
@@ -36,7 +36,7 @@ pub struct Wish {
     pub value: String,
     /// When it can be changed.
     pub change: Change,
-    /// Whether it is configured, rather than the default.
+    /// Whether the value is configured, rather than the default.
     pub given: bool,
 }
 
@@ -92,8 +92,8 @@ macro_rules! table {
         }
 
         impl $name {
-            /// Returns what the attributes of these keys are to be. An attribute without a default,
-            /// whose key is not given, may be anything.
+            /// Returns the values that the attributes of these keys shall have. An attribute
+            /// without a default, whose key is not given, may have any value.
             pub fn settings(&self) -> Vec<Wish> {
                 let mut wishes = Vec::new();
                 $(
@@ -112,8 +112,8 @@ macro_rules! table {
                 wishes
             }
 
-            /// Sets these keys by what the attributes are, and leaves out those that have their
-            /// default. `read` returns an attribute's text, or nothing if the driver has none such.
+            /// Sets these keys from the attributes, and leaves out those at their defaults. `read`
+            /// returns an attribute's text, or `None` if the driver lacks the attribute.
             pub fn set_by(&mut self, mut read: impl FnMut(&str) -> Result<Option<String>>) -> Result<()> {
                 $(
                     let default: Option<&str> = $default;
@@ -175,11 +175,11 @@ table! {
         read_only: bool = "read_only", Some("0"), Disabled;
         /// Whether hosts without a key may connect.
         insecure: bool = "insecure", Some("0"), Disabled;
-        /// By what way data goes.
+        /// How the data moves.
         mode: Mode = "mode", Some("direct"), Disabled;
         /// When writes are answered.
         write_cache: WriteCache = "write_cache", Some("back"), Disabled;
-        /// Whether it can be enabled without its reservations.
+        /// Whether the export fails if its reservations cannot be stored.
         keep_reservations: bool = "keep_reservations", Some("1"), Disabled;
         /// The cache.
         cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;
@@ -196,7 +196,7 @@ table! {
     /// `[port.NAME]`: where this machine's target listens.
     #[derive(Default)]
     pub struct Port {
-        /// Whether it listens.
+        /// Whether the port listens.
         #[serde(default = "yes", skip_serializing_if = "is_yes")]
         pub enabled: bool,
     }
@@ -207,7 +207,8 @@ table! {
         port: Number<1, 65535> = "port", Some("7744"), Disabled;
         /// Data of each session; 0: as much as it asks for.
         buffer: Size<MIB, 0, 1024> = "buffer_mib", Some("0"), Disabled;
-        /// All memory of all sessions together. The driver's default is by what is free.
+        /// The memory limit of all sessions together. The driver's default depends on the free
+        /// memory.
         memory: Size<MIB, 1, 1_048_576> = "memory_mib", None, Online;
         /// Receive buffers for each queue pair; 0: as many as the client asks for.
         queue_credits: Number<0, 1024> = "queue_credits", Some("0"), Disabled;
@@ -229,10 +230,10 @@ table! {
         /// The id of this host for this disk, if not the host's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub host_id: Option<Id>,
-        /// Whether it is to be connected.
+        /// Whether the disk is connected at each start.
         #[serde(default = "yes", skip_serializing_if = "is_yes")]
         pub enabled: bool,
-        /// Whether `hcablk-ublk` is to serve it, in user space.
+        /// Whether `hcablk-ublk` serves the disk, in user space.
         #[serde(default, skip_serializing_if = "is_no")]
         pub user: bool,
         /// Paths 1 to 15.
@@ -242,7 +243,7 @@ table! {
     settings {
         /// The target's port of path 0.
         port: Number<1, 65535> = "port", Some("7744"), Disabled;
-        /// By which live path a request goes.
+        /// The rule that chooses the path of a request.
         policy: Policy = "policy", Some("queue-depth"), Online;
         /// Queue pairs; 0: as many as possible.
         queues: Number<0, 127> = "queues", Some("0"), Disabled;
@@ -272,11 +273,11 @@ table! {
         eager_write: Size<1, 0, 1_048_576> = "eager_write", Some("32768"), Disabled;
         /// The largest request that is asked for.
         max_io: Size<KIB, 4, 4096, 4> = "max_io_kib", Some("1024"), Disabled;
-        /// Requests that go by one message.
+        /// Requests in one message.
         message_requests: Number<1, 8> = "message_requests", Some("8"), Disabled;
-        /// From so many requests outstanding interrupts are batched; 0: never.
+        /// Batch interrupts from this many requests in flight; 0: never.
         batch_upper: Number<0, 1024> = "batch_upper", Some("32"), Disabled;
-        /// Below so many they are batched no more.
+        /// Stop batching below this many requests in flight.
         batch_lower: Number<0, 1024> = "batch_lower", Some("16"), Disabled;
         /// The protocol versions that are offered, for tests of refusal.
         protocol: Protocol = "protocol", Some("2-2"), Disabled;
@@ -323,7 +324,7 @@ impl Config {
         *self == Self::default()
     }
 
-    /// Returns it as the text of a file.
+    /// Returns the configuration as the text of a file.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|error| {
             Error::new(

@@ -178,7 +178,7 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// Who lends peer memory, in the driver's form.
+/// The provider of peer memory, in the driver's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider(pub String);
 
