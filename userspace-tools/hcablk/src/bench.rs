@@ -11,7 +11,7 @@ use crate::error::{Error, Kind};
 
 const PROGRAM: &str = "hcablk-bench";
 
-/// Replaces this program by `hcablk-bench`, which is beside it or in the path. Returns only if that fails.
+/// Replaces this program by `hcablk-bench`, from the same folder or from PATH. Returns only if that fails.
 pub fn start(words: &[OsString]) -> Error {
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));

@@ -40,7 +40,7 @@ pub const INITIATOR: Module = Module {
     folder: "hcablk",
 };
 
-/// What asks targets for what this host may use: of the same module.
+/// The groups that ask targets which volumes this host may use; they belong to the same module.
 pub const DISCOVERY: Module = Module {
     name: "hcablk",
     folder: "hcablk_discovery",
@@ -71,8 +71,7 @@ impl Module {
             return Ok(tree);
         }
         if !is_mounted(system) {
-            // Where configfs is a module of its own this makes the mount point. Whatever goes wrong
-            // shows at the mount.
+            // If configfs is a module, this creates the mount point. The mount reports any failure.
             let _ = system.load_module("configfs");
             system
                 .mount_configfs(Path::new(CONFIGFS))
@@ -218,9 +217,9 @@ impl<'a> Group<'a> {
     }
 }
 
-/// How often, and how long apart, something that is busy for no known reason is tried again. udev
-/// opens a disk for a moment after it has appeared and after each writer has closed it, and what
-/// was disabled may still be winding down.
+/// The number of further tries, and the pause between them, when an object is busy for no known reason. udev opens a
+/// disk for a moment after it has appeared and after each writer has closed it, and a disabled object may still be
+/// winding down.
 pub const BUSY_TRIES: u32 = 100;
 /// See [`BUSY_TRIES`].
 pub const BUSY_PAUSE: Duration = Duration::from_millis(50);
@@ -271,7 +270,7 @@ enum Undo {
     Restore(PathBuf, Restore),
     /// Removes a file.
     Remove(PathBuf),
-    /// Whatever else undoes it.
+    /// Undoes it with any other function.
     Call(Box<Call>),
 }
 
@@ -364,7 +363,7 @@ impl<'a> Transaction<'a> {
             return Err(Error::interrupted());
         }
         let path = group.path.join(attribute);
-        // What is in a group that was created here goes away with it.
+        // The content of a group that was created here is removed with the group.
         let created = self.created(&group.path);
         let before = if created {
             String::new()
@@ -451,8 +450,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Keeps the changes if `result` is good, undoes them if not. A change that cannot be undone is
-    /// told in the error.
+    /// Keeps the changes if `result` is good, undoes them if not. The error names changes that cannot be undone.
     pub fn finish<T>(self, result: Result<T>) -> Result<T> {
         result.map_err(|mut error| {
             for undo in self.done.into_iter().rev() {
@@ -493,7 +491,7 @@ fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Err
     }
 }
 
-/// Returns what was read from a group, or `None` if the group went away meanwhile.
+/// Returns the text that was read from a group, or `None` if the group was removed meanwhile.
 pub fn unless_gone<T>(group: &Group<'_>, read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),

@@ -23,7 +23,7 @@ pub use follow::{follow, Wanted};
 pub use trace::parse as parse_trace;
 pub use uevent::parse as parse_uevent;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -50,7 +50,7 @@ pub enum What {
     TargetSession,
     /// A queue pair of one is.
     TargetQueue,
-    /// From here on everything is told; what came before is how it was at the beginning.
+    /// From here on every event is reported; the earlier ones are the initial states.
     Listening,
     /// Events were lost, since they came faster than they were read: look at `hcablk list`.
     Lost,
@@ -94,15 +94,15 @@ pub enum Source {
     Tracepoint,
 }
 
-/// An event. What does not apply is left out.
+/// An event. Members that do not apply are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Event {
     /// When, in UTC, to the microsecond: `2026-11-25T10:00:00.000001Z`.
     pub time: String,
-    /// What happened.
+    /// The kind of the event.
     pub event: What,
-    /// Who says so.
+    /// The source of the report.
     pub source: Source,
     /// The disk's name in configfs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -225,7 +225,7 @@ pub fn utc(time: std::time::Duration) -> String {
     )
 }
 
-/// Returns year, month and day of so many days after 1970-01-01.
+/// Returns year, month and day of the date `days` after 1970-01-01.
 fn date(days: u64) -> (u64, u64, u64) {
     // Years that begin in March have their leap day at the end: 146097 days are 400 of them.
     let days = days + 719_468;

@@ -20,7 +20,7 @@ pub fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// What each page but the first has at its end.
+/// The end of each page except the first.
 const EXIT_STATUS: &str = "\
 .SH \"EXIT STATUS\"
 0: done, or no change needed. All other codes, and the form of messages, are in

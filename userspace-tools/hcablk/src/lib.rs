@@ -60,7 +60,7 @@ use error::{Error, Kind, Result};
 use output::{Outcome, Report, Say};
 use system::System;
 
-/// Runs a command; `say` takes what it says while it goes on.
+/// Runs a command; `say` gets the output of a command that runs on.
 pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
     match command {
         Command::Connect(args) => match args.wanted()? {

@@ -41,7 +41,7 @@ fn fail(error: &Error, wants_json: bool) -> ExitCode {
     } else {
         error.to_text()
     };
-    // There is nobody left to tell if this fails.
+    // If this fails, no channel is left to report it.
     let _ = io::stderr().write_all(text.as_bytes());
     ExitCode::from(error.kind.exit_code())
 }
@@ -79,7 +79,7 @@ fn print(cli: &Cli, outcome: &Outcome) -> Result<(), Error> {
 fn write(text: &str) -> Result<bool, Error> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Error::new(
             Kind::Failed,

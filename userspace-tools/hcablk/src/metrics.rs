@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `exposition` | the format |
-//! | `initiator`, `target` | what is told of disks, and of volumes and ports |
+//! | `initiator`, `target` | the metrics of disks, and of volumes and ports |
 
 mod exposition;
 mod initiator;

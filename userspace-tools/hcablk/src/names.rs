@@ -94,8 +94,8 @@ impl From<&VolumeName> for DeviceName {
     }
 }
 
-/// Parses who lends peer memory: `auto`, or a PCI device by its address, brought into the driver's
-/// form.
+/// Parses the provider of peer memory: `auto`, or the address of a PCI device, which is converted
+/// to the driver's form.
 pub fn parse_provider(text: &str) -> Result<String, String> {
     if text == "auto" {
         return Ok(text.to_owned());

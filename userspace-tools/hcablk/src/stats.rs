@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What disks and volumes count and measure, at a moment and between two.
+//! The counters and measurements of disks and volumes, at one moment and between two.
 //!
 //! | module | holds |
 //! |---|---|
@@ -74,7 +74,7 @@ pub fn of_volumes(
     }
 }
 
-/// After so many lines the heading is repeated.
+/// The number of lines after which the heading is repeated.
 const PAGE: usize = 20;
 
 /// Shows what happens between each look and the next one.

@@ -24,7 +24,7 @@ use crate::error::{describe, Error, Kind};
 pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
 pub use machine::Machine;
 
-/// What was tried when an operation failed.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Open a file, for reading or writing.
@@ -66,7 +66,7 @@ impl fmt::Display for Op {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {op} {}: {}", path.display(), describe(*errno))]
 pub struct OpError {
-    /// What was tried.
+    /// The operation.
     pub op: Op,
     /// On what.
     pub path: PathBuf,
@@ -126,7 +126,7 @@ pub struct Process {
     pub name: String,
 }
 
-/// A lock that somebody holds as long as this lives.
+/// A lock, held until this is dropped.
 pub type Lock = Box<dyn Any>;
 
 /// Everything the command asks of the machine. Paths are absolute, as on the running system.
@@ -164,11 +164,11 @@ pub trait System {
     /// returned.
     fn remove_durable_file(&self, path: &Path) -> Result<(), OpError>;
 
-    /// Locks a folder against other processes that do so; returns nothing if one of them has it.
+    /// Locks a folder against other processes that lock it; returns `None` if one of them holds the lock.
     fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError>;
 
-    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need be. The new file has the
-    /// owner and the mode of the former one. Fails at a symbolic link that another user made.
+    /// Replaces a regular file as a whole or not at all, and makes its folder if need be. The new file has the owner
+    /// and the mode of the former one. Fails at a symbolic link that a different user made.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// Does what [`Self::replace`] does with a file that nobody but the caller can read.
@@ -183,8 +183,9 @@ pub trait System {
     /// Runs a program and waits for its end; returns what it has printed. The error is a reason to print.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String>;
 
-    /// Runs this program side by side with each of these lists of arguments, for at most `timeout`, or until the user wants to stop.
-    /// Returns how each has ended; nothing of one that goes on by itself, because the kernel does not let it end.
+    /// Runs this program in parallel, once with each of these lists of arguments, for at most `timeout`, or until the
+    /// user stops the command. Returns how each process has ended; `None` for one that continues because the kernel
+    /// does not let it end.
     fn run_selves(
         &self,
         lines: &[Vec<String>],
@@ -203,10 +204,10 @@ pub trait System {
     /// Returns the time, from an arbitrary beginning.
     fn now(&self) -> Duration;
 
-    /// Tells the user what a command that takes long is waiting for.
+    /// Shows the user what a slow command is waiting for.
     fn progress(&self, text: &str);
 
-    /// Tells the user something beside the answer of a command that goes on.
+    /// Shows the user a remark of a running command, in addition to its output.
     fn remark(&self, text: &str);
 
     /// Returns whether the user wants this to stop (interrupt, termination, hang-up).
@@ -215,16 +216,16 @@ pub trait System {
     /// Returns what time it is.
     fn clock(&self) -> Clock;
 
-    /// Begins to listen to what the kernel tells by itself; returns notes on what cannot be heard, too.
+    /// Starts to listen to the kernel's events; also returns notes on the sources that are not available.
     fn listen(&self, wanted: &Listen) -> Result<(Box<dyn Listener>, Vec<String>), Error>;
 
-    /// Reads a file that is no text, or not all.
+    /// Reads a file that is not text, or not only text.
     fn read_bytes(&self, path: &Path) -> Result<Vec<u8>, OpError>;
 
     /// Follows all links in `path`; nothing if it is not there.
     fn real_path(&self, path: &Path) -> Option<PathBuf>;
 
-    /// Returns the access rights of what is at `path`, and the id of its owner.
+    /// Returns the access rights of the file at `path`, and the id of its owner.
     fn rights(&self, path: &Path) -> Option<Rights>;
 
     /// Returns the release of the kernel that runs.
@@ -234,7 +235,7 @@ pub trait System {
     fn host_name(&self) -> String;
 }
 
-/// Who may do what to a file.
+/// The access rights of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// The lower twelve bits of its mode.

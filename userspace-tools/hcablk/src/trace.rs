@@ -38,7 +38,7 @@ pub use clocks::DRIFT_PPM;
 pub use merge::{Moved, Picture};
 pub use record::{record, Until};
 
-/// What `trace show` is asked for.
+/// The arguments of `trace show`.
 #[derive(Clone, Debug)]
 pub struct Show<'a> {
     /// The recordings, of which one has a target's side.
@@ -49,7 +49,7 @@ pub struct Show<'a> {
     pub svg: Option<&'a Path>,
     /// Where to write all for Perfetto.
     pub perfetto: Option<&'a Path>,
-    /// How much faster than the other one of two clocks may be, in millionths.
+    /// The largest difference between the rates of two clocks, in millionths.
     pub drift: u32,
 }
 

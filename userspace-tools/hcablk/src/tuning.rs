@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::{value_parser, Args, ValueEnum};
 use serde::Serialize;
 
-/// By which of a disk's live paths a request goes.
+/// The rule that chooses the path of a request among a disk's live paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -123,23 +123,23 @@ settings! {
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub eager_write: u32,
 
-    /// Ask for up to so much in one request, a multiple of 4; more takes more memory [default: 1024]
+    /// Ask for at most this many KiB in one request, a multiple of 4; more takes more memory [default: 1024]
     #[arg(long, value_name = "KIB", value_parser = max_io_kib)]
     pub max_io_kib: u32,
 
-    /// Put up to so many requests that are issued together into one message; 1: each has its own [default: 8]
+    /// Put up to this many requests that are issued together into one message; 1: one message for each [default: 8]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=8))]
     pub message_requests: u32,
 
-    /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
+    /// Batch interrupts of a queue from this many requests in flight; 0: never [default: 32]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_upper: u32,
 
-    /// Batch them no more when fewer than so many are outstanding [default: 16]
+    /// Stop batching when fewer than this many are in flight [default: 16]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_lower: u32,
 
-    /// By which live path requests go, if there are several [default: queue-depth]
+    /// The rule that chooses the path of a request, if there are several [default: queue-depth]
     #[arg(long)]
     pub policy: Policy,
 }

@@ -8,7 +8,7 @@ use crate::initiator;
 use crate::output::{Outcome, Report, Say};
 use crate::system::{Heard, Listen, System, Tracepoint};
 
-/// What to tell of.
+/// The events to report.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// Uevents.
@@ -17,7 +17,7 @@ pub struct Wanted {
     pub tracepoints: bool,
     /// Queue pairs and states that pass, too.
     pub all: bool,
-    /// End after so many.
+    /// End after this many events.
     pub count: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Wanted {
         }
     }
 
-    /// Returns whether an event is to be told: none twice, and what passes only if it is wanted.
+    /// Returns whether to report an event: none twice, and brief states only on request.
     fn takes(self, event: &Event) -> bool {
         if event.source != Source::Tracepoint {
             return true;
@@ -76,7 +76,7 @@ impl Wanted {
     }
 }
 
-/// Runs `hcablk events`, until it was interrupted, or there were so many.
+/// Runs `hcablk events`, until it is interrupted or has reported `wanted.count` events.
 pub fn follow(system: &dyn System, wanted: Wanted, say: &mut Say<'_>) -> Result<Outcome> {
     // Listens first, so that nothing is missed in between.
     let (mut listener, notes) = system.listen(&wanted.listen())?;
@@ -107,7 +107,7 @@ pub fn follow(system: &dyn System, wanted: Wanted, say: &mut Say<'_>) -> Result<
     Ok(Outcome::new(Report::Said))
 }
 
-/// Tells the states of all disks and paths.
+/// Returns the states of all disks and paths.
 fn beginning(system: &dyn System, now: &str) -> Result<Vec<Event>> {
     let mut events = Vec::new();
     for device in initiator::devices(system)?.unwrap_or_default() {

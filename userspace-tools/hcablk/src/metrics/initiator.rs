@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is told of disks.
+//! The metrics of disks.
 
 use super::exposition::{Exposition, Type};
 use crate::configfs::unless_gone;
@@ -25,7 +25,7 @@ const STATES: [&str; 9] = [
     "disconnecting",
 ];
 
-/// The states of a path; `lost` is one of path 0, of which the kernel does not tell more.
+/// The states of a path; of those of path 0 that are not live, the kernel reports only `lost`.
 const PATH_STATES: [&str; 6] = ["new", "connecting", "live", "waiting", "refused", "lost"];
 
 /// A disk.
@@ -49,7 +49,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
         let name = group.name();
         let device = devices.iter().find(|device| device.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);
-        // What is new, or gone, by one of the looks is left for the next time.
+        // An object that only one of the two samples has is left for the next time.
         if let (Some(device), Some(sample), Some(times)) = (
             device,
             sample,

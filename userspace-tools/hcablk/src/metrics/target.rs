@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is told of volumes and ports.
+//! The metrics of volumes and ports.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Exports>> {
         let name = group.name();
         let volume = shown.iter().find(|volume| volume.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);
-        // What is new, or gone, by one of the looks is left for the next time.
+        // An object that only one of the two samples has is left for the next time.
         if let (Some(volume), Some(sample), Some(times)) = (
             volume,
             sample,

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-/// Who serves a disk.
+/// The server of a disk: the kernel module or a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -30,13 +30,13 @@ impl std::fmt::Display for DiskKind {
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Who serves it. Of a disk in user space (`user`), settings that it does not have are 0 or empty.
+    /// The server of the disk. For a disk in user space (`user`), settings that it lacks are 0 or empty.
     pub kind: DiskKind,
     /// `/dev/hcablkN`, in user space `/dev/ublkbN`, while there is a disk.
     pub device: Option<String>,
-    /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or
-    /// `disconnecting`. Of a disk in user space `connecting`, `live`, `queueing`, `failed`, `left` (no program serves it)
-    /// or `unknown` (its state cannot be read).
+    /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or `disconnecting`. For
+    /// a disk in user space `connecting`, `live`, `queueing`, `failed`, `left` (no program serves it) or `unknown` (its
+    /// state cannot be read).
     pub state: String,
     /// The target's address.
     pub address: String,
@@ -64,7 +64,7 @@ pub struct Device {
     pub reconnect_delay: u32,
     /// Seconds for which a lost disk is connected again; -1: for ever; 0: it is not.
     pub ctrl_loss_tmo: i64,
-    /// Seconds for which requests of a lost disk wait; -1: as long as it is connected again.
+    /// Seconds for which requests of a lost disk wait; -1: until the attempts to reconnect end.
     pub fast_io_fail_tmo: i64,
     /// Seconds for which the target may leave a keep-alive unanswered.
     pub keep_alive_tmo: u32,
@@ -84,9 +84,9 @@ pub struct Device {
     pub batch_upper: u32,
     /// Requests outstanding below which they are batched no more.
     pub batch_lower: u32,
-    /// By which live path requests go.
+    /// The rule that chooses the path of a request.
     pub policy: String,
-    /// Whether it is to have a path for each portal that its target tells of.
+    /// Whether the disk gets a path for each portal that its target reports.
     pub paths_auto: bool,
     /// The paths, if there are several.
     pub paths: Vec<DiskPath>,
@@ -126,8 +126,8 @@ pub struct DiskPath {
     pub address: String,
     /// The target's port.
     pub port: u16,
-    /// `new`, `connecting`, `live`, `lost` (its session ends), `waiting` or `refused`. If the kernel does not tell the state of path 0,
-    /// what the disk's state tells: `live`, `lost` (not live), `new`, or nothing.
+    /// `new`, `connecting`, `live`, `lost` (its session ends), `waiting` or `refused`. For path 0, if the kernel does
+    /// not report its state, the state derived from the disk's: `live`, `lost` (not live), `new`, or nothing.
     pub state: Option<String>,
     /// Why it is not live.
     pub error: Option<String>,

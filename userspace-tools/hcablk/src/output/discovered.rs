@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a target tells a host before that connects.
+//! The lists that a target sends a host before the host connects.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::endpoint::Endpoint;
 pub struct Discovered {
     /// Its name there.
     pub name: String,
-    /// Which volume it is, whatever its name.
+    /// The id of the volume, independent of its name.
     pub wwid: Option<String>,
     /// Its size.
     pub size_bytes: u64,
@@ -24,7 +24,7 @@ pub struct Discovered {
     pub read_only: bool,
     /// Whether this host need not prove who it is.
     pub insecure: bool,
-    /// By what way data goes there.
+    /// How the data moves on the target.
     pub mode: String,
     /// `available`, `connected`, or `evicted`.
     pub state: String,

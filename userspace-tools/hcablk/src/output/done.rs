@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What commands that change something have done.
+//! The results of commands that change something.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -16,7 +16,7 @@ pub struct ConnectedDisk {
     pub name: String,
     /// Its node.
     pub device: String,
-    /// Whether it was not before.
+    /// Whether this command connected the disk.
     pub changed: bool,
 }
 
@@ -39,7 +39,8 @@ impl SyncedDisk {
     }
 }
 
-/// What a changing command did. `changed` is false if everything was as asked for already.
+/// The result of a command that changes something. `changed` is false if everything already was as
+/// asked for.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `hcablk check` has found: as JSON and as text.
+//! The findings of `hcablk check`: as JSON and as text.
 
 use std::fmt::{self, Write as _};
 
@@ -25,15 +25,15 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Finding {
-    /// What sort of thing was looked at.
+    /// The kind of check.
     pub check: &'static str,
     /// Which one.
     pub subject: String,
     /// How well it is.
     pub level: Level,
-    /// What was found.
+    /// The finding.
     pub message: String,
-    /// What to do; always there for warnings and failures.
+    /// The advice; always present for warnings and failures.
     pub advice: Option<String>,
 }
 

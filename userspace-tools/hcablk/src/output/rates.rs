@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happened to disks and volumes between two looks: as JSON, and as lines that stand below each other from one look
-//! to the next.
+//! The rates of disks and volumes in an interval: as JSON, and as lines whose columns align from one interval to the
+//! next.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,7 +43,7 @@ pub struct StateRates {
     pub classes: Vec<Class>,
 }
 
-/// What happened to one disk or volume between two looks.
+/// The rates of one disk or volume in an interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Rates {
@@ -74,7 +74,7 @@ impl From<&StateRates> for StateTimes {
     }
 }
 
-/// What is in each column, how wide it is at least, and whether it is flushed right: 79 characters in all.
+/// The content of each column, its smallest width, and whether it is flushed right: 79 characters in all.
 const COLUMNS: [(&str, usize, bool); 10] = [
     ("NAME", 10, false),
     ("STATE", 8, false),
@@ -103,7 +103,7 @@ fn line<'a>(cells: impl IntoIterator<Item = &'a str>, wider: [usize; 2]) -> Stri
     format!("{}\n", line.trim_end())
 }
 
-/// Formats one look.
+/// Formats one interval.
 pub(super) fn lines(all: &[Rates], heading: bool) -> String {
     let longest = |text: fn(&Rates) -> &str| {
         let lengths = all.iter().map(|rates| text(rates).chars().count());

@@ -275,7 +275,7 @@ impl fmt::Display for Done {
             }
             Self::Unlisten { ports, .. } => ended_ports(f, ports),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
-            // Whoever writes them every few seconds wants to hear of failures only.
+            // A caller that writes them every few seconds wants to see failures only.
             Self::TraceRecord {
                 file,
                 events,
@@ -326,7 +326,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Makes a table with a row for each disk. Who serves it is a column as soon as one is served in user space.
+/// Makes a table with a row for each disk. It has a column for the server if any disk is served in user space.
 fn device_table(devices: &[Device]) -> String {
     let has_kinds = devices.iter().any(|device| device.kind == DiskKind::User);
     let row = |head: [&str; 2], kind: &str, rest: [&str; 7]| {

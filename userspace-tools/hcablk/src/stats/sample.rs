@@ -13,7 +13,7 @@ use crate::system::System;
 use crate::target;
 use crate::times::{StateTimes, Times};
 
-/// What a disk or volume shows at a moment.
+/// The values of a disk or volume at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Its name.
@@ -22,7 +22,7 @@ pub struct Sample {
     pub state: String,
     /// Requests that the disk has not ended.
     pub in_flight: Option<u64>,
-    /// What it has counted, in the driver's order.
+    /// The counters, in the driver's order.
     pub counters: Vec<(String, u64)>,
     /// How long requests took, if that is measured now.
     pub times: Option<Vec<StateTimes>>,
@@ -55,7 +55,7 @@ impl Sample {
     }
 }
 
-/// What all show at a moment.
+/// The values of all disks or volumes at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// When, by the machine's clock.

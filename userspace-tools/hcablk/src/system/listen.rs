@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the kernel tells by itself: uevents by a netlink socket, tracepoints by an instance of tracefs.
+//! Events that the kernel sends: uevents through a netlink socket, tracepoints through an instance of tracefs.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ use crate::error::{describe, Error, Kind, Result};
 /// A tracepoint: its system, and its name.
 pub type Tracepoint = (&'static str, &'static str);
 
-/// What to listen to.
+/// The events to listen to.
 #[derive(Clone, Debug, Default)]
 pub struct Listen {
     /// Uevents of all devices.
@@ -38,7 +38,7 @@ pub struct Listen {
     pub buffer_kib: Option<u32>,
 }
 
-/// What was heard.
+/// The events that were received.
 #[derive(Clone, Debug)]
 pub enum Heard {
     /// A message of the kernel's.
@@ -47,7 +47,7 @@ pub enum Heard {
     Trace(String),
     /// Uevents were not heard, since too much came.
     LostUevents,
-    /// As that, of so many tracepoints; 0: it is not known of how many.
+    /// Tracepoints that were lost; 0: their number is not known.
     LostTraces(u64),
     /// The user wants this to stop.
     End,
@@ -201,7 +201,7 @@ pub(super) struct Ears {
 }
 
 impl Ears {
-    /// Begins to listen; what cannot be heard is told by notes, and fails if it is all. `signals` ends it.
+    /// Starts to listen. A source that is not available gives a note; without any source this fails. `signals` ends it.
     pub(super) fn new(
         root: &Path,
         wanted: &Listen,
@@ -294,7 +294,7 @@ fn ready(fds: &[Option<BorrowedFd<'_>>; 3], limit: Option<Duration>) -> nix::Res
         .flatten()
         .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
         .collect();
-    // Rounded up, so that what is left of a wait is no busy loop.
+    // Rounded up, so that the rest of a wait does not become a busy loop.
     let limit = limit.map_or(PollTimeout::NONE, |limit| {
         let limit = if limit.is_zero() {
             limit

@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// Has long waits be told to standard error.
+    /// Reports long waits on standard error from now on.
     pub fn tell_progress(&mut self) {
         self.tells_progress = true;
     }
@@ -82,7 +82,7 @@ impl Machine {
     }
 
     fn at(&self, path: &Path) -> PathBuf {
-        // What the user names may be relative.
+        // A path from the user may be relative.
         if self.is_whole_system() {
             return path.to_owned();
         }
@@ -310,7 +310,7 @@ impl System for Machine {
 
     fn progress(&self, text: &str) {
         if self.tells_progress {
-            // Who does not listen is not told.
+            // A closed standard error is not an error.
             let _ = writeln!(io::stderr(), "hcablk: {text}");
         }
     }

@@ -16,10 +16,10 @@ use super::Op;
 /// Links that are followed one after the other, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 
-/// A failure, with what was tried.
+/// A failure, with the operation that failed.
 type Failure = (Op, io::Error);
 
-/// Who may read the new file.
+/// The readers of the new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Those who could read the former one; of a file that is new, those whom the umask says.
@@ -59,7 +59,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(Errno::ELOOP.into())
 }
 
-/// Writes to what is no regular file, such as a terminal or a pipe. A link there is one that [`resolve`] trusts.
+/// Writes to a file that is not regular, such as a terminal or a pipe. A link is followed if [`resolve`] trusts it.
 fn write_through(path: &Path, text: &str) -> io::Result<()> {
     let mut flags = OFlag::O_NOCTTY;
     if !fs::symlink_metadata(path)?.is_symlink() {
@@ -76,7 +76,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Puts a file with `text` in place of what is at `path`.
+/// Replaces the file at `path` by one with `text`.
 pub(super) fn replace(path: &Path, text: &str, mode: Mode) -> Result<(), Failure> {
     let path = resolve(path).map_err(|error| (Op::Open, error))?;
     // The links that are left are magic ones.
@@ -100,8 +100,8 @@ fn put(folder: &Path, path: &Path, text: &str, mode: Mode) -> io::Result<()> {
         Mode::Keep => 0o666,
         Mode::Secret => 0o600,
     };
-    // Its name is random, and it is made only if there is nothing of that name, so nobody has laid anything in its way. It goes
-    // away by itself when something fails.
+    // The name is random, and the file is created only if the name is free, so nobody can have put anything there. The
+    // file is removed when something fails.
     let mut new = tempfile::Builder::new()
         .permissions(Permissions::from_mode(asked))
         .prefix(".hcablk-")
@@ -153,7 +153,7 @@ mod tests {
         let (victim, link) = (top.path().join("victim"), top.path().join("link"));
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, &link).unwrap();
-        // Only root can give a link away; others are served by what `is_trusted` says.
+        // Only root can hand a link to a different owner; other users are covered by `is_trusted`.
         if geteuid().is_root() {
             lchown(&link, Some(1234), None).unwrap();
             let (op, error) = replace(&link, "overwritten", Mode::Keep).unwrap_err();
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(mode_of(&file), 0o640);
         assert_eq!(fs::metadata(&file).unwrap().uid(), owner);
         assert_eq!(names(top.path()), ["file"]);
-        // A secret is the caller's alone, whoever could read what was there.
+        // A secret is readable by the caller alone, whoever could read the former file.
         replace(&file, "secret", Mode::Secret).unwrap();
         assert_eq!(mode_of(&file), 0o600);
         assert_eq!(fs::metadata(&file).unwrap().uid(), geteuid().as_raw());

@@ -100,7 +100,7 @@ fn not_exported(volume: &VolumeName) -> String {
     )
 }
 
-/// Tells how to go on with hosts that are evicted, but not fenced off yet.
+/// Returns the advice for hosts that are evicted, but not fenced off yet.
 fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
     format!(
         "Do not take it for fenced yet. To wait longer: hcablk target evict {volume} {}",
@@ -108,8 +108,8 @@ fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
     )
 }
 
-/// Answers for a volume that this machine does not have at the moment: by it no host reaches a drive.
-/// That it was meant is known only from a record; a typing error must not look like a fence.
+/// Handles a volume that this machine does not have at the moment: no host reaches a drive through it. Only a record
+/// proves that the volume was meant; a typing error must not look like a fence.
 fn evict_unexported(
     system: &dyn System,
     volume: &VolumeName,
@@ -133,7 +133,7 @@ fn evict_unexported(
     if !hosts.iter().all(|host| records.has(*host)) {
         return Err(not_found);
     }
-    // Who made the records may have been stopped before they were safe from a power failure.
+    // The command that made the records may have been stopped before they were safe from a power failure.
     records.begin()?;
     let lock = records.lock()?;
     if existing(system, volume).is_ok() {
@@ -183,8 +183,8 @@ fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
     error
 }
 
-/// Explains why the kernel was not told of all hosts. Those that it has no room for are not evicted,
-/// and must not keep the volume from being exported.
+/// Explains why the kernel did not accept all hosts. Hosts beyond its limit are not evicted, and must not keep the
+/// volume from being exported.
 fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: Error) -> Error {
     if error.errno.as_deref() == Some("ENOSPC") {
         let vain: Vec<_> = made
@@ -197,7 +197,7 @@ fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: E
     unfinished(fence, volume, error)
 }
 
-/// Says what an interrupted command leaves behind, which is not what was there before.
+/// Reports the changes that an interrupted command leaves behind.
 fn unfinished(fence: &Fence<'_>, volume: &VolumeName, error: Error) -> Error {
     if error.kind != Kind::Interrupted {
         return error;
@@ -284,8 +284,8 @@ fn not_evicted(volume: &VolumeName, hosts: &[Uuid]) -> Error {
     )
 }
 
-/// Has the kernel admit a host, then removes its record: as long as there is one the host may be
-/// refused. Returns whether it was evicted.
+/// Makes the kernel admit a host, then removes its record: while a record exists the host may be refused. Returns
+/// whether the host was evicted.
 fn admit_host(group: Option<&Group<'_>>, records: &Records<'_>, host: Uuid) -> Result<bool> {
     let mut was = records.has(host);
     if let Some(group) = group {

@@ -32,7 +32,7 @@ use crate::tuning::choice;
 /// The attribute of a volume that is not enabled if its reservations cannot be kept.
 pub(super) const KEEP_RESERVATIONS: &str = "keep_reservations";
 
-/// By what way a volume's data goes; the driver's names.
+/// How a volume's data moves; the driver's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -72,7 +72,7 @@ impl Mode {
     }
 }
 
-/// What `hcablk target export` was asked for.
+/// The arguments of `hcablk target export`.
 #[derive(Clone, Debug)]
 pub struct Export {
     /// The name that clients ask for.
@@ -83,11 +83,11 @@ pub struct Export {
     pub read_only: bool,
     /// Whether hosts without a key may connect.
     pub insecure: bool,
-    /// By what way data goes.
+    /// How the data moves.
     pub mode: Mode,
     /// When writes are answered.
     pub write_cache: WriteCache,
-    /// Whether it is refused if its reservations cannot be kept.
+    /// Whether the export fails if its reservations cannot be stored.
     pub keep_reservations: bool,
     /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
@@ -104,7 +104,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Returns the driver's word for who lends memory.
+    /// Returns the driver's word for the provider of peer memory.
     fn source(&self) -> &str {
         self.provider.as_deref().unwrap_or("auto")
     }
@@ -245,8 +245,7 @@ fn set_up(
             transaction.set(group, "wwid", wwid)?;
         }
     }
-    // Before the volume is enabled: a host that is to be allowed must never be turned away for
-    // being early.
+    // Before the volume is enabled: an allowed host must never be turned away for connecting early.
     let allowed = hosts(group)?;
     for host in &wanted.allow {
         if !allowed.iter().any(|(id, _)| id == host) {
@@ -288,7 +287,7 @@ fn now_keep_reservations(group: &Group<'_>) -> Result<Option<bool>> {
     Ok(attribute(group, KEEP_RESERVATIONS)?.map(|text| text == "1"))
 }
 
-/// Makes sure that a volume that is there is the one asked for.
+/// Checks that an existing volume has the settings asked for.
 fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> Result<()> {
     let name = &wanted.volume;
     let mut different = Vec::new();

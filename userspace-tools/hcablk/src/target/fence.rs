@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling the kernel which hosts are evicted, and waiting until nothing of them can reach the drive
-//! any more.
+//! Evicts hosts in the kernel, and waits until none of their requests can reach the drive any more.
 
 use std::mem;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{is_cut, Evicted};
 use crate::system::{Op, OpError};
 
-/// After how long it is first said what is waited for, and how long apart it is said again.
+/// The time after which the command first reports that it waits, and between further reports.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
@@ -39,8 +38,8 @@ pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
     }
 }
 
-/// Evicts the hosts that are recorded, before the volume is enabled: none of them gets in between. If
-/// it is enabled already the kernel is told again, and waited for. Returns these hosts.
+/// Evicts the recorded hosts before the volume is enabled, so that none of them connects in between. If the volume is
+/// enabled already, evicts them again and waits for the kernel. Returns these hosts.
 pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
     let mut fence = Fence::new(volume);
     let hosts = {
@@ -65,9 +64,9 @@ pub(super) struct Fence<'a> {
     pub(super) records: Records<'a>,
     next_word: Duration,
     began: Duration,
-    /// What the kernel was not told of.
+    /// The hosts that the kernel does not know of.
     pub(super) untold: Vec<Uuid>,
-    /// Of these the drive has not finished yet what it had begun.
+    /// The hosts whose requests the drive has not finished yet.
     pub(super) draining: Vec<Uuid>,
     /// Somebody else has admitted these meanwhile.
     pub(super) admitted: Vec<Uuid>,
@@ -92,7 +91,7 @@ impl<'a> Fence<'a> {
         }
     }
 
-    /// Tells the kernel of `hosts`. The caller has locked the records.
+    /// Evicts `hosts` in the kernel. The caller has locked the records.
     pub(super) fn tell(&mut self, hosts: &[Uuid]) -> Result<()> {
         self.untold = hosts.to_vec();
         for host in hosts {

@@ -66,8 +66,8 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
     Ok(outcome)
 }
 
-/// How long apart it is looked whether sessions are gone, after how long it is first said that they are
-/// waited for, and how long apart it is said again.
+/// The time between two checks whether sessions are gone, the time after which the command first reports that it waits
+/// for them, and the time between further reports.
 const LOOK: Duration = Duration::from_millis(100);
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);

@@ -88,8 +88,7 @@ pub(super) fn ensure_port(
     make_port(tree, wanted, transaction)
 }
 
-/// Sets a port up and enables it: the one with the id asked for, or one that is there with these
-/// settings, or a new one.
+/// Sets a port up and enables it: the one with the id asked for, or an existing one with these settings, or a new one.
 fn make_port(
     tree: &Group<'_>,
     wanted: &Listen,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What this machine remembers of evicted hosts. The kernel forgets them with the volume's
-//! directory; these records outlast that, the module and the machine's restart.
+//! The records of evicted hosts on this machine. The kernel forgets the hosts with the volume's directory; these
+//! records outlast the directory, the module and a restart of the machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -95,8 +95,8 @@ impl<'a> Records<'a> {
         Ok(self.system.remove_durable_file(&self.file(host))?)
     }
 
-    /// Waits until no other command changes these records or tells the kernel of them: else one that
-    /// evicts a host and one that admits it could leave it recorded and admitted, or the reverse.
+    /// Waits until no other command changes these records or passes them to the kernel: otherwise a command that evicts
+    /// a host and one that admits it could leave it recorded and admitted, or the reverse.
     pub(super) fn lock(&self) -> Result<Lock> {
         loop {
             if let Some(lock) = self.system.try_lock(&self.folder)? {

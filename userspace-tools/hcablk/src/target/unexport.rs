@@ -30,7 +30,7 @@ pub(super) fn disable(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// What `hcablk target unexport` was asked for, besides which volumes.
+/// The options of `hcablk target unexport`, without the volumes.
 #[derive(Clone, Copy, Debug)]
 pub struct Unexport {
     /// End a volume even while clients are connected.
@@ -41,7 +41,7 @@ pub struct Unexport {
     pub timeout: Option<Duration>,
 }
 
-/// Ends one export in this process: the kernel lets it go on only when the drive has finished what it had begun.
+/// Ends one export in this process: the kernel blocks the process until the drive has finished its current requests.
 pub fn unexport_here(
     system: &dyn System,
     volume: &VolumeName,
@@ -68,7 +68,7 @@ pub fn unexport_here(
         remove(&host)?;
     }
     remove(&group)?;
-    // Who ends an export does not want it back from the service.
+    // A user who ends an export does not want the service to restore it.
     Record::of(system).forget(Table::Export, volume.as_str())?;
     Ok(Outcome::new(Done::Unexport {
         volume: volume.to_string(),
@@ -117,8 +117,8 @@ fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration
     }
 }
 
-/// Ends these exports side by side, each by a process of its own: one whose drive hangs keeps neither the others nor this command.
-/// Returns those that there were, or the failures and what was ended nevertheless.
+/// Ends these exports in parallel, each in a process of its own: a drive that hangs blocks neither the others nor this
+/// command. Returns the exports that existed, or the failures and what was ended nevertheless.
 pub(crate) fn unexport_these(
     system: &dyn System,
     volumes: &[VolumeName],

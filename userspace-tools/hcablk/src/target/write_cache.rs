@@ -62,7 +62,7 @@ pub(crate) fn risk(group: &Group<'_>) -> Option<String> {
     }
     let mode = group.get("mode").ok()?;
     let path = group.get("path").ok()?;
-    // These modes write through the page cache, whatever the drive has.
+    // These modes write through the page cache, whether or not the drive has a cache.
     let uses_page_cache = matches!(mode.as_str(), "cached" | "mixed");
     let is_volatile = uses_page_cache || has_volatile_cache(group.system(), &path);
     is_volatile.then(|| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk trace record`: what tracefs tells, as a file.
+//! `hcablk trace record`: writes the events of tracefs to a file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,7 +22,7 @@ const BUFFER_KIB: u32 = 4096;
 pub struct Until {
     /// After so long.
     pub time: Option<Duration>,
-    /// When so many requests have ended on this machine, as a client or as a target.
+    /// End when this many requests have ended on this machine, as a client or as a target.
     pub requests: Option<u64>,
 }
 

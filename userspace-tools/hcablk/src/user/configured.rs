@@ -22,17 +22,17 @@ use crate::keys;
 use crate::names::{DeviceName, VolumeName};
 use crate::system::System;
 
-/// The settings of a disk that are no options of the library, and that a disk in user space has all the same.
+/// The settings of a disk that are not options of the library, and that a disk in user space has nevertheless.
 const OTHERS: [&str; 1] = ["insecure"];
 
-/// What is done to a disk in user space.
+/// The change to a disk in user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is made, or gone on with.
     Connect(Wanted),
     /// It is ended.
     Disconnect,
-    /// Nothing by itself: what is told of a setting comes true when the disk is made.
+    /// No action: the setting takes effect when the disk is made.
     Told,
 }
 
@@ -206,7 +206,7 @@ fn anew(
     }
 }
 
-/// Returns what a disk is made of, for those who are told.
+/// Returns the settings of a disk, for its description.
 fn initial(wanted: &Wanted) -> Vec<Initial> {
     let given = |attribute: &'static str, value: String| Initial {
         attribute,
@@ -276,7 +276,7 @@ pub(crate) fn read(system: &dyn System) -> Result<Vec<(DeviceName, config::Disk)
     let own = hostid::current(system).ok().map(|(id, _)| id);
     let mut disks = Vec::new();
     for disk in show::all(system) {
-        // One that was started by hand is no matter of the configuration.
+        // The configuration does not control a disk that was started by hand.
         let (Some(name), Some(wanted)) = (&disk.name, &disk.wanted) else {
             continue;
         };

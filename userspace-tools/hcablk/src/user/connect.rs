@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const WORDS: Duration = Duration::from_secs(10);
 /// For how long a unit may be inactive after it was asked to start.
 const BEGINS: Duration = Duration::from_secs(10);
-/// How often a program that says nothing of why it ends may do so.
+/// The number of times that a program may end without a reason.
 const SILENT_ENDS: u32 = 3;
 /// How long the device node may take to appear once the disk is there.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,13 +45,13 @@ pub(crate) struct Asked {
     pub(super) has_host: bool,
 }
 
-/// What has to be done to have the disk.
+/// The steps that are needed to have the disk.
 enum Plan {
     /// Nothing: it is there.
     Nothing,
-    /// Its program is to go on with it.
+    /// A program takes the disk over.
     Recover,
-    /// It is to be made.
+    /// The disk is made.
     Make,
 }
 
@@ -132,7 +132,7 @@ pub(super) struct Place<'a> {
     pub(super) insecure: bool,
 }
 
-/// Returns what a disk is to be made of.
+/// Returns the settings that a disk is made with.
 pub(super) fn wanted(
     system: &dyn System,
     place: &Place<'_>,
@@ -199,7 +199,7 @@ pub(super) fn lock(system: &dyn System) -> Result<Lock> {
     }
 }
 
-/// Finds a disk that is connected to the volume as asked for, under whatever name.
+/// Finds a disk that is connected to the volume as asked for, under any name.
 fn find_connected(system: &dyn System, asked: &Asked) -> Option<String> {
     let is_it = |disk: &Disk| {
         let is_up = matches!(disk.shown_state(), "live" | "queueing");
@@ -356,7 +356,7 @@ fn begin(system: &dyn System, name: &str) -> Result<()> {
 fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     let began = system.now();
     let mut next_word = began + WORDS;
-    // What the program says of why it has ended is there until the next one starts.
+    // The reason why the program has ended exists until the next one starts.
     let mut has_spoken = false;
     let mut reason = None;
     loop {
@@ -426,7 +426,7 @@ fn why(system: &dyn System, name: &str, reason: Option<String>) -> Error {
     )
 }
 
-/// Waits for the device node of a disk that is there.
+/// Waits for the device node of an existing disk.
 fn node(system: &dyn System, name: &str) -> Result<PathBuf> {
     let node = show::find(system, name).and_then(|disk| disk.node());
     let Some(node) = node else {

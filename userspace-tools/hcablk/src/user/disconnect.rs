@@ -33,7 +33,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
         }
     }
     if force && disk.is_served {
-        // Its program waits for its users if it is told by its unit to end.
+        // Its program waits for its users when its unit stops it.
         remove(system, disk, true)?;
     }
     if let Some(name) = &disk.name {

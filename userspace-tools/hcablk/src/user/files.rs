@@ -4,9 +4,9 @@
 //!
 //! | file | holds | written by |
 //! |---|---|---|
-//! | `NAME.wanted` | [`Wanted`]: what the disk NAME is to be made of | `hcablk connect --user` |
+//! | `NAME.wanted` | [`Wanted`]: the settings for the disk NAME | `hcablk connect --user` |
 //! | `NAME.failed` | [`Failed`]: why there is no disk, or why it cannot be recovered | `hcablk-ublk serve NAME` |
-//! | `N.state` | [`State`]: what has become of the disk `/dev/ublkbN` | the program that serves it |
+//! | `N.state` | [`State`]: the state of the disk `/dev/ublkbN` | the program that serves it |
 //! | `N.json` | what `hcablk-ublk` needs to recover the disk; no matter of the command | the program that serves it |
 //! | `N.lock` | nothing: the program that serves the disk holds a lock of it | that program |
 //!
@@ -25,7 +25,7 @@ use crate::system::System;
 /// Where the files are.
 pub const FOLDER: &str = "/run/hcablk/ublk";
 
-/// What a disk is made of.
+/// The settings that a disk is made with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// The target's address.
@@ -39,7 +39,7 @@ pub struct Wanted {
     /// Which volume it must be.
     #[serde(default)]
     pub wwid: Option<Uuid>,
-    /// Options of the library, by name and value. What is left out has the library's default.
+    /// Options of the library, by name and value. Options that are left out have the library's defaults.
     pub options: Vec<(String, String)>,
 }
 
@@ -53,29 +53,29 @@ impl Wanted {
     }
 }
 
-/// What becomes of the requests of a disk.
+/// The state of the requests of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// They go to the target.
     Live,
-    /// The connection is lost, and another one is being made: they wait.
+    /// The connection is lost and is being replaced: requests wait.
     Queueing,
     /// The connection is lost for good: they fail.
     Failed,
 }
 
-/// What the program that serves a disk publishes of it.
+/// The state that the program that serves a disk publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The disk's name; nothing if its program was started by hand.
     pub name: Option<String>,
-    /// What the driver keeps with the disk: its number may be another disk's later. Programs of earlier releases do not say it.
+    /// The driver's data for the disk: its number may be reused later. Programs of earlier releases do not write it.
     #[serde(default)]
     pub mark: Option<u64>,
     /// The program.
     pub pid: u32,
-    /// What becomes of requests.
+    /// The state of the requests.
     pub phase: Phase,
     /// Why there is no connection.
     pub error: Option<String>,
@@ -83,11 +83,11 @@ pub struct State {
     pub lost_writes: bool,
     /// Which volume it is.
     pub id: Option<Uuid>,
-    /// What the disk is made of.
+    /// The settings of the disk.
     pub wanted: Wanted,
 }
 
-/// Why a program ended without a disk, or cannot go on with one.
+/// The reason why a program ended without a disk, or cannot continue with one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     /// In a sentence.
@@ -96,7 +96,7 @@ pub struct Failed {
     pub errno: Option<i32>,
 }
 
-/// Returns the file of what the disk `name` is to be made of.
+/// Returns the file with the settings for the disk `name`.
 pub fn wanted(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.wanted"))
 }

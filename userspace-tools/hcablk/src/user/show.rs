@@ -16,15 +16,15 @@ const MAX_IO_KIB: u32 = 256;
 /// Requests that each queue of such a disk has at most.
 const QUEUE_DEPTH: u32 = 64;
 
-/// A disk in user space: one that is there, one that was asked for, or both.
+/// A disk in user space: one that exists, one that was asked for, or both.
 pub(crate) struct Disk {
     /// Its name; nothing if its program was started by hand.
     pub(super) name: Option<String>,
     /// The number N of `/dev/ublkbN`, if there is a disk.
     pub(super) number: Option<u32>,
-    /// What its program has published last.
+    /// The state that its program has published last.
     pub(super) state: Option<State>,
-    /// What was asked for, as far as the caller may know: nothing is known to others than root before there is a disk.
+    /// The settings that were asked for, if the caller may read them: before the disk exists only root may.
     pub(super) wanted: Option<Wanted>,
     /// Why there is no disk, or no program for it.
     pub(super) failed: Option<Failed>,
@@ -167,7 +167,7 @@ fn failed(system: &dyn System, name: &str) -> Option<Failed> {
     files::read(system, &files::failed(name)).unwrap_or_default()
 }
 
-/// Returns whether a process is a program that serves disks: its number may be another one's by now.
+/// Returns whether a process is a program that serves disks: its number may have been reused.
 fn is_program(system: &dyn System, pid: u32) -> bool {
     let comm = system.read(Path::new(&format!("/proc/{pid}/comm")));
     comm.is_ok_and(|comm| comm.trim() == "hcablk-ublk")

@@ -2,20 +2,20 @@
 
 //! The unit of systemd that keeps the program of a disk running.
 //!
-//! A template (`hcablk-ublk@.service`) and not a transient unit: an administrator can look at it and change it by
-//! `systemctl edit`, and it has the same order at boot and shutdown whoever has started it.
+//! A template (`hcablk-ublk@.service`) and not a transient unit: an administrator can read it and change it with
+//! `systemctl edit`, and it has the same order at boot and shutdown no matter how it was started.
 
 use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 use crate::system::System;
 
-/// What is there while systemd runs this machine.
+/// Exists while systemd runs this machine.
 const RUNS: &str = "/run/systemd/system";
 /// The program that serves a disk.
 pub(super) const PROGRAM: &str = "/usr/sbin/hcablk-ublk";
 const MADE_BY_HAND: &str = "/usr/local/sbin/hcablk-ublk";
-/// What is asked of a unit.
+/// The properties that are read from a unit.
 const PROPERTIES: &str = "--property=ActiveState,NRestarts,Result,ExecMainStatus";
 
 /// Returns the unit of a disk.
@@ -87,7 +87,7 @@ pub(super) fn start(system: &dyn System, disk: &str) -> Result<()> {
 /// Stops the unit of a disk: its program removes the disk, and ends. Waits for that.
 pub(super) fn stop(system: &dyn System, disk: &str) -> Result<()> {
     systemctl(system, &["stop", &name(disk)])?;
-    // It has failed if its program did not end in time. What is gone is no failed unit.
+    // The unit has failed if its program did not end in time. A removed unit is not a failed one.
     let _ = systemctl(system, &["reset-failed", &name(disk)]);
     Ok(())
 }
@@ -97,7 +97,7 @@ pub(super) fn state(system: &dyn System, disk: &str) -> Result<String> {
     Ok(status(system, disk)?.state)
 }
 
-/// What systemd says of a unit.
+/// The state of a unit according to systemd.
 #[derive(Default)]
 pub(super) struct Status {
     /// As [`state`] returns it.
