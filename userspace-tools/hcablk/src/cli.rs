@@ -199,7 +199,7 @@ Example of /etc/hcablk/hcablk.toml:
 
     /// Make exports, ports and disks match the configuration
     ///
-    /// Exports, ports and disks that already match stay as they are, and so do those that are not configured. If a step
+    /// Exports, ports and disks that already match stay as they are; so do those that are not configured. If a step
     /// fails, the steps before it are undone; with --keep-going only those for the same export, port or disk. A change
     /// that would have to end something in use is pending (exit code 5) unless --force is given.
     #[command(after_help = "\
@@ -331,7 +331,7 @@ Example:
 }
 
 impl Command {
-    /// Returns whether the command must not be stopped half-way: it has something to undo or to restore.
+    /// Returns whether a signal must not stop the command half-way, since it would leave changes behind.
     pub fn holds_signals(&self) -> bool {
         match self {
             // `top` restores the terminal, `events` an instance of tracefs, as a recording does.

@@ -270,7 +270,7 @@ enum Undo {
     Restore(PathBuf, Restore),
     /// Removes a file.
     Remove(PathBuf),
-    /// Undoes it with any other function.
+    /// Any other function that undoes the change.
     Call(Box<Call>),
 }
 

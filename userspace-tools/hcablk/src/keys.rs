@@ -210,7 +210,7 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     keys.truncate(VALID_MAX);
     store(system, whose, &keys)?;
     let pending = Whose::PendingHost.file();
-    // The key that a pending one was to replace is gone: from now on `key show` prints this one.
+    // The former key is gone, so the pending one replaces nothing: `key show` must print the new key.
     if matches!(whose, Whose::Host) && system.exists(&pending) {
         system.remove_durable_file(&pending)?;
     }

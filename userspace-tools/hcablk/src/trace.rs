@@ -41,7 +41,7 @@ pub use record::{record, Until};
 /// The arguments of `trace show`.
 #[derive(Clone, Debug)]
 pub struct Show<'a> {
-    /// The recordings, of which one has a target's side.
+    /// The recordings; exactly one has a target's side.
     pub files: &'a [PathBuf],
     /// Only this request.
     pub request: Option<usize>,

@@ -420,7 +420,7 @@ fn a_loaded_module_that_is_not_the_installed_one_is_told() {
     assert!(!check().contains("another build"), "{}", check());
     put(at, &file, module(2));
     assert!(check().contains("it is of another build"), "{}", check());
-    // A compressed one tells nothing.
+    // The build of a compressed module is not known.
     put(at, &file, "xz");
     assert!(!check().contains("another build"));
 }

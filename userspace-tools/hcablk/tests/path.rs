@@ -161,7 +161,7 @@ fn a_path_is_kept_if_asked_for() {
     assert_eq!(error.kind, Kind::Interrupted);
     assert!(error.advice.unwrap().contains("The path stays"));
     assert_eq!(kernel.path("data", 1, "enable"), "1");
-    // What could not be made is not kept.
+    // A path that could not be made leaves nothing.
     let kernel = one_path();
     kernel.refuse("1", Errno::ENOMEM, "");
     let snapshot = kernel.snapshot();

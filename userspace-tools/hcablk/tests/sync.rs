@@ -15,7 +15,7 @@ use hcablk::error::Kind;
 use kernel::{fails, golden, hcablk, notes, ok, Kernel};
 use nix::errno::Errno;
 
-/// A machine with a disk that is to have a path for each portal; its target has these beside 10.0.0.1.
+/// A machine with a disk that gets a path for each portal; its target has these in addition to 10.0.0.1.
 fn auto(portals: &[&'static str]) -> Kernel {
     let kernel = Kernel::loaded();
     kernel.tell("data", "", "");
@@ -49,7 +49,7 @@ fn a_disk_that_is_connected_gets_them_too() {
     kernel.portals.borrow_mut().push("10.0.1.1");
     ok(&kernel, "connect 10.0.0.1 data");
     let before = kernel.snapshot();
-    // What was given its paths is left as it is.
+    // A disk whose paths were given explicitly is left as it is.
     assert_eq!(ok(&kernel, "path sync"), "");
     assert!(notes(&kernel, "path sync data")[0].contains("has the paths that it was given"));
     assert_eq!(kernel.snapshot(), before);
@@ -67,7 +67,7 @@ fn sync_follows_the_portals_and_repeats_itself() {
     let before = kernel.snapshot();
     assert!(json(&kernel, "path sync --json").contains("\"changed\": false"));
     assert_eq!(kernel.snapshot(), before);
-    // What is not there any more stays unless it is to go.
+    // A path without a portal stays, unless the user asks for its removal.
     kernel.portals.borrow_mut().clear();
     ok(&kernel, "path sync");
     assert_eq!(kernel.snapshot(), before);
@@ -168,7 +168,7 @@ fn it_is_configured_by_one_word() {
     ok(&kernel, "connect data");
     assert_eq!(kernel.path("data", 2, "state"), "live");
     assert_eq!(ok(&kernel, "config show --running"), text);
-    // What is to be remarked is a part of the answer.
+    // Remarks are part of the output.
     kernel.portals.borrow_mut().push("10.0.3.1");
     kernel.silence("10.0.3.1", "took too long");
     let said = notes(&kernel, "connect data");

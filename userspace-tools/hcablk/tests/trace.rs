@@ -72,7 +72,7 @@ fn read_of(kernel: &Kernel, is_chunked: bool) -> usize {
     all.iter().find(is_it).unwrap().number
 }
 
-/// Moves the clock of a recording: by so many microseconds, and so many more for each million.
+/// Shifts the clock of a recording by `by` microseconds, and by `ppm` more for each million.
 fn moved(text: &str, by: i64, ppm: i64) -> String {
     let line = |line: &str| {
         let Some((before, after)) = line.split_once(": hcablk_") else {

@@ -236,7 +236,7 @@ fn a_program_that_ends_and_does_not_say_why_is_not_awaited_for_ever() {
         "{error:?}"
     );
     assert_eq!(kernel.snapshot(), snapshot);
-    // One that does say why goes on with what waits for its target.
+    // A program that does give a reason keeps waiting for its target.
     let kernel = Kernel::for_user_space();
     ok(&kernel, CONNECT);
     kernel.kill_program(0);
@@ -755,7 +755,7 @@ fn a_changed_setting_waits_until_the_disk_may_end() {
         ]
     );
     assert_eq!(wanted(&kernel, "data").option("queues"), Some("3"));
-    // What is left out has its default again.
+    // A setting that is left out has its default again.
     kernel.file(
         "/etc/hcablk/hcablk.toml",
         &CONFIG.replace("queues = 2\n", ""),

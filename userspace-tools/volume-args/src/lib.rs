@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What programs that serve a volume in user space have in common: the arguments that say which volume, how the library opens it, and
-//! how systemd learns that it is served.
+//! The common parts of the programs that serve a volume in user space: the arguments that select the volume, the
+//! options of the library, and the notification of systemd.
 
 use clap::Args;
 use hcablk::{hostid, system::Machine, user::files::Wanted};
@@ -49,7 +49,7 @@ pub struct VolumeArgs {
 }
 
 impl VolumeArgs {
-    /// Returns what is asked for, in the form that is saved. Nothing of it was tried.
+    /// Returns the arguments in the form that is saved. Nothing has been tried yet.
     pub fn wanted(&self) -> Result<Wanted, Error> {
         let host = match &self.host_id {
             Some(host) => host.clone(),
@@ -138,7 +138,7 @@ impl Lock {
     }
 }
 
-/// Tells systemd that the service is ready, and what it does; nothing happens if no unit waits for that.
+/// Notifies systemd that the service is ready, and of its status; does nothing if no unit waits for that.
 pub fn notify_ready(status: &str) -> io::Result<()> {
     let Some(place) = env::var_os("NOTIFY_SOCKET") else {
         return Ok(());

@@ -47,8 +47,8 @@ pub fn unapply(
     record.set_not_applied(false)?;
     let mut failures = Vec::new();
     let mut ports = Vec::new();
-    // Clients that reconnect must not find a volume that is about to end. An export that ends removes its record, and
-    // so does one that had ended before; the others stay, for the next stop.
+    // Clients that reconnect must not find a volume that is about to end. An export that ends removes its record; so
+    // does one that had ended before; the others stay, for the next stop.
     for id in record.all(Mark::Made, Table::Port)? {
         match unlisten(system, Some(std::slice::from_ref(&id)), true) {
             Ok(_) => {

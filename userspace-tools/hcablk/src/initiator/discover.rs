@@ -40,7 +40,7 @@ pub struct Discover {
     pub connect_timeout: Option<u32>,
     /// The address by which the target's key is known, if not by the one that is asked.
     pub key_of: Option<String>,
-    /// Whether this host proves itself with its pending key.
+    /// Whether to prove this host's identity with its pending key.
     pub pending_key: bool,
 }
 
@@ -182,7 +182,7 @@ pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
             portals: list(&group, "portals", portal)?,
         })
     });
-    // Nothing of the group may stay, whatever the result was.
+    // On success and on failure, nothing of the group may stay.
     let removed = remove(&group);
     let lists = lists?;
     removed?;

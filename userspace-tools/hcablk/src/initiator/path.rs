@@ -126,7 +126,7 @@ pub fn add(
     let mut transaction = Transaction::new(system);
     let made = match known {
         Some(path) => match path.group.get("state")?.as_str() {
-            // The driver retries; there is nothing to undo.
+            // The driver retries; the command undoes nothing.
             "refused" if path.enabled => {
                 system.write(&path.group.path().join("enable"), "1\n")?;
                 Ok(path)

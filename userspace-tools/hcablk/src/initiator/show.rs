@@ -52,7 +52,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     let device = group.get("device")?;
     let disk = Path::new("/sys/block").join(&device);
     let present = !device.is_empty();
-    // The block layer counts in sectors of 512 bytes, whatever the sector size of the disk.
+    // The block layer counts in sectors of 512 bytes, for any sector size of the disk.
     let sectors = || {
         system
             .read(&disk.join("size"))

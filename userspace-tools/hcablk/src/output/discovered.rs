@@ -22,7 +22,7 @@ pub struct Discovered {
     pub block_size: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether this host need not prove who it is.
+    /// Whether the target accepts this host without a proof of its identity.
     pub insecure: bool,
     /// How the data moves on the target.
     pub mode: String,

@@ -16,7 +16,7 @@ pub struct ConnectedDisk {
     pub name: String,
     /// Its node.
     pub device: String,
-    /// Whether this command connected the disk.
+    /// Whether the command connected the disk, rather than found it connected.
     pub changed: bool,
 }
 

@@ -103,7 +103,7 @@ fn line<'a>(cells: impl IntoIterator<Item = &'a str>, wider: [usize; 2]) -> Stri
     format!("{}\n", line.trim_end())
 }
 
-/// Formats one interval.
+/// Formats the rates of one interval.
 pub(super) fn lines(all: &[Rates], heading: bool) -> String {
     let longest = |text: fn(&Rates) -> &str| {
         let lengths = all.iter().map(|rates| text(rates).chars().count());

@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(mode_of(&file), 0o640);
         assert_eq!(fs::metadata(&file).unwrap().uid(), owner);
         assert_eq!(names(top.path()), ["file"]);
-        // A secret is readable by the caller alone, whoever could read the former file.
+        // Only the caller may read a secret, even if others could read the former file.
         replace(&file, "secret", Mode::Secret).unwrap();
         assert_eq!(mode_of(&file), 0o600);
         assert_eq!(fs::metadata(&file).unwrap().uid(), geteuid().as_raw());

@@ -62,8 +62,8 @@ pub(super) struct Served {
     pub(super) chunks: BTreeMap<u64, Part>,
 }
 
-/// Assembles the initiator's requests from its events, in the order in which they were sent. A request whose sending
-/// was not recorded is left out, and so is one that asks for nothing.
+/// Assembles the initiator's requests from its events, in the order in which they were sent. Omits a request whose
+/// sending was not recorded, and one that asks for nothing.
 pub(super) fn issued(events: &[Event]) -> Vec<Issued> {
     let mut queued = HashMap::new();
     let mut open: HashMap<_, usize> = HashMap::new();
