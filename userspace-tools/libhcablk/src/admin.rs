@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A session's admin queue pair: keep-alives, and the watch by which the target reports changes of
-//! the volume. What is in flight is [`State`], which is the kernel driver's own.
+//! A session's admin queue pair: keep-alives, and the watch with which the target reports changes of the volume.
+//! [`State`] tracks the requests in flight; it is the kernel driver's own.
 
 use crate::{
     connect::{wait_for, Deadline},
@@ -42,7 +42,7 @@ pub(crate) use self::state::{News, Watching};
 
 /// Completions that are not handled yet, at most: of all sends and receives.
 const COMPLETIONS: u32 = SENDS + ADMIN_DEPTH as u32;
-/// Beside the number of a buffer, in work ids: it is a send.
+/// In work ids, added to the number of a buffer: it is a send.
 const SEND: u64 = 1 << 32;
 
 fn posting(error: Errno) -> Failure {
@@ -56,7 +56,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Makes it, and the queue pair of the connection `id`.
+    /// Allocates the memory, and makes the queue pair of the connection `id`.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, id: &Id) -> Result<(Self, QueuePair), Failure> {
         let make = || {
             let memory = Self {
@@ -85,12 +85,12 @@ pub(crate) struct Admin {
     memory: Memory,
     state: State,
     tmo_s: u16,
-    /// The target has said that the export ends, and nobody was told yet.
+    /// The target has reported the end of the export, and the caller has not yet seen that.
     ends: bool,
 }
 
 impl Admin {
-    /// Makes it of a queue pair that is connected. The session ends when a keep-alive is not answered for
+    /// Makes the admin queue pair from a connected one. The session ends when a keep-alive is not answered within
     /// `tmo_s` seconds.
     pub(crate) fn new(pair: QueuePair, memory: Memory, tmo_s: u16) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Admin {
     /// Counts a round of the timer, and sends what is due.
     pub(crate) fn round(&mut self) -> Result<(), Failure> {
         if !self.state.round(self.tmo_s) {
-            // The answer may have come since anybody looked. What else has come stays until it is handled.
+            // The response may have arrived since the last poll. Other messages stay until they are handled.
             self.take()?;
             if !self.state.round(self.tmo_s) {
                 return Err(Failure::KeepAlive(self.tmo_s));
@@ -166,7 +166,8 @@ impl Admin {
     /// Handles what has come; returns what the volume is, if the target has reported that.
     pub(crate) fn handle(&mut self) -> Result<Option<News>, Failure> {
         self.take()?;
-        // What came with that was taken, too: it may still be asked whether all is durable.
+        // Messages that arrived with it were handled, too: the target may still be asked whether all writes are
+        // durable.
         if std::mem::take(&mut self.ends) {
             return Err(Failure::ExportEnds);
         }

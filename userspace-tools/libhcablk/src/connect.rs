@@ -47,7 +47,7 @@ fn far(duration: Duration) -> Instant {
 }
 
 impl<'a> Deadline<'a> {
-    /// Makes one that is so far away.
+    /// Makes a deadline `duration` from now.
     pub(crate) fn after(duration: Duration) -> Self {
         Self {
             at: far(duration),
@@ -55,7 +55,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Makes one for the thread of a volume: waits fail with `ECANCELED` when that ends.
+    /// Makes a deadline for the thread of a volume: waits fail with `ECANCELED` when the volume ends.
     pub(crate) fn of(volume: &'a Shared, duration: Duration) -> Self {
         Self {
             at: far(duration),
@@ -172,14 +172,14 @@ pub(crate) fn resolve(address: &SocketAddr, deadline: Deadline<'_>) -> Result<Id
     }
 }
 
-/// What the target has said to a connection request.
+/// The target's response to a connection request.
 enum Said {
     /// With private data, and the number of its queue pair.
     Granted(Vec<u8>, u32),
     Rejected(Reject, Vec<u8>),
 }
 
-/// By what a session proves that its requests are its own.
+/// The key with which a session proves that its requests are its own.
 struct Proof {
     key: SessionKey,
     handle: u64,
@@ -247,7 +247,7 @@ impl Connector {
         let mut id = resolve(&self.address, deadline)?;
         if !self.pd.is_of(&id) {
             return Err(Failure::Device(
-                "another one leads to the target than a moment ago",
+                "the route to the target moved to a different device",
             ));
         }
         id.resolve_route(deadline.left_ms(Duration::MAX).max(1))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The account of a queue: which requests are under way, what may be sent, and what follows from each
-//! answer and completion. Pure: it sees messages and numbers, no verbs.
+//! The account of a queue: the requests in flight, the work requests that may be sent, and the consequences of each
+//! response and completion. Pure: it sees messages and numbers, no verbs.
 //!
 //! ```text
 //!          issue()                    answer, key invalid or none
@@ -26,7 +26,7 @@ use hcablk_core::{
 /// Send queue slots of a request by a window: to bind, to send, and to invalidate.
 pub(crate) const WINDOW_SLOTS: u32 = 3;
 
-/// What the target has broken.
+/// The rule that the target has broken.
 pub(crate) type Violation = &'static str;
 
 /// How the data of a request moves.
@@ -34,7 +34,7 @@ pub(crate) type Violation = &'static str;
 pub(crate) enum Transfer {
     /// There is none.
     None,
-    /// To the slot of its tag, so many bytes.
+    /// This many bytes, to the slot of its tag.
     Slot(u32),
     /// With the message that is work request `seq`.
     Inline { seq: u32 },
@@ -72,22 +72,22 @@ pub(crate) struct Signal {
     pub(crate) frees: u16,
 }
 
-/// What came with an answer.
+/// The data that a response delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum With {
     Nothing,
     /// An invalidation of this key.
     Invalidation(u32),
-    /// So many bytes in the memory that the request named.
+    /// This many bytes in the memory that the request named.
     Data(u32),
 }
 
-/// What follows from an answer or a completion.
+/// The consequence of a response or a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     /// The request of this tag has ended.
     End(u16, Status),
-    /// The window of this tag is to be invalidated by such a work request.
+    /// The window of this tag must be invalidated by such a work request.
     Invalidate(u16, Signal),
 }
 
@@ -173,7 +173,7 @@ impl Engine {
         Some((slot, grant))
     }
 
-    /// Gives back send queue slots that a request was issued with and does not use.
+    /// Frees send queue slots that a request was issued with and does not use.
     pub(crate) fn release_slots(&mut self, count: u32) {
         self.space.release(count);
     }
@@ -456,7 +456,7 @@ mod tests {
         let mut bench = Bench::new(4);
         let tag = bench.sent(Transfer::Window { key: 5 });
         assert_eq!(bench.respond(tag, Some(5)), Ok(ended(tag)));
-        // Of another one there is a credit left.
+        // A different request still has a credit.
         let other = bench.sent(Transfer::None);
         let tag = bench.sent(Transfer::Window { key: 6 });
         let then = bench.respond(tag, None).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can go wrong with a connection, and with a request.
+//! The failures of a connection, and of a request.
 
 use hcablk_core::proto::{connect::Reason, message::Status};
 use nix::errno::Errno;
@@ -79,7 +79,7 @@ pub enum Failure {
     /// The target closed the connection.
     #[error("the target closed the connection")]
     Disconnected,
-    /// The RDMA device went away.
+    /// The RDMA device was removed.
     #[error("the RDMA device was removed")]
     DeviceRemoved,
     /// The connection broke.
@@ -91,10 +91,10 @@ pub enum Failure {
     /// A verb failed.
     #[error("{0} failed: {1}")]
     Verb(&'static str, Errno),
-    /// A keep-alive was not answered for so many seconds.
+    /// A keep-alive was not answered within this many seconds.
     #[error("the target has not answered a keep-alive for {0} s")]
     KeepAlive(u16),
-    /// A request was not answered for so many seconds.
+    /// A request was not answered within this many seconds.
     #[error("the target has not answered a request for {0} s")]
     RequestTimeout(u32),
     /// The target ends the export.
@@ -115,8 +115,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether another attempt to connect may succeed without anybody's doing: not if the target refuses for good, the
-    /// volume is another one, or one of the two sides has a mistake.
+    /// Returns whether a new attempt to connect may succeed without any intervention: not if the target refuses for
+    /// good, the volume is a different one, or one of the two sides has a mistake.
     pub(crate) fn may_pass(self) -> bool {
         match self {
             Self::Step(..)
@@ -135,7 +135,7 @@ impl Failure {
             | Self::Identity(_)
             // Another device leads to the target for now: memory is registered with the first one.
             | Self::Device(_)
-            // What nobody has proven to say is nothing to give up for.
+            // An unproven message is no reason to give up.
             | Self::Unsealed(_)
             | Self::OtherKeys
             | Self::NoChallenge => true,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! By what a target tells the sessions of this host's programs: ids and epochs.
+//! The ids and epochs with which a target distinguishes the sessions of this host's programs.
 //!
 //! A target lets a host have sessions of one *instance* on a volume at a time: those of a new
 //! instance end those of the others. So the programs of a machine share one, in a directory that is
@@ -10,11 +10,11 @@
 //! |---|---|
 //! | `instance` | the instance, a random number |
 //! | `1` to `4095` | a session's number, locked while a program has it; the last epoch of it |
-//! | `N.reserved` | number N is reserved: only a program that goes on with the work of a killed one gets it |
+//! | `N.reserved` | number N is reserved: only a program that takes over the work of a killed one gets it |
 //!
-//! The kernel drops the lock of a program that ends in any way. The next program that takes the
-//! number has a later epoch, so the target ends what is left of the other's session before that
-//! begins. A reservation outlives its program. Whoever is done with the work releases it.
+//! The kernel drops the lock of a program that ends in any way. The next program with the number has a later epoch, so
+//! the target ends the rest of the former session before the new one begins. A reservation outlives its program. The
+//! program that completes the work releases it.
 
 use crate::failure::Failure;
 use hcablk_core::proto::connect::{Epoch, HostInstance, SessionId, DISK_MAX};
@@ -61,7 +61,7 @@ fn stored(file: &mut File) -> io::Result<u64> {
     Ok(text.trim().parse().unwrap_or(0))
 }
 
-/// Stores a number in place of another one, at once: the file is never without any.
+/// Replaces a number atomically: the file always holds one.
 fn store(file: &File, number: u64) -> io::Result<()> {
     file.write_all_at(format!("{number:020}\n").as_bytes(), 0)
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) struct Messages(Region);
 
 impl Messages {
-    /// Makes so many buffers.
+    /// Makes `count` buffers.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, count: usize) -> Result<Self, Errno> {
         let region = Region::new(pd, count * BUFFER_LEN, Access::Local, None)?;
         Ok(Self(region))

@@ -34,7 +34,7 @@ pub(crate) struct Begun {
     pub(crate) admin: Admin,
     /// The target's on the admin queue pair.
     pub(crate) reply: Reply,
-    /// What the target has reported of the volume since.
+    /// The target's reports on the volume since then.
     pub(crate) news: Option<News>,
     pub(crate) ids: Vec<Id>,
     pub(crate) links: Vec<(Link, Reply)>,
@@ -44,7 +44,7 @@ pub(crate) struct Begun {
     pub(crate) is_durable: bool,
 }
 
-/// What a volume was when it was opened, and its export in the last session.
+/// The properties of a volume when it was opened, and its export in the last session.
 struct Known {
     geometry: Geometry,
     id: Option<VolumeId>,
@@ -71,8 +71,8 @@ impl Known {
     }
 }
 
-/// Returns whether two replies of a session describe the same volume. What else they say may change meanwhile, and is reported on
-/// the admin queue pair.
+/// Returns whether two replies of a session describe the same volume. Their other values may change meanwhile; the
+/// admin queue pair reports the changes.
 fn agree(one: &Reply, other: &Reply) -> bool {
     let lasting = |reply: &Reply| {
         let Geometry {
@@ -125,12 +125,12 @@ impl Opening {
         self.options.reconnect_delay_s
     }
 
-    /// Returns whether a session may go on after another one: the target must say which volume it is.
+    /// Returns whether a later session may continue this one: the target must identify the volume.
     pub(crate) fn may_resume(&self) -> bool {
         self.known.as_ref().is_some_and(|known| known.id.is_some())
     }
 
-    /// Returns whether the program was told that it has to flush.
+    /// Returns whether the program knows that it must flush.
     pub(crate) fn flushes(&self) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|known| known.geometry.write_cache)
@@ -163,7 +163,7 @@ impl Opening {
         let geometry = self.geometry(&reply);
         admin.go_live(Watching {
             known: state_of(&reply),
-            // Its applications send flushes, if they were told of a cache when they began.
+            // The applications send flushes if the volume had a cache when they began.
             flushes: reply.tells_cache && geometry.write_cache,
             limits: reply.tells_cache && reply.tells_limits,
             portals: false,
@@ -186,7 +186,7 @@ impl Opening {
             }
             begun.ids.push(id);
             begun.links.push((link, of_queue));
-            // Many of them take long.
+            // Connecting many queues is slow, so handle admin messages in between.
             begun.news = begun.admin.handle()?.or(begun.news);
             if Instant::now() >= round {
                 round = Instant::now() + period;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an application says of a volume that it opens.
+//! The options of an application that opens a volume.
 
 use crate::{
     failure::Failure,
@@ -32,17 +32,17 @@ pub enum BadOption {
     /// There is no option of this name.
     #[error("there is no option {0:?}; there are {names}", names = Options::NAMES.join(", "))]
     Unknown(String),
-    /// The value is not what the option takes.
+    /// The value is not valid for the option.
     #[error("{name} is {wanted}, not {value:?}")]
     Value {
-        /// Of the option.
+        /// The option's name.
         name: &'static str,
-        /// What it takes.
+        /// The values that the option accepts.
         wanted: &'static str,
-        /// What it was set to.
+        /// The value that was set.
         value: String,
     },
-    /// The value is no key. It is not shown.
+    /// The value is not a key. It is not shown.
     #[error("{0}: {1}")]
     Key(&'static str, BadKey),
     /// The value is not what a program has left.
@@ -50,7 +50,7 @@ pub enum BadOption {
     Past(BadPast),
 }
 
-/// What to open, and how. The defaults are those of the kernel's driver.
+/// The volume to open, and its settings. The defaults are those of the kernel's driver.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) address: IpAddr,
@@ -145,8 +145,8 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds there may be no session: requests wait meanwhile, and are issued again by the next one. 0:
-    /// they fail when the session is lost.
+    /// Sets the number of seconds that the volume may be without a session: requests wait meanwhile, and the next
+    /// session issues them again. 0: they fail when the session is lost.
     #[must_use]
     pub fn ctrl_loss_tmo(self, seconds: u32) -> Self {
         Self {
@@ -155,9 +155,9 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds there may be no session before requests fail: those that wait, and those that come until there is
-    /// one again. The volume stays open. Sessions that follow each other within ten seconds do not have this count anew. `None`, or
-    /// not less than [`Self::ctrl_loss_tmo`]: requests wait for as long as that says.
+    /// Sets the number of seconds without a session after which requests fail: those that wait, and new ones until
+    /// there is a session again. The volume stays open. Sessions that follow each other within ten seconds do not
+    /// restart this count. `None`, or not less than [`Self::ctrl_loss_tmo`]: requests wait for the time of that option.
     #[must_use]
     pub fn fast_io_fail_tmo(self, seconds: Option<u32>) -> Self {
         Self {
@@ -196,8 +196,8 @@ impl Options {
         }
     }
 
-    /// Sets up to how many bytes a read is copied, whatever its memory; 0: only what no window can
-    /// show is.
+    /// Sets the size in bytes up to which a read is copied, for any memory; 0: a read is copied only if no window can
+    /// cover its memory.
     #[must_use]
     pub fn small_read(self, bytes: u32) -> Self {
         Self {
@@ -224,8 +224,9 @@ impl Options {
         }
     }
 
-    /// Sets the number of the session among those of this host's programs, 1 to 4095. A program that goes on with the work of
-    /// one that was killed has the same: then the target ends what is left of the other's session before this one's begins.
+    /// Sets the number of the session among those of this host's programs, 1 to 4095. A program that takes over the
+    /// work of a killed one uses the same number: then the target ends the rest of the former session before the new
+    /// one begins.
     #[must_use]
     pub fn session(self, number: u16) -> Self {
         Self {
@@ -234,8 +235,8 @@ impl Options {
         }
     }
 
-    /// Sets what another program has left whose work this one goes on with. The volume must be the same one; what the other one has
-    /// written and not flushed counts as this one's.
+    /// Sets the state that another program has left and whose work this one takes over. The volume must be the same
+    /// one; writes that the other program has not flushed count as this one's.
     #[must_use]
     pub fn past(self, past: Past) -> Self {
         Self {
@@ -261,7 +262,7 @@ impl Options {
         identity::reserve(&self.state, number)
     }
 
-    /// Releases the reservation of a session number, if there is one: nobody has to go on with the work.
+    /// Releases the reservation of a session number, if there is one: no program needs to take over the work.
     pub fn release_session(&self, number: u16) -> Result<(), Failure> {
         identity::release(&self.state, number)
     }

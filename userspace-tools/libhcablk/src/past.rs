@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a program that goes on with the work of another one has to know of it.
+//! The state that a program needs to take over the work of another one.
 
 use hcablk_core::proto::{connect::ExportInstance, name::VolumeId};
 use std::{fmt, str::FromStr};
 
-/// What a program with an open volume leaves for one that goes on with its work when it was killed: which volume it was, and by
-/// which export of it writes were acknowledged. So the other one knows whether writes are lost that nobody has flushed.
+/// The state that a program with an open volume leaves for a program that takes over its work when it was killed: the
+/// volume, and the export of it that acknowledged writes. So the other program can find out whether unflushed writes
+/// are lost.
 ///
 /// It is kept as text. The number of the session belongs to it: [`Options::session`](crate::Options::session).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     pub(crate) id: VolumeId,
-    /// `None`: the target may forget what it acknowledged without telling.
+    /// `None`: the target may forget acknowledged writes without a report.
     pub(crate) instance: Option<ExportInstance>,
     /// Writes may have been in a volatile cache of the target's.
     pub(crate) was_volatile: bool,
@@ -26,7 +27,7 @@ impl Past {
     }
 }
 
-/// Why a text is no past.
+/// The reason why a text is not a valid `Past`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not what a program leaves of a volume")]
 pub struct BadPast;

@@ -5,12 +5,12 @@
 //! A request of an application has its data in *pieces* of registered memory, of any lengths. The
 //! protocol's requests have whole blocks, and the data of each is in one of these places:
 //!
-//! - in the *slot* of its tag, memory of the library's: it is copied from and to the pieces. For
-//!   what is short, and for pieces that are no whole blocks.
+//! - in the *slot* of its tag, memory of the library: it is copied from and to the pieces. For short requests, and for
+//!   pieces that are not whole blocks.
 //! - in the pieces themselves. The own device gathers a write's for the message or the target's
 //!   eager ring; other requests have one piece, which the target reaches by a window.
 
-/// What of a volume and a queue decides.
+/// The properties of a volume and a queue that decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Bytes of a logical block, a power of two.
@@ -34,8 +34,8 @@ pub(crate) struct Limits {
 pub(crate) enum Place {
     /// In its tag's slot.
     Slot,
-    /// In so many pieces, which the own device gathers; one that is longer than such writes is no
-    /// longer than a slot.
+    /// In this many pieces, which the own device gathers; a request that is longer than such writes is no longer than a
+    /// slot.
     Gathered(usize),
     /// In one piece, by a window.
     Window,
@@ -65,7 +65,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns all data of a request of so many bytes.
+    /// Returns all data of a request of `length` bytes.
     pub(crate) fn whole(length: u64) -> Self {
         Self {
             at: 0,
@@ -75,7 +75,7 @@ impl Span {
         }
     }
 
-    /// Returns the data of a part, which is to be cut anew: limits may have changed.
+    /// Returns the data of a part, which must be cut again: limits may have changed.
     pub(crate) fn of(part: Part) -> Self {
         Self {
             at: part.at,
@@ -138,7 +138,7 @@ impl<P: Piece> Cursor<'_, P> {
         }
     }
 
-    /// Goes on by so many bytes.
+    /// Skips this many bytes.
     fn skip(&mut self, mut bytes: usize) {
         while bytes != 0 {
             let Some(run) = self.run() else { return };
@@ -210,7 +210,7 @@ impl<'a, P: Piece> Parts<'a, P> {
         length.min(slot)
     }
 
-    /// Returns whether a window shows so many bytes of a piece, rather than that they are copied.
+    /// Returns whether a window covers `run` bytes of a piece, rather than that they are copied.
     fn is_long(&self, run: usize) -> bool {
         let (small, windows) = match self.write {
             true => (self.limits.gathered, self.limits.write_windows),

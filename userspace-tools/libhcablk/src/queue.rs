@@ -48,17 +48,17 @@ use std::{
 
 /// Bytes of a tag's slot, where data is that is copied.
 const SLOT: usize = 8192;
-/// Pieces that a work request gathers beside a message.
+/// Pieces that a work request gathers in addition to a message.
 const PIECES: usize = 8;
-/// Where slots are, to the target: this says nothing of where they are in memory.
+/// The address of the slots as the target sees it; it does not reveal where they are in memory.
 const SLOTS_ADDRESS: u64 = 0xffff_ffff << 32;
 /// Bytes that a synchronous call moves at a time.
 const STAGING: usize = 1 << 20;
 
-/// A synchronous call that waits for events looks by itself so often, in case an event was missed.
+/// The interval at which a synchronous call that waits for events looks by itself, in case an event was missed.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// What a queue waits for: in its events.
+/// The queue's wake-up, among the events that a queue waits for.
 const WAKE: u64 = 0;
 const COMPLETIONS: u64 = 1;
 
@@ -122,7 +122,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Makes them, and the queue pair of the connection `id`.
+    /// Allocates the memory, and makes the queue pair of the connection `id`.
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
         id: &Id,
@@ -157,7 +157,7 @@ impl Memory {
     }
 }
 
-/// What there is as long as the queue pair works.
+/// The queue pair and its memory, while the queue pair works.
 pub(crate) struct Link {
     // Windows go first: some devices keep a queue pair for as long as a window is bound on it.
     memory: Memory,
@@ -165,17 +165,17 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Makes it of a queue pair that is connected.
+    /// Makes a link from a connected queue pair.
     pub(crate) fn new(memory: Memory, pair: QueuePair) -> Self {
         Self { memory, pair }
     }
 
-    /// Returns by which any thread can fail it.
+    /// Returns a handle with which any thread can fail the queue pair.
     pub(crate) fn stopper(&self) -> Stopper {
         self.pair.stopper()
     }
 
-    /// Destroys it: nothing reaches memory of requests any more.
+    /// Destroys the queue pair: nothing reaches memory of requests any more.
     fn destroy(self) {
         let Self { memory, pair } = self;
         pair.stopper().fail();
@@ -187,14 +187,14 @@ impl Link {
 /// A part of an application's request.
 #[derive(Clone, Copy, Debug)]
 enum Job {
-    /// Data that is still to be cut: when it is issued, by the limits of then.
+    /// Data that is cut when it is issued, with the limits of that moment.
     Uncut(Span),
     Data(Part),
-    /// Bytes that have no data: from where to where in the request. Of them as many as one request of the protocol takes, when it is
-    /// issued.
+    /// A range of the request without data: its start and end. When it is issued, each request of the protocol takes as
+    /// much of it as it may.
     Bare(u64, u64),
     Flush,
-    /// Of no request: it has the target say something.
+    /// Belongs to no request: it makes the target send a message.
     Nop,
 }
 
@@ -234,7 +234,7 @@ impl Active {
     }
 }
 
-/// What the target's reply allows.
+/// The limits that the target's reply sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Allowed {
     limits: Limits,
@@ -256,7 +256,7 @@ pub struct Queue {
     /// [`times`](crate::times).
     tick: Option<Tick>,
     link: Option<Link>,
-    /// What the program waits for: the events of the completion queue, and the queue's wake-ups.
+    /// The events that the program waits for: those of the completion queue, and the queue's wake-ups.
     events: Epoll,
     allowed: Allowed,
     engine: Engine,
@@ -287,7 +287,7 @@ pub struct Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // What is under way is acknowledged by nobody.
+        // Requests in flight get no acknowledgement any more.
         self.shared.unused(self.index);
     }
 }
@@ -382,7 +382,7 @@ impl Queue {
         }
     }
 
-    /// Follows what has become of the session, if it has changed.
+    /// Follows a change of the session, if there was one.
     #[inline]
     fn follow(&mut self) {
         let era = self.shared.era();
@@ -437,8 +437,8 @@ impl Queue {
         self.pump();
     }
 
-    /// Makes room for as many requests as are under way at a time, and for what follows from answers: from here on no request
-    /// allocates anything, unless the program submits more than that. Then there is room for as many from then on.
+    /// Reserves memory for `depth` concurrent requests and for the consequences of their responses: from here on no
+    /// request allocates anything, unless the program submits more than that. Then the larger memory stays.
     fn make_room(&mut self, depth: usize) {
         fn up_to(count: usize, depth: usize) -> usize {
             depth.saturating_sub(count)
@@ -451,7 +451,7 @@ impl Queue {
         self.then.reserve(depth);
     }
 
-    /// Lets go of the queue pair. What was issued waits again.
+    /// Drops the queue pair. Issued requests wait again.
     fn detach(&mut self) {
         if let Some(link) = self.link.take() {
             link.destroy();
@@ -459,7 +459,7 @@ impl Queue {
         if let Some(times) = self.shared.times_of(self.index) {
             times.clear();
         }
-        // What was not handled is the engine's of that queue pair.
+        // Completions that were not handled belong to the engine of that queue pair.
         self.completions.clear();
         self.then.clear();
         let issued = self.active.iter_mut().filter_map(Option::take);
@@ -497,8 +497,8 @@ impl Queue {
         Ok(())
     }
 
-    /// As [`Self::submit`], but the device is told with what is submitted or polled for next: several
-    /// requests share a doorbell.
+    /// As [`Self::submit`], but the doorbell is rung with the next call that submits or polls: several requests share
+    /// one doorbell.
     pub fn prepare(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
         let ended = self.finished.len();
         let result = self.add(request);
@@ -506,8 +506,8 @@ impl Queue {
         result
     }
 
-    /// Has the descriptor become readable if more than `ended` requests have ended: nothing else tells a program that waits for
-    /// it.
+    /// Makes the descriptor readable if more than `ended` requests have ended: a program that waits for it gets no
+    /// other notice.
     fn tell_since(&self, ended: usize) {
         if self.finished.len() > ended {
             if let Some(wake) = self.shared.wake_of(self.index) {
@@ -552,7 +552,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns what is to be issued for a request: all of it, which is cut then.
+    /// Returns the job for all of a request, which is cut when it is issued.
     fn job(&self, request: &Request) -> Result<Job, RequestError> {
         let Limits { block, largest, .. } = self.allowed.limits;
         let mask = u64::from(block) - 1;
@@ -659,7 +659,7 @@ impl Queue {
                 let fits = limits.write_windows || part.length <= inline.max(eager);
                 (!fits).then_some(RequestError::ReadOnly)
             }
-            // Of many parts one has failed.
+            // An earlier part of the request has failed.
             (_, Job::Bare(..) | Job::Data(_)) if io.error.is_some() => io.error,
             (_, Job::Bare(..)) if self.max_bare(op) == 0 => Some(RequestError::Unsupported),
             _ => None,
@@ -703,7 +703,7 @@ impl Queue {
         self.ring();
     }
 
-    /// Tells the device of what was [prepared](Self::prepare).
+    /// Rings the doorbell for [prepared](Self::prepare) requests.
     pub fn ring(&mut self) {
         let Some(link) = &mut self.link else { return };
         if let Err(error) = link.pair.ring() {
@@ -758,7 +758,7 @@ impl Queue {
         Some(true)
     }
 
-    /// Looks for answers. Returns how many requests have ended and wait for [`Self::completed`].
+    /// Polls for responses. Returns the number of ended requests that wait for [`Self::completed`].
     pub fn poll(&mut self) -> usize {
         self.follow();
         // Before the look: of a request that is late by this the look finds the answer, however long the thread stands still meanwhile.
@@ -823,7 +823,7 @@ impl Queue {
     }
 
     /// Returns the descriptor that becomes readable when a request with [`Notice::Event`] has ended, after
-    /// [`Self::arm`] has returned 0, or when the session is lost, or another one has begun. It stays the same.
+    /// [`Self::arm`] has returned 0, or when the session is lost, or a new one has begun. The descriptor never changes.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.0.as_fd()
     }
@@ -857,7 +857,7 @@ impl Queue {
             if let Some(Err(error)) = armed {
                 self.give_up(Failure::Verb("arming", error));
             }
-            // What came before it was armed raises nothing.
+            // A completion from before the arming raises no event.
             let finished = self.poll();
             if !solicited || !self.engine.awaits_sends() {
                 return finished;
@@ -1045,7 +1045,7 @@ impl Queue {
         }
     }
 
-    /// Gives the session up because of `failure`: another one is to follow.
+    /// Gives the session up because of `failure`: the thread of the volume connects the next one.
     fn give_up(&mut self, failure: Failure) {
         self.shared.lose(self.era, failure);
         self.follow();
@@ -1366,8 +1366,8 @@ fn gather(memory: &[Buffer], part: Part, data: &mut Gathered) -> Option<()> {
     (left == 0).then_some(())
 }
 
-/// Synchronous calls, on the memory of the caller, which is copied. Requests that were submitted go on
-/// meanwhile, and wait for [`Queue::completed`].
+/// Synchronous calls, which copy the memory of the caller. Requests that were submitted continue meanwhile, and wait
+/// for [`Queue::completed`].
 impl Queue {
     /// Sets how the synchronous calls wait.
     pub fn set_notice(&mut self, notice: Notice) {

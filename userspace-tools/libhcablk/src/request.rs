@@ -23,7 +23,7 @@ pub enum Notice {
 pub struct Flag(Arc<AtomicBool>);
 
 impl Flag {
-    /// Makes one that is not set.
+    /// Makes a flag that is not set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -33,7 +33,7 @@ impl Flag {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Clears it, for the next request.
+    /// Clears the flag, for the next request.
     pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl Flag {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Read,
@@ -55,9 +55,9 @@ pub(crate) enum Op {
 
 /// A request. Its memory moves into it, and comes back with [`Completed`].
 ///
-/// Once a queue has had as many requests at a time as it gets, it allocates nothing for a request. What is left is the list of
-/// pieces, which [`Self::read`] and [`Self::write`] make: a program that gives the list that has come back to
-/// [`Self::read_scattered`] and [`Self::write_gathered`] has none made.
+/// Once a queue has had its largest number of concurrent requests, it allocates nothing for a request. The only
+/// allocation left is the list of pieces, which [`Self::read`] and [`Self::write`] make: a program that passes a
+/// returned list to [`Self::read_scattered`] and [`Self::write_gathered`] avoids it.
 #[derive(Debug)]
 pub struct Request {
     pub(crate) op: Op,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an open volume keeps over its sessions, and the thread that serves one after the other: it
-//! connects them, serves the admin queue pair and hears what the connection manager says. It does no I/O.
+//! The state that an open volume keeps over its sessions, and the thread that serves one session after the other: it
+//! connects them, serves the admin queue pair and handles the events of the connection manager. It does no I/O.
 //!
 //! ```text
 //!          lose()                       begin()
@@ -10,18 +10,19 @@
 //!   └──── close() ────┴────────────────────────► Ended
 //! ```
 //!
-//! While it is lost requests wait, until `fast-io-fail-tmo` is over: then they fail, and so do those that come, until there is a
-//! session.
+//! While the session is lost requests wait, until `fast-io-fail-tmo` is over: then they fail, like new ones, until
+//! there is a session.
 //!
-//! Queues see the changes by a number, the *era*: each session has one, and so has each time without. When it
-//! changes a queue lets go of its queue pair, takes the next one if there is one, and issues its requests again. The thread
-//! makes the queue pairs, and leaves each in a place for its queue.
+//! Queues see the changes as a number, the *era*: each session has one, and each time without a session has one. When
+//! the era changes a queue drops its queue pair, picks up the next one if there is one, and issues its requests again.
+//! The thread makes the queue pairs, and leaves each in a place for its queue.
 //!
 //! # Writes that are lost
 //!
-//! What was acknowledged and not flushed is gone if the target has forgotten it: the export is another instance, or none that it
-//! names. From then on flushes and writes with FUA fail until the volume is closed. A queue may handle an
-//! acknowledgement of the last session when the next one has begun: it looks then whether that began with such a loss.
+//! Acknowledged writes that were not flushed are lost if the target has forgotten them: the export is a different
+//! instance, or has no number. From then on flushes and writes with FUA fail until the volume is closed. A queue may
+//! handle an acknowledgement of the last session when the next one has begun: it then checks whether that session began
+//! with such a loss.
 //!
 //! A target that ends the export in order makes durable what it has acknowledged, when the session's other queue pairs are gone. The
 //! thread asks for that by the admin queue pair, which is closed last, as the kernel's driver does
@@ -65,8 +66,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the target is asked whether all is durable at most, which waits about as long for the question; for how long it may leave
-/// that unanswered; and the time between two questions.
+/// The time limit for asking the target whether all writes are durable (the target waits about as long for the
+/// question); the time limit of one response; and the time between two questions.
 const DURABLE: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
@@ -74,7 +75,7 @@ const BETWEEN: Duration = Duration::from_millis(50);
 /// The era of a queue that has had no request, or is gone: later than all.
 const UNUSED: u32 = u32::MAX;
 
-/// What a volume is at present.
+/// The current state and limits of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present {
     pub(crate) state: VolumeState,
@@ -90,7 +91,7 @@ enum Standing {
     Ended(Failure),
 }
 
-/// Where the next queue pair of a queue is left, and by what its thread is woken.
+/// The place where the thread leaves the next queue pair of a queue, and the event that wakes the queue's thread.
 struct Place {
     next: Mutex<Option<Next>>,
     wake: EventFd,
@@ -108,7 +109,7 @@ pub(crate) struct Next {
     pub(crate) reply: Reply,
 }
 
-/// What the queues of a volume and its thread share.
+/// The state that the queues of a volume and its thread share.
 pub(crate) struct Shared {
     standing: Mutex<Standing>,
     /// See the module. Odd while there is a session.
@@ -127,7 +128,7 @@ pub(crate) struct Shared {
     pub(crate) geometry: Geometry,
     /// Which writes no flush has covered.
     pub(crate) unflushed: Unflushed,
-    /// The last era that began with a loss of what was not flushed then.
+    /// The last era that began with a loss of unflushed writes.
     lossy_era: AtomicU32,
     has_lost_writes: AtomicBool,
     /// A killed program, whose state was taken over, may have left writes in a volatile cache.
@@ -144,7 +145,7 @@ pub(crate) struct Shared {
     exports: Mutex<Vec<Export>>,
 }
 
-/// By which export of a volume the writes of an era were acknowledged.
+/// The export of a volume that acknowledged the writes of an era.
 #[derive(Clone, Copy)]
 struct Export {
     era: u32,
@@ -152,7 +153,7 @@ struct Export {
     instance: Option<ExportInstance>,
 }
 
-/// What is under these locks is whole also when a thread has panicked.
+/// The data under these locks is consistent even when a thread has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -167,7 +168,7 @@ fn event() -> Result<EventFd, Failure> {
 }
 
 impl Shared {
-    /// Makes that of a volume, which is lost until its first session [begins](Self::begin).
+    /// Makes the state of a volume, which is lost until its first session [begins](Self::begin).
     pub(crate) fn new(geometry: Geometry, options: &Options) -> Result<Self, Failure> {
         let place = || {
             Ok(Place {
@@ -246,12 +247,12 @@ impl Shared {
         }
     }
 
-    /// Has requests fail at that moment if there is no session then.
+    /// Makes requests fail from that moment on if there is no session then.
     fn fail_fast_at(&self, moment: Option<At>) {
         *lock(&self.fail_fast_at) = moment;
     }
 
-    /// Has queues fail what waits, until there is a session.
+    /// Makes queues fail the requests that wait, until there is a session.
     fn fail_fast(&self) {
         let standing = lock(&self.standing);
         if matches!(*standing, Standing::Lost(_)) {
@@ -261,7 +262,7 @@ impl Shared {
         }
     }
 
-    /// Records that a queue has let go of what it had before this era.
+    /// Records that a queue has dropped everything from before this era.
     pub(crate) fn followed(&self, queue: u8, era: u32) {
         if let Some(place) = self.places.get(usize::from(queue)) {
             place.era.store(era, Ordering::Release);
@@ -302,8 +303,8 @@ impl Shared {
         Failure::RequestTimeout(self.io_timeout_s)
     }
 
-    /// Does what is due: counts a tick, has requests fail. Returns when to come again. For the thread of the volume, which calls this
-    /// whatever it waits for.
+    /// Handles the timers: counts a tick, makes requests fail. Returns the time of the next call. For the thread of the
+    /// volume, which calls this in every wait.
     pub(crate) fn pass_time(&self) -> Instant {
         let fail_fast = *lock(&self.fail_fast_at);
         if fail_fast.is_some_and(Moment::has_passed) {
@@ -381,12 +382,13 @@ impl Shared {
         era
     }
 
-    /// Records which export the session of `era`, which has begun, is with: whoever reads that sees what was found lost.
+    /// Records the export of the session of `era`, which has begun: a reader that sees the record also sees the losses
+    /// that were found.
     fn exported(&self, era: u32, id: Option<VolumeId>, instance: Option<ExportInstance>) {
         lock(&self.exports).push(Export { era, id, instance });
     }
 
-    /// Has queues look.
+    /// Makes the queues check their era.
     fn change_era(&self, era: u32) {
         self.era.store(era, Ordering::Release);
         for place in &self.places {
@@ -429,20 +431,20 @@ impl Shared {
             stopper.fail();
         }
         for place in &self.places {
-            // What nobody has taken goes when nothing reaches it any more.
+            // A queue pair that no queue has picked up is dropped when nothing reaches it any more.
             drop(lock(&place.next).take());
         }
         self.change_era(era);
         let _ = self.wake.write(1);
     }
 
-    /// Takes a wake-up of the thread.
+    /// Both with and without a wake-up.
     pub(crate) fn take_wake(&self) {
         // Whether there was one or not.
         let _ = self.wake.read();
     }
 
-    /// Returns by what the thread is woken.
+    /// Returns the event that wakes the thread.
     pub(crate) fn wake(&self) -> &EventFd {
         &self.wake
     }
@@ -527,7 +529,7 @@ impl Shared {
     }
 }
 
-/// What the thread serves: a session after the other.
+/// The work of the thread: serves one session after the other.
 pub(crate) struct Service<'a> {
     shared: &'a Shared,
     opening: Opening,
@@ -615,11 +617,11 @@ impl<'a> Service<'a> {
             id.disconnect();
         }
         served.admin.pair.stopper().fail();
-        // What a queue has seen comes before what the connection manager says of it.
+        // A failure that a queue has seen takes precedence over the connection manager's.
         self.shared.failure().unwrap_or(failure)
     }
 
-    /// Connects anew, as long as it may take.
+    /// Connects a new session, within the time limit of the volume.
     fn connect_again(&mut self, mut why: Failure) -> Result<Begun, Failure> {
         let timeout_s = self.opening.connect_timeout().as_millis().div_ceil(1000);
         let timeout_s = u32::try_from(timeout_s).unwrap_or(u32::MAX);
@@ -658,7 +660,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Returns for how long there may still be no session.
+    /// Returns the remaining time limit without a session.
     fn left(&self) -> Duration {
         let end = self.losses.now().end;
         end.map_or(Duration::MAX, |At(end)| {
@@ -675,8 +677,9 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Returns why a session ended of which `failure` was seen. Its connections may have been closed because the export ends, which the
-/// admin queue pair says: a `last_look` at that finds it, also if it came behind the others.
+/// Returns the reason why a session ended after `failure`. Its connections may have been closed because the export
+/// ends, which the admin queue pair reports: a `last_look` at that finds the report, even if it arrived after the
+/// others.
 fn why_it_ended(failure: Failure, last_look: impl FnOnce() -> Option<Failure>) -> Failure {
     match last_look() {
         Some(Failure::ExportEnds) => Failure::ExportEnds,

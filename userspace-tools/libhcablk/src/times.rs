@@ -7,10 +7,10 @@
 //! that a request may be late and wakes the queue; only the queue knows what has been answered and was not looked at yet, so that
 //! decides.
 //!
-//! A request that is late ends its session, and the next one issues it again. A drive that is always late would keep it for ever. So
-//! it has a [`Lifetime`] besides, which counts from its first issue, over all sessions and the time between them. When that is over the
-//! request is not issued again: it fails when its session is lost, or at once while it waits. What was issued before that gets its
-//! time to be answered.
+//! A late request ends its session, and the next session issues it again. A drive that is always late would keep the
+//! request for ever. So the request also has a [`Lifetime`], which counts from its first issue, over all sessions and
+//! the time between them. After it the request is not issued again: it fails when its session is lost, or at once while
+//! it waits. A request that was issued before that gets its time to be answered.
 //!
 //! ```text
 //!  issued ──► late, lost ──► issued again ──► late, lost ──► … ──► issued for the last time ──► late, lost: failed
@@ -39,8 +39,8 @@ pub(crate) fn period(timeout: Duration) -> Duration {
 pub(crate) struct Lifetime(u64);
 
 impl Lifetime {
-    /// Makes the one of requests that may take `timeout`, in a volume that may be without a session for `ctrl_loss`: as long as both
-    /// together.
+    /// Makes the lifetime of requests that may take `timeout`, in a volume that may be without a session for
+    /// `ctrl_loss`: the sum of both.
     pub(crate) fn new(timeout: Duration, ctrl_loss: Duration) -> Self {
         let period = period(timeout).as_millis().max(1);
         let waits = ctrl_loss.as_millis().div_ceil(period);
@@ -65,7 +65,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Makes it for `depth` tags.
+    /// Makes the times of `depth` tags.
     pub(crate) fn new(depth: u16) -> Self {
         Self {
             since: (0..depth).map(|_| AtomicU64::new(0)).collect(),
@@ -122,7 +122,7 @@ mod tests {
         assert!(times.is_late(tick(5 + TICKS + 1)));
         times.begin(0, tick(5 + TICKS));
         times.end(1);
-        assert!(!times.is_late(tick(5 + TICKS + 1)), "others go on");
+        assert!(!times.is_late(tick(5 + TICKS + 1)), "others continue");
         assert!(times.is_late(tick(5 + 2 * TICKS + 1)));
         times.begin(1, tick(5));
         times.clear();
@@ -166,7 +166,7 @@ mod tests {
         assert!(!life.is_over(Some(tick(10)), tick(10 + 4 * 8)));
         assert!(life.is_over(Some(tick(10)), tick(10 + 4 * 8 + 1)));
         assert!(!life.is_over(None, Tick::MAX), "it was not issued");
-        // Of one that must not wait for a session.
+        // A request that must not wait for a session.
         assert!(Lifetime::new(seconds(30), seconds(0)).is_over(Some(tick(1)), tick(2 + TICKS)));
     }
 

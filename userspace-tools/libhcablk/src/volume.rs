@@ -22,8 +22,9 @@ use std::{
 
 /// A volume of a target, open for this program.
 ///
-/// Its queues go to the threads that do I/O ([`Self::take_queue`]). When the session is lost another one is connected, and requests
-/// are issued again by that; they wait meanwhile, as long as [`Options::ctrl_loss_tmo`] says. When the volume is dropped they fail.
+/// Its queues move to the threads that do I/O ([`Self::take_queue`]). When the session is lost a new one is connected,
+/// and requests are issued again on it; they wait meanwhile, for [`Options::ctrl_loss_tmo`] at most. When the volume is
+/// dropped they fail.
 pub struct Volume {
     shared: Arc<Shared>,
     pd: Arc<ProtectionDomain>,
@@ -105,7 +106,7 @@ impl Volume {
     ///
     /// The `len` bytes are initialized, and nobody else refers to them; they stay where they are until the buffer and all that
     /// was split from it are dropped, and the requests that had it have ended.
-    // That of the caller, with the same words.
+    // The safety contract of the callee, in the same words.
     #[allow(unsafe_code, reason = "the verbs layer's contract is the program's")]
     pub unsafe fn register(&self, memory: NonNull<u8>, len: usize) -> Result<Buffer, Failure> {
         // SAFETY: By the safety requirement.
@@ -128,8 +129,8 @@ impl Volume {
         self.shared.present().state.read_only
     }
 
-    /// Returns whether there is a volatile write cache: what is acknowledged is durable after a flush. One that there was when the
-    /// volume was opened may be switched off and on: so programs go on to flush.
+    /// Returns whether the volume has a volatile write cache: acknowledged writes are durable after a flush. A cache
+    /// that the volume had when it was opened may be switched off and on: so programs must keep flushing.
     pub fn has_write_cache(&self) -> bool {
         self.shared.geometry.write_cache || self.shared.present().state.write_cache == Some(true)
     }
@@ -164,7 +165,7 @@ impl Volume {
         self.shared.past()
     }
 
-    /// Ends the volume: requests fail, and so do all later ones.
+    /// Ends the volume: its requests fail, and so do all later ones.
     pub fn end(&self) {
         self.shared.end(Failure::Closed);
     }

@@ -33,7 +33,7 @@ const OPTION_ACK_TIMEOUT: c_int = sys::RDMA_OPTION_ID_ACK_TIMEOUT as c_int;
 /// Why a connection request was rejected, in InfiniBand's numbers.
 const REJECT_STALE: i32 = 10;
 
-/// What the connection manager says.
+/// An event of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The address was resolved: the device is known.
@@ -50,7 +50,7 @@ pub(crate) enum Event {
     Failed(Errno),
     /// The peer, or this side, has closed the connection.
     Disconnected,
-    /// The device goes away.
+    /// The device is being removed.
     DeviceRemoved,
     /// Anything else.
     Other,
@@ -76,7 +76,7 @@ pub(crate) struct Id {
 unsafe impl Send for Id {}
 
 impl Id {
-    /// Makes one.
+    /// Makes an identifier with its event channel.
     pub(crate) fn new() -> Result<Self, Errno> {
         // SAFETY: No requirements.
         let channel = made(unsafe { sys::rdma_create_event_channel() })?;
@@ -153,7 +153,7 @@ impl Id {
         by_errno(unsafe { sys::rdma_connect(self.raw(), &raw mut param) })
     }
 
-    /// Tells the peer that its grant was accepted.
+    /// Notifies the peer that its grant was accepted.
     pub(crate) fn establish(&mut self) -> Result<(), Errno> {
         // SAFETY: The identifier is there.
         by_errno(unsafe { sys::rdma_establish(self.raw()) })
@@ -167,8 +167,8 @@ impl Id {
 
     /// Returns the ends of the connection, the own one first, once the route was resolved.
     pub(crate) fn ends(&self) -> (End, End) {
-        // SAFETY: The identifier is there. Of the unions those parts are read that librdmacm fills
-        // for this port space; all bits are valid.
+        // SAFETY: The identifier exists. Only those parts of the unions are read that librdmacm fills for this port
+        // space; all bits are valid.
         unsafe {
             let address = &(*self.raw.as_ptr()).route.addr;
             let gids = &address.addr.ibaddr;
@@ -198,7 +198,7 @@ impl Id {
 
 impl AsFd for Id {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: The channel has a descriptor, which is open as long as it.
+        // SAFETY: The channel has a descriptor, which is open during the channel's life.
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 }

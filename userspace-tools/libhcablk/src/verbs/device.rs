@@ -9,10 +9,10 @@ use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
 /// The vendor's number that soft-RoCE says (`RXE_VENDOR_ID`).
 const SOFT_ROCE: u32 = 0xff_ffff;
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
-    /// It is InfiniBand's or RoCE's transport; else iWARP's or another one.
+    /// Whether the transport is that of InfiniBand or RoCE, not iWARP's or any other.
     pub(crate) is_ib: bool,
     /// There are memory windows of type 2, which work requests bind.
     pub(crate) has_windows: bool,
@@ -40,11 +40,12 @@ pub(crate) struct ProtectionDomain {
 
 // SAFETY: Verbs may be called by any threads.
 unsafe impl Send for ProtectionDomain {}
-// SAFETY: As above; the identifier is not used but for its device, which does not change.
+// SAFETY: As above; only the device of the identifier is used, which does not change.
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// Makes one on the device that `id` was resolved to. Fails with `ENODEV` if it was not.
+    /// Allocates a protection domain on the device that `id` was resolved to. Fails with `ENODEV`
+    /// if `id` has no device.
     pub(crate) fn new(id: Id) -> Result<Arc<Self>, Errno> {
         let context = id.context().ok_or(Errno::ENODEV)?;
         let attributes = attributes(context)?;

@@ -16,7 +16,7 @@ use std::{
 /// Memory of a region begins at a multiple of this.
 const PAGE: usize = 4096;
 
-/// What may be done with a region, but for being read by the own device.
+/// The access to a region, in addition to reads by the own device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The own device writes to it.
@@ -57,14 +57,13 @@ impl Sge {
 
 /// Memory that is registered with a device: of its own, zeroed when it is made.
 ///
-/// The device, and peers as far as the access goes, may read and write all of it at any time; here it
-/// is copied from and to, without a reference to what is in it. Exclusive use of a part is what
-/// a [`Buffer`] stands for.
+/// The device, and peers within the region's access, may read and write all of it at any time; this code copies from
+/// and to it, without a reference to its content. A [`Buffer`] stands for exclusive use of a part.
 pub(crate) struct Region {
     mr: NonNull<sys::ibv_mr>,
     memory: NonNull<u8>,
     len: usize,
-    /// By which the memory was allocated; `None`: it is the program's.
+    /// The layout with which the memory was allocated; `None`: it is the program's.
     layout: Option<Layout>,
     /// The address of the first byte in work requests and to peers.
     address: u64,
@@ -73,13 +72,12 @@ pub(crate) struct Region {
 
 // SAFETY: The memory belongs to the region, and verbs may be called by any thread.
 unsafe impl Send for Region {}
-// SAFETY: As above; who may touch which part of the memory is the matter of `Buffer`s, or of the
-// region's only owner.
+// SAFETY: As above; access to parts of the memory is governed by the `Buffer`s, or by the region's only owner.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region of `len` bytes, which peers know by addresses from `address` on, a multiple of
-    /// the page size; `None`: from the address in memory on.
+    /// Makes a region of `len` bytes, which peers address from `address` on, a multiple of the page size; `None`: from
+    /// its address in memory on.
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
         len: usize,
@@ -108,7 +106,7 @@ impl Region {
         }
     }
 
-    /// Makes a region of `len` bytes of memory that is there, as [`Self::new`].
+    /// Makes a region of `len` bytes of existing memory, as [`Self::new`].
     ///
     /// # Safety
     ///
@@ -173,7 +171,7 @@ impl Region {
         })
     }
 
-    /// Copies bytes from `offset` on; `false`: there are not so many.
+    /// Copies bytes from `offset` on; returns `false` if the region has fewer bytes.
     #[must_use]
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(to.len())));
@@ -187,7 +185,7 @@ impl Region {
         fits
     }
 
-    /// Copies bytes to `offset` on; `false`: there is not so much room.
+    /// Copies bytes to `offset` on; returns `false` if the region has less room.
     #[must_use]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(from.len())));
@@ -218,7 +216,7 @@ impl Drop for Region {
     }
 }
 
-/// What a window lets the peer do.
+/// The access of the peer through a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     /// RDMA READ.
@@ -250,7 +248,7 @@ pub(crate) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Makes one that is not bound.
+    /// Makes a window that is not bound.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>) -> Result<Self, Errno> {
         let context = pd.context();
         // SAFETY: The domain keeps its context open.
@@ -346,7 +344,8 @@ impl Buffer {
     ///
     /// # Safety
     ///
-    /// While either of them, or a request that has it, may write to a byte nobody reads or writes that by the other one.
+    /// While the caller writes a byte through one of the two buffers, or a request with one of them may write it,
+    /// nobody may read or write that byte through the other.
     #[must_use]
     pub unsafe fn alias(&self, range: Range<usize>) -> Option<Self> {
         let fits = range.start <= range.end && range.end <= self.len;
@@ -368,7 +367,7 @@ impl Buffer {
         Arc::strong_count(&self.region) != 1
     }
 
-    /// Splits it: it keeps the bytes before `at`, and those behind are returned.
+    /// Splits the buffer: it keeps the bytes before `at`, and the rest is returned.
     ///
     /// # Panics
     ///
@@ -389,7 +388,7 @@ impl Buffer {
         rest
     }
 
-    /// Joins it with `rest`, which begins where it ends. Returns `rest` if it does not.
+    /// Joins the buffer with `rest`, which begins where the buffer ends. Returns `rest` if it does not.
     pub fn join(&mut self, rest: Self) -> Result<(), Self> {
         if !Arc::ptr_eq(&self.region, &rest.region) || self.start + self.len != rest.start {
             return Err(rest);
@@ -403,7 +402,7 @@ impl Buffer {
         self.len
     }
 
-    /// Returns whether it has none.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -418,7 +417,7 @@ impl Buffer {
         }
     }
 
-    /// Returns whether it was registered in this domain.
+    /// Returns whether the buffer was registered in this domain.
     pub(crate) fn is_of(&self, pd: &Arc<ProtectionDomain>) -> bool {
         Arc::ptr_eq(&self.region.pd, pd)
     }

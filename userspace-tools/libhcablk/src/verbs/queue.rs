@@ -2,11 +2,10 @@
 
 //! Completion queues and queue pairs.
 //!
-//! Soft-RoCE tells user space of an invalidation by the flag that the kernel has for it (4), and not
-//! by that of verbs (8): `do_complete()` in `rxe_resp.c`. The 4 of verbs is about the checksum of
-//! IP headers, and never set on reliable connections. So where the device is soft-RoCE both are taken
-//! for an invalidation. To miss one would be worse than a mistake: the invalidation of a window that
-//! is not bound makes its kernel use a null pointer.
+//! Soft-RoCE reports an invalidation to user space with the flag of the kernel (4), not with that of verbs (8):
+//! `do_complete()` in `rxe_resp.c`. The 4 of verbs is about the checksum of IP headers, and never set on reliable
+//! connections. So on soft-RoCE both flags count as an invalidation. To miss one would be worse than a false one: the
+//! invalidation of an unbound window makes its kernel use a null pointer.
 
 use super::{
     by_errno, by_value,
@@ -45,12 +44,12 @@ const RNR_TIMER: u8 = 12;
 )]
 const QP_STATE: c_int = sys::IBV_QP_STATE as c_int;
 
-/// What a completion reports.
+/// The event that a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// A work request of the send queue was carried out.
     Sent,
-    /// A receive buffer has a message, or took the immediate value of an RDMA WRITE, of so many
+    /// A receive buffer has a message of this many bytes, or received the immediate value of an RDMA WRITE of this many
     /// bytes.
     Received {
         bytes: u32,
@@ -82,7 +81,7 @@ pub(crate) struct CompletionQueue {
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
-    /// Makes one of so many entries.
+    /// Makes a completion queue of `entries` entries.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, entries: u32) -> Result<Self, Errno> {
         let context = pd.context();
         let entries = c_int::try_from(entries).map_err(|_| Errno::EINVAL)?;
@@ -128,7 +127,7 @@ impl CompletionQueue {
             count += 1;
         }
         if count != 0 {
-            // SAFETY: So many events of this queue, the only one of the channel, were returned.
+            // SAFETY: This number of events of this queue, the only one of the channel, was returned.
             unsafe { sys::ibv_ack_cq_events(self.raw.as_ptr(), count) };
         }
         count != 0
@@ -140,7 +139,7 @@ impl CompletionQueue {
         let mut completions: [sys::ibv_wc; POLL] = unsafe { zeroed() };
         // SAFETY: The domain keeps its context open.
         let poll = unsafe { (*self.pd.context()).ops.poll_cq }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: The queue is there, and so is room for so many completions.
+        // SAFETY: The queue exists, and the array has room for this number of completions.
         let count = unsafe { poll(self.raw.as_ptr(), POLL_COUNT, completions.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| Errno::EIO)?;
         let invalidated = match self.pd.attributes().is_soft_roce {
@@ -183,7 +182,7 @@ fn to_completion(wc: &sys::ibv_wc, with_inv: u32) -> Completion {
 
 impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: The channel has a descriptor, which is open as long as it.
+        // SAFETY: The channel has a descriptor, which is open during the channel's life.
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 }
@@ -207,19 +206,19 @@ pub(crate) struct Capacity {
     pub(crate) pieces: u32,
 }
 
-/// A queue pair, as long as it is there.
+/// A queue pair, or nothing once it is destroyed.
 struct Place(Option<NonNull<sys::ibv_qp>>);
 
 // SAFETY: Verbs may be called by any thread.
 unsafe impl Send for Place {}
 
-/// By which any thread fails a queue pair.
+/// A handle with which any thread fails a queue pair.
 #[derive(Clone)]
 pub(crate) struct Stopper(Arc<Mutex<Place>>);
 
 impl Stopper {
-    /// Has the queue pair fail: nothing comes by it or goes any more, and all its work requests complete. It
-    /// may have failed already, or be gone.
+    /// Makes the queue pair fail: it sends and receives nothing any more, and all its work requests complete. It may
+    /// have failed already, or be gone.
     pub(crate) fn fail(&self) {
         let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(qp) = place.0 {
@@ -246,7 +245,7 @@ pub(crate) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Makes one, whose completions all go to `cq`, for the connection `id`. Receives can be posted.
+    /// Makes a queue pair for the connection `id`, whose completions all go to `cq`. Receives can be posted.
     pub(crate) fn new(id: &Id, cq: CompletionQueue, capacity: Capacity) -> Result<Self, Errno> {
         if !cq.pd.is_of(id) {
             return Err(Errno::EXDEV);
@@ -288,11 +287,11 @@ impl QueuePair {
             sys::IBV_QPS_RTR => attr.min_rnr_timer = RNR_TIMER,
             _ => {}
         }
-        // SAFETY: The queue pair is there, and so are the attributes.
+        // SAFETY: The queue pair and the attributes exist.
         by_value(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &raw mut attr, mask) })
     }
 
-    /// Brings it up, when the peer has granted the connection `id`.
+    /// Brings the queue pair up, when the peer has granted the connection `id`.
     pub(crate) fn bring_up(&self, id: &Id) -> Result<(), Errno> {
         self.modify(id, sys::IBV_QPS_INIT)?;
         self.modify(id, sys::IBV_QPS_RTR)?;
@@ -419,7 +418,7 @@ impl QueuePair {
         self.waiting.push(wr);
     }
 
-    /// Rings the doorbell for what was added. After a failure the queue pair is of no use.
+    /// Rings the doorbell for the work requests that were added. After a failure the queue pair cannot be used.
     pub(crate) fn ring(&mut self) -> Result<(), Errno> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -428,7 +427,7 @@ impl QueuePair {
         let mut next = null_mut();
         for wr in self.waiting.iter_mut().rev() {
             wr.next = next;
-            // In bounds: it is the number of pieces that were there before its own.
+            // In bounds: the index is the number of pieces before its own.
             wr.sg_list = pieces.wrapping_add(wr.sg_list.addr());
             next = wr;
         }
@@ -460,7 +459,7 @@ impl Drop for QueuePair {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         place.0 = None;
-        // SAFETY: Nobody refers to it any more. When it is gone nothing comes by it.
+        // SAFETY: The queue pair has no other reference. Once it is destroyed it receives nothing.
         unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
     }
 }
