@@ -62,7 +62,7 @@ pub(crate) enum Role {
     Target,
 }
 
-/// What all experiments take.
+/// The options that all experiments share.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The part of this machine: client, or target, which serves the client's requests over standard input and output and is what
@@ -107,7 +107,7 @@ pub(crate) struct Common {
 /// Arguments of `local-remote`.
 #[derive(Args, Debug)]
 pub(crate) struct LocalRemoteArgs {
-    /// What all experiments take
+    /// The common options
     #[command(flatten)]
     pub(crate) common: Common,
 
@@ -136,7 +136,7 @@ pub(crate) struct LocalRemoteArgs {
 /// Arguments of `interference`.
 #[derive(Args, Debug)]
 pub(crate) struct InterferenceArgs {
-    /// What all experiments take
+    /// The common options
     #[command(flatten)]
     pub(crate) common: Common,
 
@@ -160,7 +160,7 @@ pub(crate) struct InterferenceArgs {
 /// Arguments of `selftest`.
 #[derive(Args, Debug)]
 pub(crate) struct SelftestArgs {
-    /// What all experiments take
+    /// The common options
     #[command(flatten)]
     pub(crate) common: Common,
 
@@ -188,7 +188,7 @@ pub(crate) struct SelftestArgs {
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = value_parser!(u64).range(1..))]
     pub(crate) load: u64,
 
-    /// What the shapes that are tried by chance begin with
+    /// The seed of the random shapes
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a machine is, and whether times that are measured on it are real.
+//! The hardware and software of a machine, and whether times that are measured on it are real.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::stop::Stop;
 use crate::worker;
 
-/// What a machine's processor is.
+/// The kind of a machine's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Processor {
@@ -34,9 +34,9 @@ pub(crate) struct Device {
     pub(crate) driver: Option<String>,
     /// Its firmware, as it says.
     pub(crate) firmware: String,
-    /// What it calls itself.
+    /// The description of the device itself.
     pub(crate) description: String,
-    /// What it is: `1: CA` of InfiniBand and RoCE, `4: RNIC` of iWARP.
+    /// The kind of device: `1: CA` of InfiniBand and RoCE, `4: RNIC` of iWARP.
     pub(crate) kind: String,
     /// The state of its first port.
     pub(crate) state: String,
@@ -55,9 +55,9 @@ pub(crate) struct Facts {
     pub(crate) kernel: String,
     /// Processors.
     pub(crate) processors: usize,
-    /// What they are called.
+    /// The model of the processors.
     pub(crate) model: String,
-    /// What they are.
+    /// The kind of the processors.
     pub(crate) processor: Processor,
     /// Its RDMA devices.
     pub(crate) devices: Vec<Device>,

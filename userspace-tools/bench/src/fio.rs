@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::node::Node;
 use crate::worker::failure;
 
-/// What fio does.
+/// A load of fio.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     /// The disk.
@@ -41,7 +41,7 @@ pub(crate) enum Until {
     Bytes(u64),
 }
 
-/// What was measured of one direction.
+/// The results for one direction.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Measured {
     /// Requests.
@@ -56,7 +56,7 @@ pub(crate) struct Measured {
     pub(crate) p99_ns: f64,
 }
 
-/// What one job measured.
+/// The results of one job.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Load {
     /// Reads.

@@ -19,14 +19,14 @@ use crate::report::{self, Report};
 use crate::stop::Stop;
 use crate::worker::Ask;
 
-/// What was measured of one mode and direction. Rates are bytes in a second.
+/// The results for one mode and direction. Rates are bytes per second.
 #[derive(Serialize)]
 struct Row {
     mode: &'static str,
     direction: &'static str,
     /// The computation, while the target serves.
     computing: f64,
-    /// Serving, alone and beside the computation.
+    /// The rate of serving, alone and during the computation.
     serving_alone: f64,
     serving: f64,
     /// Bytes that crossed the target's RAM for each byte that was served.

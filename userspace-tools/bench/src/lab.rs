@@ -54,23 +54,23 @@ pub(crate) struct Lab {
     pub(crate) client: Node,
     /// The target.
     pub(crate) target: Node,
-    /// What the client is.
+    /// The facts of the client.
     pub(crate) client_facts: Facts,
-    /// What the target is.
+    /// The facts of the target.
     pub(crate) target_facts: Facts,
-    /// Whether one machine has both parts.
+    /// Whether client and target are the same machine.
     pub(crate) together: bool,
     /// The target's address.
     pub(crate) address: IpAddr,
     /// The drive on the target.
     pub(crate) path: String,
-    /// What is known of that.
+    /// The properties of the drive.
     pub(crate) drive: Drive,
     /// How much of it is used.
     pub(crate) span: u64,
     /// The id of the client.
     pub(crate) host: String,
-    /// Set when all is to end.
+    /// Set when the experiment shall end.
     pub(crate) stop: Stop,
     provider: String,
     exported: Option<Export>,
@@ -110,7 +110,7 @@ impl Lab {
                 before_connection: None,
             }),
             Err(error) => {
-                // What failed matters more than what could not be undone of the little that was changed.
+                // The failure matters more than the failure to undo the few changes.
                 let _ = client.finish();
                 let _ = target.finish();
                 Err(error)
@@ -313,7 +313,7 @@ impl Lab {
         ))
     }
 
-    /// Waits until something is so, or fails after a time, or when all is to end.
+    /// Waits until a condition holds, or fails after a time, or when the experiment shall end.
     pub(crate) fn wait(
         &mut self,
         limit: Duration,
@@ -336,7 +336,7 @@ impl Lab {
         }
     }
 
-    /// Leaves both machines as they were.
+    /// Restores the state of both machines.
     pub(crate) fn close(&mut self) -> Result<()> {
         // The disk has to go before the volume.
         let client = self.client.finish();

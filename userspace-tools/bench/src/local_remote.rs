@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `local-remote`: bandwidth and latency by request size and depth, of hcablk in its modes beside nvme-rdma, NBD over TCP and
-//! the drive itself.
+//! `local-remote`: bandwidth and latency by request size and depth, of hcablk in its modes, compared with nvme-rdma,
+//! NBD over TCP and the drive itself.
 
 use std::process::ExitCode;
 
@@ -37,12 +37,12 @@ struct Point {
     depth: u32,
     #[serde(flatten)]
     measured: Measured,
-    /// What hcablk counted for it, the client and the target.
+    /// The counters of hcablk for it, on the client and on the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<(Counters, Counters)>,
 }
 
-/// What was not measured, and why.
+/// A measurement that was left out, and the reason.
 #[derive(Serialize)]
 struct LeftOut {
     way: &'static str,
@@ -87,7 +87,7 @@ fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()>
         let notes = (lab.client.noted()?, lab.target.noted()?);
         match set_up(lab, way) {
             Ok(disk) => measure_way(args, lab, way, &disk, &mut points)?,
-            // What cannot be set up here is said; a measurement that fails is a failure.
+            // A setup that is not possible here is reported; a measurement that fails is a failure.
             Err(error) if error.kind != Kind::Interrupted => {
                 if !args.common.json {
                     println!("  left out: {}", error.message);
@@ -143,7 +143,7 @@ fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     lab.connect(&[])
 }
 
-/// Sets up mode p2p; fails if the data would go by RAM all the same.
+/// Sets up mode p2p; fails if the data would move through RAM nevertheless.
 pub(crate) fn p2p(lab: &mut Lab) -> Result<String> {
     lab.export(&Export::of("p2p"))?;
     let disk = lab.connect(&[])?;
@@ -298,7 +298,7 @@ fn page(
             )?;
         }
     }
-    page.heading("What hcablk counted, for each request");
+    page.heading("Counters of hcablk, for each request");
     page.paragraph("Counts are real on an emulator, too. RAM: bytes that crossed the target's memory for each byte served.");
     let rows: Vec<Vec<String>> = points.iter().filter_map(counted_row).collect();
     page.table(

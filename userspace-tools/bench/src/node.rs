@@ -90,7 +90,7 @@ pub(crate) fn serve(stop: &Stop) -> Result<()> {
             Err(RecvTimeoutError::Disconnected) => break,
         };
         let done = serde_json::from_str(&line)
-            .map_err(|error| Error::new(Kind::Usage, format!("this is no request: {error}")))
+            .map_err(|error| Error::new(Kind::Usage, format!("this is not a request: {error}")))
             .and_then(|ask| worker.ask(ask));
         let text = serde_json::to_string(&Answer::of(done)).unwrap_or_default();
         let mut out = std::io::stdout();
@@ -240,7 +240,7 @@ impl Node {
         self.ask(Ask::Noted)
     }
 
-    /// Undoes everything, whatever happened, and ends the other part.
+    /// Undoes everything, after success and failure, and ends the other part.
     pub(crate) fn finish(&mut self) -> Result<()> {
         match &mut self.how {
             How::Here(worker) => worker.undo(0),
@@ -253,7 +253,7 @@ impl Pipe {
     fn ask(&mut self, ask: &Ask, stop: &Stop) -> Result<Value> {
         let gone = || {
             Error::new(Kind::Connection, "the target's part has ended")
-                .advise("What it had changed it undoes itself. Its messages are above.")
+                .advise("It undoes its own changes. Its messages are above.")
         };
         stop.check()?;
         let limit = WAY

@@ -9,7 +9,7 @@ use plotters::prelude::*;
 
 /// The points of one curve, and its name.
 pub(crate) struct Curve {
-    /// What the legend says.
+    /// The name in the legend.
     pub(crate) name: String,
     /// Its points, by x.
     pub(crate) points: Vec<(f64, f64)>,

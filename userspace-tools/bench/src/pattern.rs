@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use nix::sys::uio::{preadv, pwritev};
 
 const PAGE: usize = 4096;
-/// What memory that a request must not touch holds.
+/// The content of memory that a request must not touch.
 const GUARD: u8 = 0xa5;
 
 /// The eight bytes at a multiple of eight.
@@ -146,9 +146,9 @@ impl Arena {
     }
 }
 
-/// A shape of a request: where its segments are in their pages, and how long they are.
+/// A shape of a request: the offsets of its segments in their pages, and their lengths.
 pub(crate) struct Shape {
-    /// What it is called.
+    /// The shape's name.
     pub(crate) name: String,
     /// Its segments.
     pub(crate) segments: Vec<(usize, usize)>,
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn what_is_written_in_any_shape_is_found_again() -> Result<()> {
         let file = file().map_err(|error| Error::new(Kind::Failed, error.to_string()))?;
-        // A seed for each: what others have left is not to be taken for what is looked for.
+        // A different seed for each: data of earlier shapes must not be taken for that of this one.
         for (seed, shape) in (3..).zip(shapes(512, 20, 7)) {
             write(&file, &shape, seed, 512)?;
             verify(&file, &shape, seed, 512)?;

@@ -34,7 +34,7 @@ impl Report {
                 kind,
                 format!("cannot make the folder {}: {error}", folder.display()),
             )
-            .advise("--output names another one.")
+            .advise("Choose another one with --output.")
         })?;
         Ok(Self { folder })
     }
@@ -115,8 +115,8 @@ pub(crate) fn machines(lab: &Lab) -> Vec<Vec<String>> {
 /// The head of that table.
 pub(crate) const MACHINES: [&str; 5] = ["part", "machine", "kernel", "processors", "RDMA devices"];
 
-/// Runs an experiment between opening and closing the laboratory, and prints where its page is. Whatever happens, both machines
-/// are left as they were.
+/// Runs an experiment between opening and closing the laboratory, and prints the place of its page. Both machines are
+/// restored in any case.
 pub(crate) fn with_lab<T>(
     common: &Common,
     experiment: &str,

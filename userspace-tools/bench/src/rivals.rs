@@ -176,7 +176,7 @@ pub(crate) fn nbd(lab: &mut Lab) -> Result<String> {
         lab.client_facts.modules.iter().any(|name| name == "nbd"),
         "nbd",
     )?;
-    // Without a configuration file; -d: it goes on in the foreground.
+    // Without a configuration file; -d: it stays in the foreground.
     let listen = format!("{}:{NBD_PORT}", lab.address);
     let argv = strings(&["nbd-server", &listen, &lab.path, "-d", "-C", "/dev/null"]);
     lab.target

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hcablk::error::{Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// A flag that ends whatever waits, so that what was changed can be undone.
+/// A flag that ends every wait, so that changes can be undone.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an experiment does on a machine, and how that is undone.
+//! The steps of an experiment on a machine, and how they are undone.
 //!
 //! Every change comes with the steps that take it back, which are noted *before* the change is made and succeed if there is
 //! nothing to take back. They run in reverse order at the end, however it comes about.
@@ -27,11 +27,11 @@ use crate::stop::Stop;
 /// How long an ordinary command may take.
 pub(crate) const COMMAND_SECONDS: u64 = 120;
 
-/// What a machine is asked for.
+/// A request to a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub(crate) enum Ask {
-    /// What the machine is.
+    /// The facts of the machine.
     Facts,
     /// Checks a drive; with `overwrite` that nothing on it can be lost.
     Drive { path: String, overwrite: bool },
@@ -55,7 +55,7 @@ pub(crate) enum Ask {
     LoadMemory { threads: usize },
     /// Its rate since it began or was asked for last, in bytes for each second.
     MemoryRate,
-    /// Ends it.
+    /// Ends the memory-bound computation.
     UnloadMemory,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Ask {
 pub(crate) enum Step {
     /// Runs a program to its end.
     Run { argv: Vec<String>, seconds: u64 },
-    /// Starts a program that goes on.
+    /// Starts a program that keeps running.
     Start { argv: Vec<String> },
     /// Ends the program that was started last.
     EndStarted,
@@ -106,9 +106,9 @@ pub(crate) fn unload(module: &str) -> Step {
 pub(crate) struct Output {
     /// The exit code; 128 + N after signal N.
     pub(crate) status: i32,
-    /// What it printed.
+    /// The program's standard output.
     pub(crate) stdout: String,
-    /// What it said beside that.
+    /// The program's standard error.
     pub(crate) stderr: String,
 }
 
@@ -171,12 +171,12 @@ impl Worker {
         }
     }
 
-    /// Takes the noted steps, the last first, until this many are left. It goes on after a failure.
+    /// Carries out the noted steps, the last first, until this many are left. Continues after a failure.
     pub(crate) fn undo(&mut self, down_to: usize) -> Result<()> {
         let mut failed = Vec::new();
         while self.undo.len() > down_to {
             let Some(step) = self.undo.pop() else { break };
-            // What is undone is not stopped half-way.
+            // Undoing is not stopped half-way.
             let done = self.step(&step, &Stop::default()).and_then(|value| {
                 match serde_json::from_value::<Output>(value) {
                     Ok(output) if output.status != 0 => Err(failure(&describe(&step), &output)),
@@ -275,7 +275,7 @@ fn read(path: &str) -> Result<String> {
         .map_err(|error| Error::new(Kind::Failed, format!("cannot read {path}: {error}")))
 }
 
-/// Returns where a program is: those of hcablk are looked for beside this one first.
+/// Returns the path of a program: those of hcablk are first looked for in the folder of this one.
 fn program(name: &str) -> PathBuf {
     let beside = std::env::current_exe()
         .ok()
@@ -355,7 +355,7 @@ pub(crate) fn run(argv: &[String], limit: Duration, stop: &Stop) -> Result<Outpu
 
 fn text_of(mut pipe: impl std::io::Read) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read any more was not said.
+    // Output that cannot be read is ignored.
     let _ = pipe.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -12,19 +12,18 @@ use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
 /// How well the cache of an hcablk target would do with a stream of requests
 ///
-/// A target can keep data of a volume in its memory (`hcablk target export --cache-mib`). What
-/// reaches it are the misses of its clients' own caches: what is worth keeping is not what was used
-/// last, as an LRU cache does, but what is used often. The target uses the Multi-Queue algorithm
-/// (MQ); this command runs the very code of the kernel module on a trace and shows beside it what
-/// LRU and ARC would have done, and the best that any algorithm could have (OPT, which knows the
-/// future).
+/// A target can cache data of a volume in its memory (`hcablk target export --cache-mib`). It sees
+/// only the misses of its clients' own caches: the data worth caching is not the most recently
+/// used, as an LRU cache assumes, but the most frequently used. The target uses the Multi-Queue
+/// algorithm (MQ); this command runs the very code of the kernel module on a trace and compares it
+/// with LRU and ARC, and with the best possible algorithm (OPT, which knows the future).
 ///
-/// The unit is the line, 4 KiB. Reads of more than 17 lines go past the cache, and writes put
-/// nothing into it: they change what is there.
+/// The unit is the line, 4 KiB. Reads of more than 17 lines bypass the cache. Writes add nothing to
+/// it: they change the lines that it has.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk-cachesim", version, max_term_width = 100, after_long_help = HELP)]
 pub(crate) struct Cli {
-    /// What to do
+    /// The command to run
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -120,7 +119,7 @@ pub(crate) enum Format {
 /// A kind of stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
-    /// What the LRU cache of a client lets through of accesses that are skewed (Zipf)
+    /// The misses of a client's LRU cache for skewed accesses (Zipf)
     SecondLevel,
     /// The same, and now and then a long scan in order, which nobody reads again
     Scan,
@@ -128,7 +127,7 @@ pub(crate) enum Workload {
     Loop,
 }
 
-/// What stream.
+/// The kind of stream.
 #[derive(Args, Debug)]
 pub(crate) struct WorkloadArgs {
     /// The kind of the stream

@@ -30,10 +30,10 @@ use trace::{Error, Request};
 fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(Error::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            // There is nobody left to tell if this fails.
+            // If this fails, no channel is left to report it.
             let _ = writeln!(io::stderr(), "hcablk-cachesim: {error}");
             ExitCode::FAILURE
         }

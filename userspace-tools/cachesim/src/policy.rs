@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the Multi-Queue algorithm is compared with, as simple as can be.
+//! The algorithms that the Multi-Queue algorithm is compared with, in simple form.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,7 +32,7 @@ impl Recency {
         stamp.is_some_and(|stamp| self.order.remove(&stamp).is_some())
     }
 
-    /// Makes it the last used.
+    /// Makes the line the last used.
     fn push(&mut self, line: u64) {
         self.remove(line);
         self.now += 1;
@@ -73,8 +73,8 @@ impl Policy for Lru {
     }
 }
 
-/// Balances what was used once and what was used again (Megiddo and Modha, *ARC: A Self-Tuning,
-/// Low Overhead Replacement Cache*, FAST 2003; the names are theirs).
+/// Balances lines used once and lines used again (Megiddo and Modha, *ARC: A Self-Tuning, Low
+/// Overhead Replacement Cache*, FAST 2003; the names are theirs).
 pub(crate) struct Arc {
     c: usize,
     p: usize,
@@ -149,8 +149,8 @@ impl Policy for Arc {
     }
 }
 
-/// Keeps what is used again the soonest (Belady), and need not keep what is used later than all
-/// that is there: no algorithm hits more often.
+/// Keeps the lines that are used again the soonest (Belady), and may reject a line that is used
+/// later than all cached ones: no algorithm hits more often.
 pub(crate) struct Opt {
     slots: usize,
     /// For each access, when the same line is used again.

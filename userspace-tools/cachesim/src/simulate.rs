@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A trace through the caches, and what comes of it.
+//! Runs a trace through the caches, and collects the results.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl Memory for Heap {
 /// The size of a drive that never changes.
 const SIZE: u64 = u64::MAX;
 
-/// What a cache did. Lines, not requests.
+/// The results of a cache. Lines, not requests.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) policy: &'static str,
@@ -68,7 +68,7 @@ pub(crate) struct Cache {
 pub(crate) struct Report {
     pub(crate) version: u32,
     pub(crate) requests: usize,
-    /// Lines read, but for those of reads that go past the cache.
+    /// Lines read, except those of reads that bypass the cache.
     pub(crate) accesses: usize,
     /// How many different ones.
     pub(crate) distinct: usize,

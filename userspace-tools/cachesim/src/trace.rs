@@ -5,12 +5,12 @@
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
-/// What can go wrong.
+/// The failures of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot open {}: {error}", path.display())]
     Open { path: PathBuf, error: io::Error },
-    #[error("line {line} is no request: {text:?}")]
+    #[error("line {line} is not a request: {text:?}")]
     NoRequest { line: usize, text: String },
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -26,7 +26,7 @@ pub(crate) struct Request {
     pub(crate) length: u32,
 }
 
-/// Reads a trace in any of the forms that the help tells of.
+/// Reads a trace in any of the forms that the help describes.
 pub(crate) fn read(from: impl BufRead) -> Result<Vec<Request>, Error> {
     let mut requests = Vec::new();
     for (at, text) in from.lines().enumerate() {
@@ -37,7 +37,7 @@ pub(crate) fn read(from: impl BufRead) -> Result<Vec<Request>, Error> {
             .collect();
         match fields[..] {
             [first, ..] if first.starts_with('#') => {}
-            // What else is in an iolog.
+            // Other lines of an iolog.
             ["fio", "version", "2" | "3", "iolog"] | [_, "add" | "open" | "close"] | [] => {}
             _ => requests.push(parse(&fields).ok_or_else(|| Error::NoRequest {
                 line: at + 1,
@@ -137,7 +137,7 @@ mod tests {
         ] {
             let error = read(format!("r 0 1\n{bad}\n").as_bytes()).unwrap_err();
             assert!(
-                error.to_string().starts_with("line 2 is no request"),
+                error.to_string().starts_with("line 2 is not a request"),
                 "{error}"
             );
         }

@@ -7,7 +7,7 @@ use crate::policy::{Lru, Policy as _};
 use crate::trace::Request;
 use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
-/// Of so many requests of a scan stream, one begins a scan.
+/// One of this many requests of a scan stream begins a scan.
 const SCAN_EVERY: u64 = 2_000;
 /// Lines of a scan.
 const SCAN_LINES: u64 = 1_000;
@@ -36,7 +36,7 @@ impl Rng {
 
 /// Lines by Zipf's law; which are the popular ones is by chance.
 struct Zipf {
-    /// Up to each rank, the sum of what is expected of them.
+    /// For each rank, the sum of the probabilities up to it.
     sums: Vec<f64>,
     lines: Vec<u64>,
 }

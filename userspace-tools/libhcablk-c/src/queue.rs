@@ -63,7 +63,7 @@ pub struct CCompletion {
     reserved: u32,
 }
 
-/// What the program knows a request by.
+/// The program's identification of a request.
 #[derive(Clone, Copy)]
 struct Known {
     flag: *mut u32,
@@ -78,7 +78,7 @@ pub struct CQueue {
     free: Vec<usize>,
     /// Empty lists of pieces, which requests had: so those that are no longer allocate nothing.
     lists: Vec<Vec<Buffer>>,
-    /// What has ended, and is still to be told.
+    /// Completions that the program has not yet polled.
     ended: VecDeque<CCompletion>,
 }
 
@@ -138,7 +138,7 @@ impl CQueue {
         }
     }
 
-    /// Sets the flags of what has ended, and tells as much as there is room for.
+    /// Sets the flags of ended requests, and returns as many completions as there is room for.
     fn tell(&mut self, completions: &mut [CCompletion]) -> c_int {
         while let Some(completed) = self.queue.completed() {
             let Completed {
@@ -178,8 +178,8 @@ impl CQueue {
 ///
 /// # Safety
 ///
-/// Its pieces are there, and so is their memory; nobody else writes to that, nor reads it if this does, until the request has
-/// ended.
+/// The pieces and their memory exist; nobody else writes the memory, nor reads it if this request writes it, until the
+/// request has ended.
 unsafe fn request(
     asked: &CRequest,
     lists: &mut Vec<Vec<Buffer>>,
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn hcablk_submit(
         let mut submitted = 0;
         let mut error = None;
         for at in 0..count {
-            // SAFETY: By the contract of the header there are so many.
+            // SAFETY: By the contract of the header there are this many.
             let asked = unsafe { &*requests.add(at as usize) };
             // SAFETY: By the contract of the header.
             if let Err(refused) = unsafe { queue.add(asked) } {
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn hcablk_wait(
 ) -> c_int {
     let wait = |queue: &mut CQueue| {
         match u64::try_from(timeout_ms) {
-            // What has ended already is told at once.
+            // Requests that have ended already are reported at once.
             _ if !queue.ended.is_empty() => {}
             Ok(ms) => {
                 queue.queue.wait(Duration::from_millis(ms));
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn hcablk_read(
         if bytes.is_null() {
             return fail(Errno::EINVAL, "the memory is null");
         }
-        // SAFETY: By the contract of the header there are so many bytes, which nobody else uses.
+        // SAFETY: By the contract of the header there are this many bytes, which nobody else uses.
         let bytes = unsafe { slice::from_raw_parts_mut(bytes.cast(), length) };
         done(queue.queue.read_at(bytes, offset))
     };
@@ -416,7 +416,7 @@ pub unsafe extern "C" fn hcablk_write(
         if bytes.is_null() {
             return fail(Errno::EINVAL, "the memory is null");
         }
-        // SAFETY: By the contract of the header there are so many bytes, to which nobody writes.
+        // SAFETY: By the contract of the header there are this many bytes, to which nobody writes.
         let bytes = unsafe { slice::from_raw_parts(bytes.cast(), length) };
         done(queue.queue.write_at(bytes, offset))
     };

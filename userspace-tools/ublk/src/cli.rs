@@ -7,8 +7,8 @@ use hcablk_volume_args::VolumeArgs;
 
 /// Disks of hcablk volumes, served in user space by the kernel's ublk driver
 ///
-/// A disk needs no module of hcablk, but `ublk_drv` and `rdma_ucm`. It lives as long as the program that serves it; if that is
-/// killed, requests wait until `recover` goes on with it.
+/// A disk needs no module of hcablk, but `ublk_drv` and `rdma_ucm`. It needs the program that serves it; if that is
+/// killed, requests wait until `recover` takes the disk over.
 #[derive(Parser, Debug)]
 #[command(version, name = "hcablk-ublk")]
 pub(crate) struct Cli {
@@ -18,11 +18,11 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Make a disk of a volume, and serve it until this program is told to end (SIGTERM, SIGINT)
+    /// Make a disk of a volume, and serve it until this program is stopped (SIGTERM, SIGINT)
     ///
     /// Prints the disk's name when it is there.
     Add(VolumeArgs),
-    /// Go on with a disk whose program was killed, and serve it
+    /// Take over a disk whose program was killed, and serve it
     ///
     /// Its requests have waited, and are issued again after the target has ended what is left of the other program's session.
     Recover {
@@ -40,10 +40,10 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NUMBER")]
         mark: Option<u64>,
     },
-    /// Serve the disk of `hcablk connect --user`: make it, or go on with it if it is there
+    /// Serve the disk of `hcablk connect --user`: make it, or take it over if it exists
     ///
-    /// What it is made of is in /run/hcablk/ublk/NAME.wanted. The unit hcablk-ublk@NAME.service runs this. Exit code 2: there is no
-    /// disk, or nobody can go on with it, and to try again changes nothing.
+    /// Its settings are in /run/hcablk/ublk/NAME.wanted. The unit hcablk-ublk@NAME.service runs this. Exit code 2:
+    /// there is no disk, or no program can take it over; to run this again changes nothing.
     Serve {
         /// The disk's name in `hcablk list`
         name: String,

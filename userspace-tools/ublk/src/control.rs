@@ -2,8 +2,8 @@
 
 //! The commands of the kernel's ublk driver, by `/dev/ublk-control`.
 //!
-//! libublk has them, too. But it hides why a command failed: it tries again by numbers that a kernel may not have, takes
-//! `EBUSY` for success, and deletes a disk of the number that it is to make. And it writes and reads a file in
+//! libublk has these commands, too. But it hides why a command failed: it retries with numbers that a kernel may not
+//! have, takes `EBUSY` for success, and deletes an existing disk of the new disk's number. It also uses a file in
 //! `/run/ublksrvd`, a directory that it makes writable for everybody.
 //!
 //! C header: `include/uapi/linux/ublk_cmd.h`
@@ -22,7 +22,7 @@ use std::{
 };
 
 const DEVICE: &str = "/dev/ublk-control";
-/// What there is in sysfs while there is a driver.
+/// Exists in sysfs while the driver is loaded.
 const CLASS: &str = "/sys/class/ublk-char";
 /// For how long a disk is waited for whose program has ended a moment ago.
 const LEAVES: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const NO_QUEUE: u16 = u16::MAX;
 /// Bytes of a set of processors.
 const PROCESSORS: usize = 1024;
-/// `ENOTSUPP` of the kernel, which is no error number of programs.
+/// The kernel's `ENOTSUPP`, which is not an error number for programs.
 const NOT_SUPPORTED: i32 = 524;
 
 /// Why a command was not carried out.
@@ -67,7 +67,7 @@ impl Failure {
 mod plain {
     use super::{sys, PROCESSORS};
 
-    /// What the driver reads or writes for a command.
+    /// A structure that the driver reads or writes for a command.
     ///
     /// # Safety
     ///
@@ -267,7 +267,7 @@ impl Control {
         self.command(command, disk, std::process::id().into())
     }
 
-    /// Begins to go on with a disk whose program has gone.
+    /// Starts to take over a disk whose program has gone.
     pub(crate) fn begin_recovery(&mut self, disk: u32) -> Result<(), Failure> {
         let began = Instant::now();
         let command = Command(
@@ -285,9 +285,9 @@ impl Control {
         }
     }
 
-    /// Goes on with a disk that this program serves: its requests do not wait any more.
+    /// Completes taking over a disk that this program serves: its requests do not wait any more.
     pub(crate) fn end_recovery(&mut self, disk: u32) -> Result<(), Failure> {
-        let command = Command("go on with the disk", sys::UBLK_U_CMD_END_USER_RECOVERY);
+        let command = Command("take over the disk", sys::UBLK_U_CMD_END_USER_RECOVERY);
         self.command(command, disk, std::process::id().into())
     }
 
@@ -316,7 +316,8 @@ fn is_unknown(errno: Errno) -> bool {
     matches!(errno, Errno::ENODEV | Errno::EINVAL | Errno::EOPNOTSUPP) || is_other
 }
 
-/// Returns what the driver has said of a disk; `None`: it has said that there is none. All other failures say nothing of the disk.
+/// Returns the driver's information on a disk; `None`: the driver has no such disk. Any other failure leaves the disk's
+/// existence open.
 fn found<T>(asked: Result<(), Failure>, value: T) -> Result<Option<T>, Failure> {
     match asked {
         Ok(()) => Ok(Some(value)),

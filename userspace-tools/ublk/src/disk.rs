@@ -94,12 +94,12 @@ pub(crate) fn make(saved: Saved) -> Result<(), Error> {
     serve(saved, None)
 }
 
-/// Goes on with a disk, and serves it.
+/// Takes over a disk, and serves it.
 pub(crate) fn recover(disk: u32) -> Result<(), Error> {
     let saved = Saved::read(disk)?;
     if saved.past.is_none() {
-        // Whether the target has forgotten something, and whether it is the same volume, nobody could tell.
-        let why = "its volume has no wwid, so there is no going on: remove it";
+        // Nobody could find out whether the target has lost writes, and whether it is the same volume.
+        let why = "its volume has no wwid, so no program can take it over: remove it";
         return Err(ForGood(format!("ublkb{disk}: {why}")).into());
     }
     let lock = Lock::take(disk)?;
@@ -155,7 +155,7 @@ fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
             Err(format!("the driver gives it {made} queues, not {}", queues.len()).into())
         }
         Ok(_) => {
-            // What an earlier disk of this number has published says nothing of this one.
+            // The published state of an earlier disk of this number is not this disk's.
             let _ = fs::remove_file(files::state(disk));
             let parameters = describe(&serving.volume);
             serving.run(&mut control, disk, queues, |control, disk| {
@@ -188,7 +188,7 @@ struct Serving {
 }
 
 impl Serving {
-    /// Serves a disk until it is stopped; `start` has the driver give it requests.
+    /// Serves a disk until it is stopped; `start` makes the driver pass requests to it.
     fn run<E: Into<Error>>(
         self,
         control: &mut Control,
@@ -270,7 +270,7 @@ fn device(disk: u32, volume: &Volume) -> Result<UblkDev, Error> {
 fn view(disk: u32) -> Result<UblkCtrl, Box<dyn std::error::Error + Send + Sync>> {
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // What is unmounted elsewhere is unmounted here, too.
+    // An unmount elsewhere also counts here.
     mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(
@@ -355,13 +355,14 @@ impl Stop {
             PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
         });
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        // Whatever wakes it: the descriptor says whether there is a signal.
+        // Any event wakes it: the descriptor says whether there is a signal.
         let _ = poll(&mut fds, limit);
         matches!(self.0.read_signal(), Ok(Some(_)))
     }
 }
 
-/// Stops the disk when one of the signals comes. If it is in use, it does so when it no longer is, or when another signal comes.
+/// Stops the disk when one of the signals arrives. If the disk is in use, stops it when it is not any more, or at a
+/// further signal.
 fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
     let mut is_told = false;
     loop {
@@ -372,7 +373,7 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
         // The second signal does not look: that may wait for the target.
         if !(has_come && is_told) && is_in_use(disk) {
             if !is_told {
-                eprintln!("hcablk-ublk: ublkb{disk} is in use, and ends when it is unmounted; a second signal ends it at once, and what is not written back is lost");
+                eprintln!("hcablk-ublk: ublkb{disk} is in use, and ends when it is unmounted; a second signal ends it at once, and data that is not written back is lost");
             }
             is_told = true;
             continue;
@@ -385,8 +386,8 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
     }
 }
 
-/// Stops the disk. The driver waits for the requests that are with the target; if the session is lost, before or meanwhile, they fail
-/// and do not wait for another one.
+/// Stops the disk. The driver waits for the requests that are with the target; if the session is lost, before or
+/// meanwhile, they fail and do not wait for a new session.
 fn stop_without_waiting(disk: u32, mark: u64, volume: &Volume) -> Result<(), Error> {
     thread::scope(|threads| {
         let stopping = threads.spawn(|| stop_disk(disk, mark).map_err(|error| error.to_string()));
@@ -401,8 +402,7 @@ fn stop_without_waiting(disk: u32, mark: u64, volume: &Volume) -> Result<(), Err
     })
 }
 
-/// Returns whether somebody has the disk for himself, as a mount and a device above it have, or that
-/// cannot be told.
+/// Returns whether the disk is in exclusive use, as by a mount or a device above it, or that cannot be found out.
 fn is_in_use(disk: u32) -> bool {
     let path = format!("/dev/ublkb{disk}");
     open(
@@ -455,12 +455,12 @@ fn describe(volume: &Volume) -> sys::ublk_params {
     }
 }
 
-/// What was published of a disk last.
+/// The last published state of a disk.
 #[derive(Default)]
 struct Published(Option<State>);
 
 impl Published {
-    /// Publishes what has become of the disk, if that is not known yet.
+    /// Publishes the state of the disk if it has changed.
     fn follow(&mut self, disk: u32, saved: &Saved, volume: &Volume) {
         let (phase, failure) = match (volume.ended(), volume.failure()) {
             (Some(failure), _) => (Phase::Failed, Some(failure)),
@@ -579,7 +579,8 @@ fn end_program(disk: u32, saved: &Saved, force: bool) -> Result<(), Error> {
             return Ok(());
         };
         if known.is_served() {
-            // Another program may have gone on with the disk. With force a program is told again, which ends a disk in use.
+            // Another program may have taken the disk over. With force a program gets the signal again, which ends a
+            // disk in use.
             if force || told != Some(known.pid) {
                 let _ = kill(Pid::from_raw(known.pid), Signal::SIGTERM);
                 told = Some(known.pid);

@@ -14,11 +14,11 @@ use libublk::sys;
 use nix::errno::Errno;
 use std::fs;
 
-/// What the driver says of a disk.
+/// The driver's information on a disk.
 pub(crate) struct Disk {
     pub(crate) control: Control,
     pub(crate) number: u32,
-    /// The program that serves it, or did so last.
+    /// The program that serves the disk, or was the last to serve it.
     pub(crate) pid: i32,
     state: u32,
     /// How many queues it has.
@@ -29,13 +29,13 @@ pub(crate) struct Disk {
 ///
 /// # Errors
 ///
-/// The driver cannot be asked. That says nothing of the disk, whose requests may wait: the caller leaves all as it is.
+/// The driver cannot be asked. The disk may exist and have waiting requests: the caller changes nothing.
 pub(crate) fn find(number: u32, mark: u64) -> Result<Option<Disk>, Failure> {
     let Some(mut control) = Control::open_if_there()? else {
         return Ok(None);
     };
     let info = match control.info(number) {
-        // An unprivileged user's, of which the driver says nothing without more words. Those of this program are none.
+        // An unprivileged user's disk, for which the driver demands more arguments. It is not one of this program.
         Err(failure) if failure.errno() == Some(Errno::EINVAL) => return Ok(None),
         info => info?,
     };
@@ -59,7 +59,7 @@ impl Disk {
         self.state == sys::UBLK_S_DEV_LIVE && self.has_program()
     }
 
-    /// Returns whether it was served, and can be by another program.
+    /// Returns whether a program has served the disk, and another one can take it over.
     pub(crate) fn was_served(&self) -> bool {
         matches!(self.state, sys::UBLK_S_DEV_LIVE | sys::UBLK_S_DEV_QUIESCED)
     }
@@ -70,7 +70,7 @@ impl Disk {
         comm.is_ok_and(|comm| comm.trim() == "hcablk-ublk")
     }
 
-    /// Returns what becomes of its requests.
+    /// Returns the state of its requests.
     pub(crate) fn fate(&self) -> &'static str {
         if self.is_served() {
             "served"

@@ -6,7 +6,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`cli`] | what is asked for |
-//! | [`saved`] | what a disk is made of, kept for a program that goes on with it |
+//! | [`saved`] | the settings of a disk, stored for a program that takes it over |
 //! | [`control`] | the commands of the driver |
 //! | [`driver`] | a disk as the driver knows it, and whether it is one of this program |
 //! | [`disk`] | a disk's life: added, recovered, followed, removed |

@@ -84,13 +84,13 @@ pub(crate) fn serve(
     }
 }
 
-/// Ends the program at once, so that requests wait for another one. To return would free the memory of requests while the kernel may
-/// copy to it, and to stop the disk would fail what waits.
+/// Ends the program at once, so that requests wait for the next program. To return would free the memory of requests
+/// while the kernel may copy to it, and to stop the disk would fail the waiting requests.
 fn give_up(index: u16, why: &str) -> ! {
     // Whether anybody reads it or not.
     let _ = writeln!(
         io::stderr(),
-        "hcablk-ublk: queue {index}: {why}; `hcablk-ublk recover` goes on with the disk"
+        "hcablk-ublk: queue {index}: {why}; `hcablk-ublk recover` takes over the disk"
     );
     std::process::abort()
 }
@@ -108,7 +108,7 @@ fn registered(memory: &[IoBuf<u8>], volume: &Volume) -> Result<Vec<Buffer>, Erro
     memory.iter().map(register).collect()
 }
 
-/// Returns the result of a request of so many bytes for the driver.
+/// Returns the driver's result of a request of `bytes` bytes.
 fn result(bytes: i32, ended: Result<(), RequestError>) -> i32 {
     ended.map_or_else(|error| -(error.errno() as i32), |()| bytes)
 }
@@ -130,7 +130,7 @@ impl Serving {
         }
         if is_last {
             self.queue.ring();
-            // Until nothing has ended any more, from when on the descriptor tells.
+            // Until no request has ended any more; from then on the descriptor gets the notices.
             while self.queue.arm() != 0 {
                 self.complete(ublk)?;
             }
@@ -138,7 +138,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Asks the ring to tell when the descriptor is readable.
+    /// Asks the ring for a notice when the descriptor is readable.
     fn wait(&self, ublk: &UblkQueue) -> Result<(), Error> {
         let fd = types::Fd(self.queue.fd().as_raw_fd());
         // POLLIN.
@@ -188,7 +188,7 @@ impl Serving {
         unsafe { buffer.alias(0..usize::try_from(bytes).ok()?) }
     }
 
-    /// Tells the driver of all that has ended.
+    /// Reports all ended requests to the driver.
     fn complete(&mut self, ublk: &UblkQueue) -> Result<(), Error> {
         while let Some(done) = self.queue.completed() {
             let tag = u16::try_from(done.user_data)?;

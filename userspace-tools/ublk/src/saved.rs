@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a disk is made of, in `/run/hcablk/ublk/N.json`, for a program that goes on with it.
+//! The settings of a disk, in `/run/hcablk/ublk/N.json`, for a program that takes it over.
 
 use crate::Error;
 use hcablk::{
@@ -26,7 +26,7 @@ const MAGIC: u64 = 0x6863_6162 << 32;
 pub(crate) struct Saved {
     /// The disk's name in `hcablk list`; nothing if its program was started by hand.
     pub(crate) name: Option<String>,
-    /// What the driver keeps with the disk, so that it is not taken for another one of the same number.
+    /// The driver's data for the disk, which distinguishes it from a different disk of the same number.
     pub(crate) mark: u64,
     #[serde(flatten)]
     pub(crate) wanted: Wanted,
@@ -37,7 +37,7 @@ pub(crate) struct Saved {
 }
 
 impl Saved {
-    /// Begins a disk, with a mark that no other one has.
+    /// Makes the settings of a new disk, with a unique mark.
     pub(crate) fn begin(name: Option<&str>, wanted: Wanted) -> Result<Self, Error> {
         let mut random = [0; 4];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -75,12 +75,12 @@ impl Saved {
         Path::new(FOLDER).join(format!("{disk}.json"))
     }
 
-    /// Reads that of a disk.
+    /// Reads the settings of a disk.
     pub(crate) fn read(disk: u32) -> Result<Self, Error> {
         let path = Self::path(disk);
         let text = fs::read_to_string(&path).map_err(|error| {
             format!(
-                "ublkb{disk} is no disk of this program: {}: {error}",
+                "ublkb{disk} is not a disk of this program: {}: {error}",
                 path.display()
             )
         })?;
@@ -88,13 +88,13 @@ impl Saved {
         Ok(serde_json::from_str(&text).map_err(broken)?)
     }
 
-    /// Keeps it as that of a disk: whoever reads it finds all of it.
+    /// Stores the settings of a disk atomically.
     pub(crate) fn write(&self, disk: u32) -> Result<(), Error> {
         let text = files::text(self)?;
         Ok(Machine::new("/").replace_secret(&Self::path(disk), &text)?)
     }
 
-    /// Forgets that of a disk, and its state. Its session's number is free then.
+    /// Removes the settings of a disk, and its state. Its session's number is free then.
     pub(crate) fn forget(&self, disk: u32) {
         // They may be gone already. The state goes first: it says that there is a disk.
         let _ = fs::remove_file(files::state(disk));
@@ -103,7 +103,7 @@ impl Saved {
         let _ = numbers(&self.wanted).map(|options| options.release_session(self.session));
     }
 
-    /// Reserves its session's number, which nobody but the program that goes on with the disk gets.
+    /// Reserves the session's number, which only the program that takes the disk over gets.
     pub(crate) fn reserve(&self) -> Result<(), Error> {
         let reserved = numbers(&self.wanted)?.reserve_session(self.session);
         Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)
@@ -123,7 +123,7 @@ impl Lock {
     pub(crate) fn take(disk: u32) -> Result<Self, Error> {
         match hcablk_volume_args::Lock::take(&Path::new(FOLDER).join(format!("{disk}.lock")))? {
             Some(lock) => Ok(Self(lock)),
-            None => Err(format!("another program serves ublkb{disk}, or goes on with it").into()),
+            None => Err(format!("another program serves ublkb{disk}, or takes it over").into()),
         }
     }
 }
@@ -141,7 +141,7 @@ fn fewer_queues(asked: u8) -> Result<u8, Error> {
     Ok(u8::try_from(most)?)
 }
 
-/// Returns one more than the last number in a list of processors, as `0-3` or `0,2-7`.
+/// Returns the last number in a list of processors, as `0-3` or `0,2-7`, plus one.
 fn processors(list: &str) -> Option<u32> {
     let highest = list.trim().rsplit([',', '-']).next()?;
     highest.parse::<u32>().ok()?.checked_add(1)
@@ -184,7 +184,7 @@ mod tests {
         saved.session = 5;
         saved.reserve().unwrap();
         assert!(directory.join("5.reserved").exists());
-        // Of a number that no disk has.
+        // The number of a disk that does not exist.
         saved.forget(u32::MAX);
         assert!(!directory.join("5.reserved").exists());
         fs::remove_dir_all(&directory).unwrap();

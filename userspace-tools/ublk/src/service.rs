@@ -2,9 +2,9 @@
 
 //! A disk as the unit `hcablk-ublk@NAME.service` serves it.
 //!
-//! The unit does the same whenever it starts: it makes the disk if there is none, and goes on with the one that its last program
-//! has left. Only a failure that may pass by itself while requests wait has systemd try again; of all others `hcablk` tells whoever
-//! asked for the disk.
+//! The unit does the same whenever it starts: it makes the disk if there is none, and takes over the one that its last
+//! program has left. After a failure that may be temporary while requests wait, systemd restarts the unit; `hcablk`
+//! reports all other failures to the user who asked for the disk.
 
 use crate::{
     disk::{self, ForGood},
@@ -23,9 +23,9 @@ use std::{fs, process::ExitCode};
 /// The exit code by which the unit is not started again.
 const FOR_GOOD: u8 = 2;
 
-/// What a program of the unit begins with.
+/// The first task of a program of the unit.
 enum Begin {
-    /// A disk is to be made.
+    /// Make a disk.
     Make(Saved),
     /// A disk was left.
     Recover(u32),
@@ -73,7 +73,7 @@ fn publish(name: &str, failed: &Failed) {
     }
 }
 
-/// Decides what to do. Sets `waits` while a disk may have requests that wait, and leaves it set if it fails then.
+/// Decides what to do. Sets `waits` while requests of a disk may wait, and leaves it set on a failure in that time.
 fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
     // It is part of names of files.
     name.parse::<DeviceName>()?;
@@ -110,9 +110,9 @@ fn begun(saved: &Saved, mut known: Disk) -> Result<(), Error> {
     disk::remove_left(saved, &mut known)
 }
 
-/// Tells systemd that the disk is there.
+/// Notifies systemd that the disk exists.
 pub(crate) fn is_ready(device: &str) {
     if let Err(error) = hcablk_volume_args::notify_ready(&format!("Serving {device}")) {
-        eprintln!("hcablk-ublk: systemd cannot be told that the disk is there: {error}");
+        eprintln!("hcablk-ublk: cannot notify systemd that the disk exists: {error}");
     }
 }

@@ -48,7 +48,7 @@ impl Status {
         }
     }
 
-    /// Returns it as the device says it.
+    /// Returns the status as the device reports it.
     pub(crate) fn byte(self) -> u8 {
         let status = match self {
             Self::Ok => VIRTIO_BLK_S_OK,
@@ -65,7 +65,7 @@ const fn bit(feature: u32) -> u64 {
     1 << feature
 }
 
-/// The guest flushes. If it does not, what it writes is to be durable when it is acknowledged.
+/// The guest flushes. If it does not, its writes must be durable when they are acknowledged.
 pub(crate) const FLUSH: u64 = bit(VIRTIO_BLK_F_FLUSH);
 /// Both sides say at which index they want to be notified.
 pub(crate) const EVENT_INDEX: u64 = bit(VIRTIO_RING_F_EVENT_IDX);
@@ -87,7 +87,7 @@ pub(crate) fn features(volume: &Volume) -> u64 {
         | when(zeroes != 0, VIRTIO_BLK_F_WRITE_ZEROES)
 }
 
-/// What the configuration says of a volume.
+/// The configuration that describes a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     bytes: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns that of a volume which is served by so many queues.
+    /// Returns the configuration of a volume that `queues` queues serve.
     pub(crate) fn of(volume: &Volume, queues: u16) -> Self {
         let (discard, zeroes) = volume.most_without_data();
         Self {
@@ -125,7 +125,7 @@ impl Shape {
         // Cylinders, heads and sectors.
         config.extend([0; 4]);
         config.extend(self.block.to_le_bytes());
-        // The topology: logical blocks in a physical one as a power of two, their offset, and what is best in blocks.
+        // The topology: logical blocks in a physical one as a power of two, their offset, and the best size in blocks.
         let ratio = (self.physical / self.block.max(1)).max(1);
         config.extend([u8::try_from(ratio.ilog2()).unwrap_or(0), 0]);
         config.extend(u16::try_from(ratio).unwrap_or(1).to_le_bytes());
@@ -191,7 +191,7 @@ impl Range {
     }
 }
 
-/// Returns where a range begins, and how many bytes it has; `None`: it does not end on a volume of so many bytes.
+/// Returns the start and the length of a range; `None`: it does not end within `size` bytes.
 pub(crate) fn bytes_of(sector: u64, bytes: u64, size: u64) -> Option<u64> {
     let offset = sector.checked_mul(SECTOR)?;
     (offset.checked_add(bytes)? <= size).then_some(offset)

@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Serve a volume at a socket until this program is told to end (SIGTERM, SIGINT)
+    /// Serve a volume at a socket until this program is stopped (SIGTERM, SIGINT)
     ///
     /// Prints the socket's path when it listens. One frontend at a time is served. Exit code 2: to try again changes nothing.
     Serve(Serve),
@@ -32,14 +32,14 @@ pub(crate) enum Command {
     },
 }
 
-/// What to serve, and where.
+/// The volume to serve, and the socket.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
     /// The socket's path; what a killed program has left there is replaced
     pub(crate) socket: PathBuf,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
-    /// Who may connect: the permissions of the socket, in octal
+    /// The permissions of the socket, in octal: they decide who may connect
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     pub(crate) mode: u32,
 }

@@ -2,8 +2,8 @@
 
 //! The messages of a frontend: which features it has, where the guest's memory is, and where the rings are.
 //!
-//! A ring runs while it was kicked off, is enabled, and has memory. Whatever changes a ring or the memory stops the rings that it
-//! concerns first: nothing is under way when it changes.
+//! A ring runs from its kick, while it is enabled and has memory. A change of a ring or the memory first stops the
+//! affected rings: no request is in flight during the change.
 
 use crate::{
     block::{self, Shape},
@@ -32,7 +32,7 @@ const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS);
 
-/// What all frontends share, one after the other.
+/// The state that all frontends share, one after the other.
 pub(crate) struct Served {
     pub(crate) volume: Arc<Volume>,
     pub(crate) workers: Vec<Worker>,
@@ -329,14 +329,14 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
-        // A guest may ask for it: it is refused, and the connection goes on.
+        // A guest may ask for it: the request is refused, and the connection continues.
         Err(Answer::InvalidOperation(
             "the configuration cannot be changed",
         ))
     }
 
     fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
-        Err(end("it is no GPU"))
+        Err(end("it is not a GPU"))
     }
 
     fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {

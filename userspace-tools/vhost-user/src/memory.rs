@@ -16,7 +16,7 @@ use vm_memory::{
 /// The most regions that a guest's memory has.
 pub(crate) const MOST_REGIONS: usize = 32;
 
-/// What a region is.
+/// The properties of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     /// The address in the guest.
@@ -111,7 +111,7 @@ impl Memory {
         Ok(Self { regions, guest })
     }
 
-    /// Makes that of a guest that has said nothing.
+    /// Makes the memory of a guest that has not set any.
     pub(crate) fn none() -> Self {
         Self {
             regions: Vec::new(),
@@ -119,7 +119,7 @@ impl Memory {
         }
     }
 
-    /// Makes that of these regions. Those that this one has are taken from it.
+    /// Makes the memory with these regions. Regions that this one has already are reused.
     pub(crate) fn replaced(
         &self,
         regions: &[VhostUserMemoryRegion],

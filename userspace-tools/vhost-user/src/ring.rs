@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requests of a ring that runs: chains of descriptors become requests of the library, and what has ended is put into the used ring.
+//! The requests of a running ring: chains of descriptors become requests of the library, and ended requests are put
+//! into the used ring.
 //!
-//! A ring that a guest has broken, by a chain that makes no sense or memory that it does not have, is not looked at any more until its
-//! frontend sets it up again. What was under way ends as ever.
+//! A ring that a guest has broken, with a malformed chain or memory that it does not have, is ignored until its
+//! frontend sets it up again. Requests in flight end normally.
 //!
 //! # Order
 //!
-//! Requests are put into the used ring in the order in which the guest has made them available. So a frontend that connects again to
-//! another program, since this one was killed, and goes on from the used ring's index, as QEMU does, gives that program exactly the
-//! requests that have not ended.
+//! Requests are put into the used ring in the order in which the guest has made them available. So a frontend that
+//! reconnects to a new program after this one was killed, and continues from the used ring's index, as QEMU does,
+//! passes that program exactly the requests that have not ended.
 
 use crate::{
     block::{self, Header, Range, Status, HEADER, MOST_DESCRIPTORS, RANGE},
@@ -53,7 +54,7 @@ struct Span {
 
 /// A request that has not been put into the used ring.
 struct Slot {
-    /// Where its status goes, and how many bytes the guest is told that were written.
+    /// The address of the status, and the number of written bytes that is reported to the guest.
     status: GuestAddress,
     written: u32,
     /// It is durable only after a flush.
@@ -61,7 +62,7 @@ struct Slot {
     end: Option<Status>,
 }
 
-/// What a ring is made of.
+/// The settings of a ring.
 pub(crate) struct Setup {
     pub(crate) entries: u16,
     /// Where its parts are in the guest.
@@ -89,11 +90,11 @@ pub(crate) struct Ring {
     writes_through: bool,
     /// By the index of the first descriptor.
     slots: Vec<Option<Slot>>,
-    /// Those of the slots, in the order in which they were made available.
+    /// The occupied slots, in the order in which they were made available.
     order: VecDeque<u16>,
     is_broken: bool,
     id: [u8; block::ID],
-    // Of a chain.
+    // The memory of a chain.
     readable: Vec<Span>,
     writable: Vec<Span>,
 }
@@ -113,7 +114,7 @@ fn bytes_of(spans: &[Span]) -> u64 {
     spans.iter().map(|span| u64::from(span.bytes)).sum()
 }
 
-/// Takes the first bytes of some memory; `None`: there are not so many.
+/// Takes the first bytes of some memory; `None`: it has fewer.
 fn take_front<const N: usize>(spans: &mut Vec<Span>, memory: &Memory) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
@@ -183,7 +184,7 @@ impl Ring {
             readable: Vec::new(),
             writable: Vec::new(),
         };
-        // What has ended before may have been signaled to nobody.
+        // Earlier completions may have been signaled to nobody.
         signal(ring.call.as_ref());
         Ok(ring)
     }
@@ -212,7 +213,7 @@ impl Ring {
         signal(self.call.as_ref());
     }
 
-    /// Does not look at the ring any more, and tells the frontend.
+    /// Ignores the ring from now on, and notifies the frontend.
     pub(crate) fn break_down(&mut self, index: usize, why: &Broken) {
         if !self.is_broken {
             self.is_broken = true;
@@ -312,7 +313,7 @@ impl Ring {
         }
     }
 
-    /// Returns what is to be done for a request; `None`: its memory is not there.
+    /// Returns the action for a request; `None`: its memory does not exist.
     fn action(&mut self, header: Header, memory: &Memory, volume: &Volume) -> Option<Action> {
         let buffers = |spans: &[Span]| {
             let mut buffers: Vec<Buffer> = Vec::with_capacity(spans.len());
@@ -388,7 +389,8 @@ impl Ring {
         }
     }
 
-    /// Puts what has ended into the used ring, in order, and signals that. What cannot be put there is over, too.
+    /// Puts ended requests into the used ring, in order, and signals that. A request that cannot be put there is over,
+    /// too.
     pub(crate) fn publish(&mut self) -> Result<(), Broken> {
         let (mut published, mut is_new) = (Ok(()), false);
         while let Some(head) = self.order.front().copied() {
@@ -416,16 +418,16 @@ impl Ring {
     }
 }
 
-/// What is to be done for a request.
+/// The action for a request.
 enum Action {
     End(Status),
-    /// The library carries it out; a write knows whether it is to be durable.
+    /// The library carries it out; a write knows whether it must be durable.
     Submit(Request),
     /// As above, of a kind that is durable only after a flush.
     Change(Request),
 }
 
-/// Returns what is to be done to discard a range, or to make it zeroes.
+/// Returns the action that discards a range, or makes it zeroes.
 fn change(op: u32, range: Range, volume: &Volume) -> Action {
     let bytes = u64::from(range.sectors) * block::SECTOR;
     let (discard, zeroes) = volume.most_without_data();

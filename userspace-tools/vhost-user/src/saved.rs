@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a program leaves for the next one of the same socket, if it is killed: `/run/hcablk/vhost-user/SOCKET.json`.
+//! The state that a killed program leaves for the next one of the same socket: `/run/hcablk/vhost-user/SOCKET.json`.
 //!
-//! A guest does not notice that another program serves its disk. Its next flush must not succeed if a write is lost that the former
-//! program had acknowledged: so the next program goes on with the session and the past of the former one. Only a program that ends
-//! after a flush of all that it acknowledged leaves nothing.
+//! A guest does not notice that a different program serves its disk. Its next flush must not succeed if a write is lost
+//! that the former program had acknowledged: so the next program continues with the session and the past of the former
+//! one. Only a program that ends after a flush of all acknowledged writes leaves nothing.
 
 use crate::{server, ForGood};
 use hcablk::{
@@ -46,7 +46,7 @@ impl Place {
     pub(crate) fn of(socket: &Path) -> Result<Self, Error> {
         let nowhere = |error| format!("{}: {error}", socket.display());
         let name = socket.file_name();
-        let name = name.ok_or_else(|| format!("{} is no path of a socket", socket.display()))?;
+        let name = name.ok_or_else(|| format!("{} is not a path of a socket", socket.display()))?;
         let folder = match socket.parent() {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
@@ -81,7 +81,7 @@ impl Place {
         Ok(Some(serde_json::from_str(&text).map_err(broken)?))
     }
 
-    /// Keeps what the next program needs: whoever reads it finds all of it.
+    /// Stores the state for the next program atomically.
     pub(crate) fn write(&self, saved: &Saved) -> Result<(), Error> {
         let text = files::text(saved)?;
         Ok(Machine::new("/").replace_secret(&self.state, &text)?)
@@ -107,7 +107,7 @@ fn escape(path: &str) -> String {
 }
 
 impl Saved {
-    /// Begins one, of a volume that was not opened yet.
+    /// Makes the state of a volume that was not opened yet.
     pub(crate) fn begin(wanted: Wanted) -> Self {
         Self {
             wanted,

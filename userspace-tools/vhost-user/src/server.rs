@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The program's life: it opens the volume, listens, serves one frontend after the other, and ends when it is told to, or when the
-//! volume has ended.
+//! The program's life: it opens the volume, listens, serves one frontend after the other, and ends on a signal, or when
+//! the volume has ended.
 
 use crate::{
     block,
@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const MESSAGE: Duration = Duration::from_secs(10);
 /// How often it is looked whether the rest of a message has come.
 const REST: Duration = Duration::from_millis(10);
-/// For how long requests that are under way are waited for when the program is told to end.
+/// The time limit for requests in flight when the program is stopped.
 const STOP: Duration = Duration::from_secs(30);
 /// Bytes of the header of a message, and the most that follow.
 const HEADER: usize = 12;
@@ -134,12 +134,12 @@ fn begin(
     if let Err(error) =
         hcablk_volume_args::notify_ready(&format!("Serving {}", saved.wanted.volume))
     {
-        eprintln!("hcablk-vhost-user: systemd cannot be told that the socket is there: {error}");
+        eprintln!("hcablk-vhost-user: cannot notify systemd that the socket exists: {error}");
     }
     Ok((socket, served))
 }
 
-/// Whether the program was told to end.
+/// Whether the program was asked to stop.
 struct End {
     is_told: Arc<AtomicBool>,
     wake: Arc<EventFd>,
@@ -166,7 +166,7 @@ impl End {
             is_told.store(true, Ordering::Release);
             let _ = wake.write(1);
             thread::sleep(STOP);
-            eprintln!("hcablk-vhost-user: requests are under way for {} s after the program was told to end: it ends without them, and the next one of this socket goes on", STOP.as_secs());
+            eprintln!("hcablk-vhost-user: requests are still in flight {} s after the program was asked to stop: it ends without them, and the next program of this socket continues", STOP.as_secs());
             process::exit(1);
         });
         Ok(end)
@@ -201,7 +201,7 @@ struct Connection {
 }
 
 impl Server {
-    /// Serves frontends until the program is told to end.
+    /// Serves frontends until the program is stopped.
     fn run(&mut self, socket: &Socket, end: &End) -> Result<(), Ended> {
         let mut next = Instant::now();
         while !end.is_told() {
@@ -289,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Saves what the next program needs, and tells the frontend of another size.
+    /// Saves the state for the next program, and notifies the frontend of a new size.
     fn follow(&mut self) {
         let past = self.volume.past().map(|past| past.to_string());
         if self.saved.past != past {
@@ -317,7 +317,7 @@ impl Server {
     /// Ends: no request is under way then, and all that was acknowledged is durable, or the next program of the socket knows that it
     /// may not be.
     fn finish(mut self, ended: Result<(), Ended>) -> Result<(), Error> {
-        // What is under way fails if the volume has ended.
+        // Requests in flight fail if the volume has ended.
         if let Some(open) = &self.connection {
             lock(&open.device).stop_all();
         }
@@ -325,7 +325,7 @@ impl Server {
         ended?;
         let worker = self.served.workers.first().ok_or("there is no queue")?;
         worker.flush().map_err(|error| {
-            format!("a last flush has failed: {error}. Writes that the guest has not flushed may be lost, which the next program of this socket tells it. When the virtual machine has ended: hcablk-vhost-user forget {}", display(&self.place.socket))
+            format!("a last flush has failed: {error}. Writes that the guest has not flushed may be lost, and the next program of this socket reports that to it. When the virtual machine has ended: hcablk-vhost-user forget {}", display(&self.place.socket))
         })?;
         // Only now the frontend sees that the program ends: nothing that it has was under way.
         self.connection = None;
@@ -333,7 +333,7 @@ impl Server {
     }
 }
 
-/// What is under the lock is whole: a panic ends the program.
+/// The data under the lock is consistent: a panic ends the program.
 fn lock(device: &Mutex<Device>) -> std::sync::MutexGuard<'_, Device> {
     device
         .lock()
@@ -418,25 +418,26 @@ impl Connection {
         Ok(is_whole.then_some(word(0)))
     }
 
-    /// Returns whether the frontend has ended the connection, whatever it has sent before.
+    /// Returns whether the frontend has closed the connection, even if messages are still unread.
     fn has_gone(&self) -> bool {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
         let has_come = poll(&mut fds, PollTimeout::ZERO).is_ok();
         has_come && fds.iter().any(|fd| fd.any().unwrap_or(false))
     }
 
-    /// Waits until the frontend has read enough of what was answered that another answer does not wait.
+    /// Waits until the frontend has read enough responses that a further response does not block.
     fn wait_for_room(&self) -> Result<(), Option<Error>> {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLOUT)];
         let limit = PollTimeout::try_from(MESSAGE).unwrap_or(PollTimeout::MAX);
         match poll(&mut fds, limit) {
-            Ok(0) => Err(Some("it does not read what it is answered".into())),
+            Ok(0) => Err(Some("it does not read its responses".into())),
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(Some(error.into())),
         }
     }
 
-    /// Returns the socket that the next message hands over: the crate that reads messages keeps it, and cannot tell of a change by it.
+    /// Returns the socket that the next message hands over: the crate that reads messages keeps it, and cannot use it
+    /// to notify of a change.
     #[allow(unsafe_code, reason = "the descriptor is new")]
     fn peek_socket(&self) -> Option<UnixStream> {
         let mut header = [0; HEADER];
@@ -457,7 +458,7 @@ impl Connection {
         files.pop().map(UnixStream::from)
     }
 
-    /// Tells the frontend that the configuration has changed. Returns whether it was told, or cannot be.
+    /// Notifies the frontend that the configuration has changed. Returns whether it was notified, or cannot be.
     fn tell_change(&self) -> bool {
         let Some(own) = &self.own else { return true };
         let message: Vec<_> = [CONFIG_CHANGED, VERSION, 0]

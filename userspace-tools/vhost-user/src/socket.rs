@@ -58,13 +58,13 @@ impl Drop for Socket {
     }
 }
 
-/// Fails if there is something at `path` that is no socket, or that somebody listens at.
+/// Fails if the file at `path` is not a socket, or if a program listens there.
 pub(crate) fn refuse_used(path: &Path) -> Result<(), Error> {
     let Ok(data) = fs::symlink_metadata(path) else {
         return Ok(());
     };
     if !data.file_type().is_socket() {
-        return Err(format!("{} is there, and is no socket", path.display()).into());
+        return Err(format!("{} exists, and is not a socket", path.display()).into());
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),

@@ -48,10 +48,10 @@ enum Command {
     Flush(SyncSender<Result<(), RequestError>>),
 }
 
-/// What the program has of a thread.
+/// The program's handle of a thread.
 pub(crate) struct Worker {
     index: usize,
-    /// `None`: it is to end.
+    /// `None`: the thread ends.
     commands: Option<Sender<Command>>,
     wake: Arc<EventFd>,
     id: [u8; block::ID],
@@ -126,7 +126,7 @@ impl Worker {
         self.tell(Command::Stop(sender));
         match receiver.recv_timeout(LONG) {
             Err(RecvTimeoutError::Timeout) => {
-                eprintln!("hcablk-vhost-user: ring {} is to stop, and waits until the target has answered its requests", self.index);
+                eprintln!("hcablk-vhost-user: ring {} must stop, and waits until the target has answered its requests", self.index);
                 receiver.recv().ok().flatten()
             }
             stopped => stopped.ok().flatten(),
@@ -155,7 +155,7 @@ struct Thread {
     commands: Receiver<Command>,
     wake: Arc<EventFd>,
     ring: Option<Ring>,
-    /// Who waits until the ring has stopped: no request is taken any more.
+    /// The caller that waits until the ring has stopped: no request is accepted any more.
     stop: Option<SyncSender<Option<Stopped>>>,
     flush: Option<SyncSender<Result<(), RequestError>>>,
 }
@@ -175,7 +175,7 @@ impl Thread {
             }
             let has_more = self.take();
             self.queue.ring();
-            // Until nothing has ended any more, from when on the descriptor tells.
+            // Until no request has ended any more; from then on the descriptor gets the notices.
             while self.queue.arm() != 0 {
                 self.complete();
             }
@@ -206,7 +206,7 @@ impl Thread {
 
     fn flushed(&mut self, result: Result<(), RequestError>) {
         if let Some(sender) = self.flush.take() {
-            // Who has asked may be gone.
+            // The caller may be gone.
             let _ = sender.send(result);
         }
     }
@@ -250,7 +250,7 @@ impl Thread {
                 self.flushed(done.result);
                 continue;
             }
-            // A ring is there as long as it has requests.
+            // A ring exists while it has requests.
             let Some(ring) = &mut self.ring else { continue };
             let head = u16::try_from(done.user_data).unwrap_or(u16::MAX);
             if let Some(request) = ring.ended(head, done.result) {
@@ -278,12 +278,12 @@ impl Thread {
             next: ring.next(),
             is_broken: ring.is_broken(),
         });
-        // Who has asked may be gone.
+        // The caller may be gone.
         let _ = sender.send(stopped);
         self.stop = None;
     }
 
-    /// Waits until there is something to do.
+    /// Waits for work.
     fn wait(&mut self, has_more: bool) {
         let runs = |ring: &&Ring| !ring.is_broken() && self.stop.is_none();
         let kick = self
@@ -305,7 +305,7 @@ impl Thread {
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
-                // Nothing of this can fail. The next program of the socket goes on.
+                // None of this can fail. The next program of the socket takes over.
                 eprintln!("hcablk-vhost-user: ring {}: waiting: {error}", self.index);
                 std::process::abort();
             }
@@ -335,7 +335,7 @@ fn take_kick(mut kick: &File, came: PollFlags) -> Result<(), String> {
     }
     match kick.read(&mut [0; 8]) {
         Ok(8) => Ok(()),
-        Ok(_) => Err("is no eventfd".to_owned()),
+        Ok(_) => Err("is not an eventfd".to_owned()),
         Err(error) => match error.kind() {
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Ok(()),
             _ => Err(format!("cannot be read: {error}")),

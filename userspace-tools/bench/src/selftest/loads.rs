@@ -151,7 +151,7 @@ fn fill_around(
     while at < first + length {
         if at < offset || at >= offset + bytes {
             let shape = pattern::Shape {
-                name: "a block beside a shape".to_owned(),
+                name: "a block next to a shape".to_owned(),
                 segments: vec![(0, usize::try_from(block).unwrap_or(4096))],
             };
             pattern::write(file, &shape, seed, at)?;
@@ -254,7 +254,7 @@ fn message_batches(context: &mut Context<'_>) -> Result<Outcome> {
         return Err(failed(format!("{reads} reads took {doorbells} doorbells")));
     }
     Ok(Outcome::Pass(format!(
-        "{reads} reads: {joined} in another one's message, {doorbells} doorbells"
+        "{reads} reads: {joined} in a shared message, {doorbells} doorbells"
     )))
 }
 
@@ -285,7 +285,7 @@ fn interrupt_batching(context: &mut Context<'_>) -> Result<Outcome> {
     }
     if quiet * 2 > reads && events * 2 > reads {
         return Err(failed(format!(
-            "{reads} reads made {events} interrupts, although {quiet} answers were to make none"
+            "{reads} reads made {events} interrupts, although {quiet} responses must not make any"
         )));
     }
     Ok(Outcome::Pass(format!(

@@ -165,7 +165,7 @@ fn proposal(context: &Context<'_>, small_read: &str, eager_write: &str, chunk: &
     )
 }
 
-/// Adds the plots of what was measured, if it was.
+/// Adds the plots of the measurements, if there are any.
 pub(super) fn plots(page: &mut Page, figures: &Map<String, Value>) -> Result<()> {
     let Some(thresholds) = figures.get("thresholds") else {
         return Ok(());

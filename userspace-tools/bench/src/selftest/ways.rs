@@ -19,7 +19,7 @@ use crate::page::bytes;
 use crate::pattern::{self, Shape};
 use crate::worker::Ask;
 
-/// Who counts.
+/// The side that counts.
 #[derive(Clone, Copy)]
 enum Side {
     Client,
@@ -41,7 +41,7 @@ enum Wants {
 }
 use Wants::{Bytes, Each, EachOrMore};
 
-/// A way, and by what it is seen.
+/// A data path, and the counters that show it.
 struct Way {
     export: Export,
     options: &'static [&'static str],
@@ -425,7 +425,7 @@ pub(super) fn requests(file: &File, write: bool, size: u64, count: u64, seed: u6
     Ok(())
 }
 
-/// What both sides have counted.
+/// The growth of the counters on both sides.
 struct Grown {
     client: Counters,
     target: Counters,
@@ -441,7 +441,7 @@ impl Grown {
     }
 }
 
-/// Returns by how much counters have grown when the target has counted so many requests, too.
+/// Returns the growth of the counters, once the target has also counted this many requests.
 fn settled(lab: &mut Lab, before: &(Counters, Counters), write: bool, count: u64) -> Result<Grown> {
     let name = if write { "writes" } else { "reads" };
     let wanted = i64::try_from(count).unwrap_or(i64::MAX);
@@ -488,7 +488,7 @@ fn drive_holds(lab: &mut Lab, seed: u64, length: u64) -> Result<()> {
     ))
 }
 
-/// Runs requests that a way is to carry, verifies them at both ends, and returns what was counted for them.
+/// Runs requests that must use a data path, verifies them at both ends, and returns the growth of the counters.
 fn carry(
     lab: &mut Lab,
     disk: &str,
