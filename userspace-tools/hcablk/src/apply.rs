@@ -7,7 +7,7 @@
 //! | [`step`] | one change, and its description |
 //! | [`plan`] | the changes that make the kernel's state match the configuration |
 //! | [`carry_out`] | carrying out these changes, so that they can be undone |
-//! | [`record`] | what the target's service made, and what it could not make |
+//! | [`record`] | the objects that the target's service made, and those that it could not make |
 //! | [`unapply`](mod@unapply) | ending what the service made |
 //! | [`configured`] | `hcablk connect` for disks of the configuration |
 
@@ -47,7 +47,7 @@ pub struct Apply {
     pub scope: Scope,
     /// Only report the steps.
     pub dry_run: bool,
-    /// Also end what is in use, where a setting cannot be changed otherwise.
+    /// Also end disks and sessions in use, where a setting cannot be changed otherwise.
     pub force: bool,
     /// Keep the others when an export, a port or a disk fails.
     pub keep_going: bool,
@@ -60,7 +60,7 @@ pub struct Apply {
 pub enum Recording {
     /// It ignores them.
     No,
-    /// It writes them.
+    /// It writes the records.
     Write,
     /// It tries only what failed before, and writes the records.
     Retry,

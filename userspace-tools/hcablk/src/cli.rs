@@ -256,7 +256,7 @@ Example:
   hcablk metrics --output /var/lib/prometheus/node-exporter/hcablk.prom")]
     Metrics(MetricsArgs),
 
-    /// Look for what keeps this machine from working well, and say what to do; change nothing
+    /// Look for problems of this machine, and say what to do about them; change nothing
     ///
     /// Exit code 7 if something does not work.
     #[command(after_help = "\
@@ -270,7 +270,7 @@ Examples:
     /// Nothing is measured unless measuring is switched on; then each request reads the clock a few times. HALF, 99 %
     /// and ALL are latency bounds: that share of the requests finished sooner.
     ///
-    ///   queued   from the block layer's making the request to its being sent
+    ///   queued   from the request's creation in the block layer to its sending
     ///
     ///   sent     from there to the target's response
     ///
@@ -307,7 +307,7 @@ Examples:
 
     /// Measure hcablk on your own machines, and prove an HCA with it
     ///
-    /// This starts the program hcablk-bench, which is a package of its own, with the words that follow.
+    /// This starts the program hcablk-bench, a separate package, with the following arguments.
     #[command(
         disable_help_flag = true,
         after_help = "\
@@ -366,9 +366,9 @@ impl Command {
 /// A switch.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Switch {
-    /// From now on.
+    /// Switch it on.
     On,
-    /// Not any more.
+    /// Switch it off.
     Off,
 }
 

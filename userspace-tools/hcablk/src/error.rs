@@ -2,8 +2,8 @@
 
 //! The one error type: what went wrong, what to do about it, and the exit code that goes with it.
 //!
-//! All failures have one form: what failed and why, in one sentence; then what to do. The sentence begins with a small
-//! letter, since `hcablk: ` is before it, and has no full stop.
+//! All failures have one form: what failed and why, in one sentence; then the advice. The sentence begins with a small
+//! letter, since it follows `hcablk: `, and has no full stop.
 
 use nix::errno::Errno;
 use serde::Serialize;

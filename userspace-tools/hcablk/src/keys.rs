@@ -3,16 +3,16 @@
 //! Keys with which hosts and targets prove to each other who they are: their files, and how they reach the kernel
 //! modules.
 //!
-//! | file below `/etc/hcablk/keys` | whose |
+//! | file below `/etc/hcablk/keys` | owner of the keys |
 //! |---|---|
-//! | `host` | this machine's, as a host |
-//! | `host.pending` | this machine's next one, which its targets have not taken over yet |
-//! | `target` | this machine's, as a target |
-//! | `hosts/UUID` | of a host that this machine's volumes allow |
-//! | `targets/ADDRESS` | of the target at that address |
-//! | `targets/default` | of the targets at all others |
+//! | `host` | this machine, as a host |
+//! | `host.pending` | this machine, as a host: its next key, which its targets do not have yet |
+//! | `target` | this machine, as a target |
+//! | `hosts/UUID` | a host that this machine's volumes allow |
+//! | `targets/ADDRESS` | the target at that address |
+//! | `targets/default` | the targets at all other addresses |
 //!
-//! Only root can read them. Each line is a key; the first is the newest, and a second one is still valid.
+//! Only root can read these files. Each line is a key; the first is the newest, and a second one is still valid.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -109,13 +109,13 @@ impl FromStr for Key {
 /// The owner of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// This machine's, as a host.
+    /// This machine, as a host.
     Host,
     /// This machine's next key as a host, with which it does not prove itself yet.
     PendingHost,
-    /// This machine's, as a target.
+    /// This machine, as a target.
     Target,
-    /// A host's that this machine's volumes allow.
+    /// A host that this machine's volumes allow.
     OfHost(Uuid),
     /// The target's at that address; `default`: that of all other targets.
     OfTarget(String),
@@ -222,7 +222,7 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     Ok(outcome)
 }
 
-/// Makes a key of this host that becomes the current one when its targets have taken it over.
+/// Makes a key of this host that becomes the current one when its targets have it.
 fn generate_pending(system: &dyn System) -> Result<Outcome> {
     let whose = Whose::PendingHost;
     let is_there = !read(system, &whose)?.is_empty();

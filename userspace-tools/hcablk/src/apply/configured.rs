@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk connect DISK` and `--all`: disks of the configuration, each by itself, and again and again
-//! while their targets are not up.
+//! `hcablk connect DISK` and `--all`: connects disks of the configuration one by one, and retries while their targets
+//! are not up.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::output::{ConnectedDisk, Done, Outcome};
 use crate::system::System;
 use crate::user;
 
-/// How long apart it is tried again.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long apart it is said what is waited for.
+/// The time between two reports that the command waits.
 const WORDS: Duration = Duration::from_secs(10);
 
 /// A connected disk, and the remarks on its paths.
@@ -32,8 +32,8 @@ struct Attempt<'a> {
     result: Option<Result<Connected>>,
 }
 
-/// Connects the configured disk `only`, or all that are enabled; tries again for `wait` while a target is not
-/// up or does not allow it yet.
+/// Connects the configured disk `only`, or all enabled ones; retries for `wait` while a target is not up or does not
+/// allow this host yet.
 pub fn connect(system: &dyn System, only: Option<&str>, wait: Duration) -> Result<Outcome> {
     let config = config::load(system)?.config;
     let mut attempts: Vec<_> = config

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The changes that make the kernel hold what is configured.
+//! The changes that make the kernel's state match the configuration.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::system::System;
 use crate::target::{allowed_hosts, default_wwid, ports, volumes};
 use crate::user::{self, Planned};
 
-/// Which side of the configuration is meant.
+/// The sides of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Both.
@@ -38,7 +38,7 @@ pub enum Scope {
 pub struct Plan {
     /// The changes.
     pub steps: Vec<Step>,
-    /// Those that are not made.
+    /// Steps that are not made.
     pub pending: Vec<Pending>,
     /// Objects of the kernel that are not configured, such as `disk data`.
     pub not_configured: Vec<String>,
@@ -46,9 +46,9 @@ pub struct Plan {
     pub unplanned: Vec<Unplanned>,
 }
 
-/// An export, a port or a disk that cannot be planned for, such as a disk whose target's name has no address.
+/// An export, a port or a disk without a plan, such as a disk whose target's name has no address.
 pub struct Unplanned {
-    /// Which sort of thing.
+    /// The table of the object.
     pub table: Table,
     /// Which one.
     pub name: String,
@@ -99,13 +99,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the plan if it is for all that is configured, else why not.
+    /// Returns the plan if it covers all that is configured, else the reason why not.
     pub fn complete(mut self) -> Result<Self> {
         let unplanned = std::mem::take(&mut self.unplanned).into_iter();
         Error::together(unplanned.map(|one| one.error).collect()).map_or(Ok(self), Err)
     }
 
-    /// Plans for one thing; what it had planned by then is forgotten if it fails.
+    /// Plans for one object; drops its steps if planning fails.
     fn one(&mut self, table: Table, name: &str, plan: impl FnOnce(&mut Self) -> Result<()>) {
         let (steps, pending) = (self.steps.len(), self.pending.len());
         if let Err(error) = plan(self) {
@@ -229,7 +229,7 @@ impl Plan {
             table: Table::Port,
             group,
             enabled: port.enabled,
-            // A port that is disabled ends no session.
+            // Disabling a port ends no session.
             used: None,
         };
         self.object(&object, port.settings(), Vec::new(), false)
@@ -397,13 +397,13 @@ impl Plan {
     }
 }
 
-/// A directory that something is planned for.
+/// A directory with its plan.
 struct Object<'a> {
     table: Table,
     group: &'a Group<'a>,
     /// Whether the object shall be enabled.
     enabled: bool,
-    /// Why it must not be disabled without force, if it is enabled.
+    /// The reason why it must not be disabled without force, if it is enabled.
     used: Option<String>,
 }
 
@@ -426,7 +426,7 @@ pub(super) fn own_id(system: &dyn System, config: &Config) -> Result<Uuid> {
     }
 }
 
-/// Returns what must be written: while it is not enabled, and at any time.
+/// Returns the attributes to write: those that need a disabled object, and those that can be written at any time.
 fn differences(group: &Group<'_>, wishes: Vec<Wish>) -> Result<(Vec<Action>, Vec<Action>)> {
     let (mut fixed, mut online) = (Vec::new(), Vec::new());
     for Wish {
@@ -438,7 +438,7 @@ fn differences(group: &Group<'_>, wishes: Vec<Wish>) -> Result<(Vec<Action>, Vec
     {
         let from = match attribute(group, name)? {
             Some(from) => from,
-            // A driver that does not know a setting does as the default says.
+            // A driver without the attribute behaves like the default.
             None if !given => continue,
             None => String::new(),
         };

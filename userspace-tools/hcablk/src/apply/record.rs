@@ -2,9 +2,9 @@
 
 //! Records of what `hcablk target apply --record` made and could not make, for later commands of the same service.
 //!
-//! Each export and port is an empty file below `/run/hcablk/target`, so that it is forgotten when the machine restarts, as the
-//! kernel forgets what is exported. A command that an administrator gives by hand removes the records of what it changes: then
-//! the service neither repeats it nor ends it.
+//! Each export and port is an empty file below `/run/hcablk/target`, so that a restart of the machine removes it, as
+//! the kernel forgets its exports. A command that an administrator runs by hand removes the records of the objects that
+//! it changes: then the service neither repeats nor undoes the change.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::step::Table;
 use crate::error::Result;
 use crate::system::System;
 
-/// Where the records are.
+/// The folder of the records.
 const FOLDER: &str = "/run/hcablk/target";
 /// Exists if the configuration had mistakes at the last attempt to apply it, while exports of an earlier one continue.
 const NOT_APPLIED: &str = "/run/hcablk/target/not-applied";
@@ -20,7 +20,7 @@ const NOT_APPLIED: &str = "/run/hcablk/target/not-applied";
 /// The record of an export or a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// It is as configured.
+    /// It matches the configuration.
     Made,
     /// It could not be made as configured.
     Failed,
@@ -40,7 +40,7 @@ impl Mark {
 pub struct Record<'a>(&'a dyn System);
 
 impl<'a> Record<'a> {
-    /// Names the records, of which there need not be any.
+    /// Returns access to the records, which need not exist.
     pub fn of(system: &'a dyn System) -> Self {
         Self(system)
     }
@@ -86,7 +86,7 @@ impl<'a> Record<'a> {
             return Ok(Vec::new());
         }
         let mut names = self.0.entries(&folder)?;
-        // A command that was killed while it recorded something has left a file that begins so.
+        // A command that was killed while it recorded something has left a file with this prefix.
         names.retain(|name| !name.starts_with('.'));
         Ok(names)
     }

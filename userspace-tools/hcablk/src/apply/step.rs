@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One change to what the kernel holds.
+//! One change of the kernel's state.
 
 use std::fmt;
 
@@ -11,16 +11,16 @@ use crate::endpoint::Endpoint;
 use crate::hostid;
 use crate::user::Change;
 
-/// Which sort of thing is changed; the names are those of the configuration's tables.
+/// The kind of object that is changed; the names are those of the configuration's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Table {
     /// This machine.
     Host,
-    /// A volume of its target.
+    /// A volume of this machine's target.
     Export,
-    /// A port of its target.
+    /// A port of this machine's target.
     Port,
     /// A disk.
     Disk,
@@ -37,7 +37,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A setting of something that is made.
+/// A setting of a new object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Initial {
@@ -192,7 +192,7 @@ impl fmt::Display for Step {
 }
 
 impl Step {
-    /// Says in which way the kernel is not as configured: "+ disk data".
+    /// Describes how the kernel's state differs from the configuration: "+ disk data".
     pub fn difference(&self) -> String {
         let it = format!("{} {}", self.table, self.name);
         match &self.action {

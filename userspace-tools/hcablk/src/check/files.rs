@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Configuration, host id, and who may write and read them.
+//! Configuration, host id, and their access rights.
 
 use std::path::{Path, PathBuf};
 
@@ -46,13 +46,13 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
     rights(system, findings);
 }
 
-/// Something in the folder of the configuration.
+/// A file or folder of the configuration.
 struct Entry {
     path: PathBuf,
     is_folder: bool,
 }
 
-/// Everything in the folder of the configuration, three levels deep: the keys of others are so deep.
+/// Returns everything in the folder of the configuration, three levels deep: keys of other machines are at that depth.
 fn entries(system: &dyn System) -> Vec<Entry> {
     let top = Path::new(FOLDER);
     let mut found = Vec::new();

@@ -8,7 +8,7 @@ use super::{line, Findings};
 use crate::configfs::{INITIATOR, TARGET};
 use crate::system::System;
 
-/// Options without which the modules do not load, and for what they are.
+/// Options without which the modules do not load, and their purpose.
 const NEEDED: [(&str, &str); 4] = [
     ("CONFIG_RUST", "modules in Rust"),
     ("CONFIG_CONFIGFS_FS", "configfs, which configures the modules"),

@@ -8,8 +8,8 @@ use super::{line, rdma, Findings};
 use crate::configfs::{Group, TARGET};
 use crate::system::System;
 
-/// The extended capability ACS, and what of its control register sends peer-to-peer requests up to the root complex:
-/// request redirect, completion redirect, egress control.
+/// The extended capability ACS, and the bits of its control register that send peer-to-peer requests up to the root
+/// complex: request redirect, completion redirect, egress control.
 const ACS: u16 = 0x000d;
 const REDIRECTS: u16 = 0x0004 | 0x0008 | 0x0020;
 
@@ -47,7 +47,7 @@ fn iommu(system: &dyn System, findings: &mut Findings) {
     }
 }
 
-/// A device's place: the PCI addresses of the bridges above it, and its own.
+/// A device's position: the PCI addresses of the bridges above it, and its own.
 fn place(system: &dyn System, path: &Path) -> Vec<String> {
     let Some(real) = system.real_path(path) else {
         return Vec::new();
@@ -122,7 +122,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
     }
 }
 
-/// Returns the places of the devices that lend memory, or of the one that is asked for.
+/// Returns the positions of the devices that lend memory, or of the configured one.
 fn providers(system: &dyn System, wanted: &str) -> Vec<Vec<String>> {
     let all = Path::new("/sys/bus/pci/devices");
     let names = system.folders(all).unwrap_or_default();
@@ -190,7 +190,7 @@ fn reach(
     }
 }
 
-/// Reads a bridge's ACS control register, 0 if it has none; nothing if that cannot be seen.
+/// Reads a bridge's ACS control register, 0 if it has none; `None` if it cannot be read.
 fn acs_control(system: &dyn System, address: &str) -> Option<u16> {
     let file = Path::new("/sys/bus/pci/devices")
         .join(address)
@@ -206,7 +206,7 @@ fn acs_control(system: &dyn System, address: &str) -> Option<u16> {
 fn find_acs(config: &[u8]) -> Option<u16> {
     let word = |at: usize| Some(u16::from_le_bytes(config.get(at..at + 2)?.try_into().ok()?));
     let mut at = 0x100;
-    // As many as there could be, should the list be a circle.
+    // The largest possible number of capabilities, in case the list is circular.
     for _ in 0..(4096 - 256) / 8 {
         if word(at)? == ACS {
             return word(at + 6);

@@ -31,7 +31,7 @@ pub struct ConnectArgs {
     #[arg(conflicts_with = "all")]
     pub volume: Option<VolumeName>,
 
-    /// Every disk of the configuration that is enabled; with ADDRESS: every volume that the target there has for this host
+    /// Every enabled disk of the configuration; with ADDRESS: every volume that the target offers this host
     #[arg(long)]
     pub all: bool,
 

@@ -95,7 +95,7 @@ Examples:
     /// Stop listening
     Unlisten(UnlistenArgs),
 
-    /// Make exports and ports as they are configured: `hcablk apply --target`
+    /// Make exports and ports match the configuration: `hcablk apply --target`
     ///
     /// hcablk-target.service and hcablk-target-retry.service run this with --record and --retry. It records what it
     /// made and what it could not make in /run/hcablk/target. `hcablk target export`, `unexport`, `listen` and
@@ -204,15 +204,15 @@ pub struct ExportArgs {
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub wwid: Option<Uuid>,
 
-    /// Allow this host, by the id that `hcablk host-id` prints there; can be repeated
+    /// Allow this host, with the id that `hcablk host-id` prints there; can be repeated
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub allow: Vec<Uuid>,
 
-    /// Make sure that there is a port at this address [default: 0.0.0.0, or any port that listens]
+    /// Ensure that a port listens at this address [default: 0.0.0.0, or any port that listens]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "no_port")]
     pub port_address: Option<IpAddr>,
 
-    /// Make sure that there is a port of this number [default: 7744, or any port that listens]
+    /// Ensure that a port listens with this number [default: 7744, or any port that listens]
     #[arg(long, value_parser = value_parser!(u16).range(1..), conflicts_with = "no_port")]
     pub port: Option<u16>,
 
@@ -349,7 +349,7 @@ pub struct AllowArgs {
     /// The volume's name
     pub name: VolumeName,
 
-    /// The hosts, by the ids that `hcablk host-id` prints there
+    /// The hosts, with the ids that `hcablk host-id` prints there
     #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
     pub hosts: Vec<Uuid>,
 }
@@ -375,7 +375,7 @@ pub struct EvictArgs {
     /// The volume's name
     pub name: VolumeName,
 
-    /// The hosts, by the ids that `hcablk host-id` prints there; all are evicted before any is waited for
+    /// The hosts, with the ids that `hcablk host-id` prints there; all are evicted before the command waits for any
     #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
     pub hosts: Vec<Uuid>,
 
@@ -422,7 +422,8 @@ pub struct ListenArgs {
     #[arg(long)]
     pub id: Option<u16>,
 
-    /// Data of each session, in MiB; 0: 16 MiB, or twice the largest request for each queue pair if that is more [default: 0]
+    /// Memory for data of each session, in MiB; 0: 16 MiB, or twice the largest request for each queue pair if that is
+    /// more [default: 0]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(0..=1024))]
     pub buffer_mib: Option<u32>,
 
@@ -430,7 +431,7 @@ pub struct ListenArgs {
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1_048_576))]
     pub memory_mib: Option<u32>,
 
-    /// Receive buffers for each queue; 0 is as many as the client asks for [default: 0]
+    /// Receive buffers for each queue; 0: as many as the client asks for [default: 0]
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(0..=1024))]
     pub queue_credits: Option<u32>,
 }

@@ -18,7 +18,7 @@ const LONGEST: f64 = 86_400.0;
 /// Arguments of `stats` and `target stats`.
 #[derive(Args, Clone, Debug)]
 pub struct StatsArgs {
-    /// Only this one: its name; of a disk also /dev/hcablkN
+    /// Only this one, given by its name; for a disk also /dev/hcablkN
     pub name: Option<String>,
 
     /// Show rates over intervals of this many seconds, 0.1 to 86400; the first after one interval
@@ -152,7 +152,7 @@ impl EventsArgs {
 /// Arguments of `metrics`.
 #[derive(Args, Clone, Debug)]
 pub struct MetricsArgs {
-    /// Write to this file, all or nothing, instead of standard output
+    /// Write to this file atomically, instead of standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -14,7 +14,7 @@ use crate::system::System;
 use crate::target::Mode;
 use crate::user;
 
-/// Adds what does not fit together.
+/// Adds the mistakes of keys that contradict each other.
 pub(super) fn check(
     system: &dyn System,
     loaded: &Loaded,
@@ -111,7 +111,7 @@ fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
     None
 }
 
-/// Two ports at one place: the second could not be enabled.
+/// Two ports with the same address and number: the second could not be enabled.
 fn check_ports(loaded: &Loaded, mistakes: &mut Vec<Mistake>) {
     let place_of = |port: &super::Port| {
         let of = |attribute| {

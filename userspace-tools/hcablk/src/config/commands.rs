@@ -20,7 +20,7 @@ const HEADER: &str = "\
 
 ";
 
-/// Runs `hcablk config check`, of these files or of those that are used.
+/// Runs `hcablk config check`, for these files or for the configuration.
 pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     let loaded = if files.is_empty() {
         load(system)?
@@ -49,7 +49,7 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Says that no port is configured by which an export would be reached. `apply` does not refuse that: another program may make one.
+/// Reports that no port is configured for the exports. `apply` does not refuse that: another program may make one.
 fn unheard(loaded: &Loaded) -> Option<String> {
     let config = &loaded.config;
     if config.port.values().any(|port| port.enabled) {
@@ -62,7 +62,7 @@ fn unheard(loaded: &Loaded) -> Option<String> {
     ))
 }
 
-/// Runs `hcablk config show`: of the files, or of what the kernel holds.
+/// Runs `hcablk config show`, for the files or for the kernel's state.
 pub fn show(system: &dyn System, is_running: bool) -> Result<Outcome> {
     let (config, notes) = if is_running {
         running::read(system)?
@@ -106,7 +106,7 @@ pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Out
     Ok(outcome)
 }
 
-/// Everything is written to one file: what other files have would be there twice.
+/// Refuses to write if there are other files: everything is written to one file, and their tables would exist twice.
 fn refuse_beside_others(system: &dyn System) -> Result<()> {
     let others: Vec<_> = more(system)?
         .iter()

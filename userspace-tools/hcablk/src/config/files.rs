@@ -16,7 +16,8 @@ use crate::error::{Error, Kind, Result};
 use crate::names::{DeviceName, PortName, VolumeName};
 use crate::system::System;
 
-/// The folder of the files that are read after it, by their names, if they end in `.toml`.
+/// The folder of the further files, which are read in the order of their names, if they end in
+/// `.toml`.
 pub const MORE: &str = "/etc/hcablk/hcablk.d";
 
 /// The content of a file.
@@ -59,7 +60,7 @@ pub fn more(system: &dyn System) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Reads the whole configuration; fails with all that is wrong in it.
+/// Reads the whole configuration; fails with all mistakes in it.
 pub fn load(system: &dyn System) -> Result<Loaded> {
     load_files(system, &files(system)?)
 }
@@ -169,18 +170,18 @@ fn explain(file: &Path, text: &str, error: &toml::de::Error) -> Mistake {
         return mistake.advise(format!("Keys of this table: {}.", known.join(", ")));
     }
     let words = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    // serde's word for a key.
+    // serde calls a key a field.
     Mistake::new(&place, words.replace("missing field", "missing key"))
 }
 
-/// Reads serde's words for an unknown key: that key, and those that there are.
+/// Parses serde's message on an unknown key: returns that key, and the known ones.
 fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
     let rest = message.strip_prefix("unknown field ")?;
     let mut quoted = rest.split('`').skip(1).step_by(2);
     Some((quoted.next()?, quoted.collect()))
 }
 
-/// Says which key was meant, if one is like it.
+/// Suggests the key that was meant, if one is similar.
 fn meant(key: &str, known: &[&str]) -> String {
     // The key may be an option of the command, an attribute of configfs, or a typing error.
     let plain = key.to_lowercase().replace('-', "_");

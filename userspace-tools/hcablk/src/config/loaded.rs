@@ -11,7 +11,7 @@ use super::schema::Config;
 /// The file that is read first.
 pub const MAIN: &str = "/etc/hcablk/hcablk.toml";
 
-/// Where something is configured.
+/// The place of an entry in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
@@ -26,10 +26,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where each table is, by its name as it is in the files, such as `disk.data`.
+/// The place of each table, by its name in the files, such as `disk.data`.
 pub type Places = BTreeMap<String, Place>;
 
-/// A configuration, and where each of its tables is.
+/// A configuration, and the place of each of its tables.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// The configuration.
@@ -50,9 +50,9 @@ impl Loaded {
     }
 }
 
-/// Something wrong in a file.
+/// A mistake in a file.
 pub(super) struct Mistake {
-    /// File, line, and what it is.
+    /// File, line, and description.
     pub(super) text: String,
     /// The advice for the user.
     pub(super) advice: Option<String>,
@@ -67,7 +67,7 @@ impl Mistake {
         }
     }
 
-    /// Adds what to do about it.
+    /// Adds the advice.
     pub(super) fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self

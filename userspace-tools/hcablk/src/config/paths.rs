@@ -28,12 +28,12 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// Returns whether there are none.
+    /// Returns whether no paths are configured.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns those that are configured one by one.
+    /// Returns the paths that are configured one by one.
     pub fn these(&self) -> impl Iterator<Item = (&PathNumber, &DiskPath)> {
         match self {
             Self::Auto => None,
@@ -107,7 +107,7 @@ impl Serialize for PathNumber {
 /// A path other than path 0: an address, and a port if it is not 7744.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPath {
-    /// Where it leads.
+    /// The target's address and port.
     pub endpoint: Endpoint,
     /// Whether the path is used while the disk is connected.
     pub enabled: bool,

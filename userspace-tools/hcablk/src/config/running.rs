@@ -18,7 +18,8 @@ use crate::system::System;
 use crate::target::{allowed_hosts, ports, volumes};
 use crate::user;
 
-/// Reads the whole state of both modules; remarks say what could not be expressed.
+/// Reads the whole state of both modules; remarks name the settings that the configuration cannot
+/// express.
 pub fn read(system: &dyn System) -> Result<(Config, Vec<String>)> {
     let mut config = Config::default();
     let mut notes = Vec::new();
@@ -71,7 +72,7 @@ fn name<T: std::str::FromStr<Err = String>>(group: &Group<'_>) -> Result<T> {
     })
 }
 
-/// Reads an attribute; nothing if the driver does not have it.
+/// Reads an attribute; `None` if the driver does not have it.
 pub(crate) fn attribute(group: &Group<'_>, attribute: &str) -> Result<Option<String>> {
     match group.get(attribute) {
         Ok(text) => Ok(Some(text)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tables of the configuration, their keys, and which attribute of configfs each is.
+//! The tables of the configuration, their keys, and the attribute of configfs of each key.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ use crate::tuning::Policy;
 pub enum Change {
     /// At any time.
     Online,
-    /// While the thing is not enabled.
+    /// While the object is not enabled.
     Disabled,
 }
 
@@ -34,14 +34,14 @@ pub struct Wish {
     pub attribute: &'static str,
     /// Its text.
     pub value: String,
-    /// When it can be changed.
+    /// The state in which it can be changed.
     pub change: Change,
     /// Whether the value is configured, rather than the default.
     pub given: bool,
 }
 
 impl Wish {
-    /// Makes a wish for an attribute that can be changed only while the thing is not enabled.
+    /// Makes a wish for an attribute that can be changed only while the object is not enabled.
     pub fn new(attribute: &'static str, value: impl Into<String>) -> Self {
         Self {
             attribute,
@@ -151,19 +151,19 @@ fn unknown(attribute: &str, text: &str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// The id by which targets know it.
+    /// The id that identifies this host to targets.
     pub id: Id,
 }
 
 table! {
-    /// `[export.VOLUME]`: what this machine's target exports under a name.
+    /// `[export.VOLUME]`: an export of this machine's target.
     pub struct Export {
         /// The block device or file.
         pub device: DevicePath,
         /// The hosts that may connect.
         #[serde(default)]
         pub allow: Vec<Id>,
-        /// Which volume it is, if not what the command derives.
+        /// The id of the volume, if not the derived one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wwid: Option<Wwid>,
         /// Whether clients can connect.
@@ -177,7 +177,7 @@ table! {
         insecure: bool = "insecure", Some("0"), Disabled;
         /// How the data moves.
         mode: Mode = "mode", Some("direct"), Disabled;
-        /// When writes are answered.
+        /// When writes are acknowledged.
         write_cache: WriteCache = "write_cache", Some("back"), Disabled;
         /// Whether the export fails if its reservations cannot be stored.
         keep_reservations: bool = "keep_reservations", Some("1"), Disabled;
@@ -187,13 +187,13 @@ table! {
         chunk: Chunk = "chunk_kib", Some("128"), Disabled;
         /// The PCI device that lends memory.
         provider: Provider = "provider", Some("auto"), Disabled;
-        /// Whether is measured how long requests take.
+        /// Whether the durations of requests are measured.
         timing: bool = "timing", Some("0"), Online;
     }
 }
 
 table! {
-    /// `[port.NAME]`: where this machine's target listens.
+    /// `[port.NAME]`: an address at which this machine's target listens.
     #[derive(Default)]
     pub struct Port {
         /// Whether the port listens.
@@ -205,7 +205,7 @@ table! {
         address: IpAddr = "address", Some("0.0.0.0"), Disabled;
         /// The port number.
         port: Number<1, 65535> = "port", Some("7744"), Disabled;
-        /// Data of each session; 0: as much as it asks for.
+        /// Memory for data of each session; 0: the size that the session asks for.
         buffer: Size<MIB, 0, 1024> = "buffer_mib", Some("0"), Disabled;
         /// The memory limit of all sessions together. The driver's default depends on the free
         /// memory.
@@ -247,21 +247,21 @@ table! {
         policy: Policy = "policy", Some("queue-depth"), Online;
         /// Queue pairs; 0: as many as possible.
         queues: Number<0, 127> = "queues", Some("0"), Disabled;
-        /// Queue pairs for polled I/O besides those.
+        /// Additional queue pairs for polled I/O.
         poll_queues: Number<0, 126> = "poll_queues", Some("0"), Disabled;
         /// Requests in flight on each queue.
         queue_depth: Number<1, 1024> = "queue_depth", Some("128"), Disabled;
-        /// After this time without an answer another queue pair is connected.
+        /// After this time without a response a new queue pair is connected.
         io_timeout: Seconds<1, 3600> = "io_timeout", Some("30"), Disabled;
-        /// For connecting in all.
+        /// The time limit of the whole connecting.
         connect_timeout: Seconds<1, 600> = "connect_timeout", Some("10"), Disabled;
-        /// For so long a lost connection is made again.
+        /// The time for which a lost connection is retried.
         ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Disabled;
-        /// After so long without a connection requests fail.
+        /// The time without a connection after which requests fail.
         fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Disabled;
-        /// After so long without an answer to a keep-alive the path is lost.
+        /// The time without a response to a keep-alive after which the path is lost.
         keep_alive_tmo: Seconds<1, 600> = "keep_alive_tmo", Some("5"), Disabled;
-        /// Between two attempts to connect again.
+        /// The pause between two attempts to reconnect.
         reconnect_delay: Seconds<1, 60> = "reconnect_delay", Some("1"), Disabled;
         /// Whether the target is asked to invalidate keys.
         remote_invalidate: bool = "remote_invalidate", Some("1"), Disabled;
@@ -269,9 +269,9 @@ table! {
         small_read: Size<1, 0, 65536> = "small_read", Some("8192"), Disabled;
         /// The largest write whose data goes with the request.
         small_write: Size<1, 0, 65536> = "small_write", Some("4096"), Disabled;
-        /// The largest write whose data is put into memory that the target has granted.
+        /// The largest write that uses the target's eager ring.
         eager_write: Size<1, 0, 1_048_576> = "eager_write", Some("32768"), Disabled;
-        /// The largest request that is asked for.
+        /// The largest request that the initiator asks for.
         max_io: Size<KIB, 4, 4096, 4> = "max_io_kib", Some("1024"), Disabled;
         /// Requests in one message.
         message_requests: Number<1, 8> = "message_requests", Some("8"), Disabled;
@@ -279,17 +279,17 @@ table! {
         batch_upper: Number<0, 1024> = "batch_upper", Some("32"), Disabled;
         /// Stop batching below this many requests in flight.
         batch_lower: Number<0, 1024> = "batch_lower", Some("16"), Disabled;
-        /// The protocol versions that are offered, for tests of refusal.
+        /// The protocol versions that the initiator offers, for tests of refusal.
         protocol: Protocol = "protocol", Some("2-2"), Disabled;
-        /// Whether is measured how long requests take.
+        /// Whether the durations of requests are measured.
         timing: bool = "timing", Some("0"), Online;
-        /// Whether a target without a key will do, although this host has one.
+        /// Whether to accept a target without a key, although this host has one.
         insecure: bool = "insecure", Some("0"), Disabled;
     }
 }
 
 impl Disk {
-    /// Returns where path 0 leads.
+    /// Returns the address and port of path 0.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint {
             address: self.address.clone(),
@@ -319,7 +319,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns whether nothing is configured.
+    /// Returns whether the configuration is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk discover`: which volumes of a target this host may use, and where the target listens.
+//! `hcablk discover`: the volumes of a target that this host may use, and the portals of the target.
 //!
 //! The kernel asks for one entry at a time. Each response carries the revision of the list: if the revision changes,
 //! the list is read again from its beginning, so that the result is the state of one moment.
@@ -20,7 +20,7 @@ use crate::names::VolumeName;
 use crate::output::{ConnectedDisk, Discovered, Done, Outcome, Portal, Report};
 use crate::system::System;
 
-/// How often a list is asked for from its begin while it changes.
+/// The number of attempts to read a list from its beginning while it changes.
 const TRIES: u32 = 8;
 /// The largest number of entries: a longer list is not a valid target's.
 const ENTRIES_MAX: u32 = 4096;
@@ -34,11 +34,11 @@ pub struct Discover {
     pub port: u16,
     /// This host's id, if not [`hostid::current`].
     pub host_id: Option<Uuid>,
-    /// Whether a target without a key will do, although this host has one.
+    /// Whether to accept a target without a key, although this host has one.
     pub insecure: bool,
-    /// Seconds that each answer may take.
+    /// Time limit of each response, in seconds.
     pub connect_timeout: Option<u32>,
-    /// The address by which the target's key is known, if not by the one that is asked.
+    /// The address under which the target's key is stored, if not the one that is asked.
     pub key_of: Option<String>,
     /// Whether to prove this host's identity with its pending key.
     pub pending_key: bool,
@@ -64,7 +64,7 @@ pub fn discover(system: &dyn System, wanted: &Discover) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Fails unless the target at `address` believes this host by its pending key.
+/// Fails unless the pending key of this host proves it to the target at `address`.
 pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> Result<()> {
     let wanted = Discover {
         address: address.to_owned(),
@@ -148,7 +148,7 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Returns what connecting a volume comes to that is connected.
+/// Returns the result for a volume that is connected already.
 fn connected(system: &dyn System, volume: &Discovered) -> Option<Outcome> {
     let name = volume.disk.as_ref()?;
     let device = INITIATOR.tree(system)?.child(name).get("device").ok()?;
@@ -159,7 +159,7 @@ fn connected(system: &dyn System, volume: &Discovered) -> Option<Outcome> {
     }))
 }
 
-/// Asks for both lists.
+/// Reads both lists.
 pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
     let address = resolve(&wanted.address)?;
     let host_id = match wanted.host_id {
@@ -214,7 +214,7 @@ fn set_up(group: &Group<'_>, wanted: &Discover, address: &str, host_id: Uuid) ->
     keys::set_device_by(group, key_of)
 }
 
-/// The answer to a question: names and values.
+/// The response to a question: names and values.
 struct Answer(Vec<(String, String)>);
 
 impl Answer {
@@ -249,7 +249,7 @@ fn strange(what: &str) -> Error {
     .advise("The command and the kernel modules may be of different versions.")
 }
 
-/// Asks for all of a list, of one moment.
+/// Reads a whole list, in its state of one moment.
 fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) -> Result<Vec<T>> {
     let system = group.system();
     'again: for _ in 0..TRIES {

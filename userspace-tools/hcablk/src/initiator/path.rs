@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk path add`, `remove` and `policy`: the paths of a disk, while it is used.
+//! `hcablk path add`, `remove` and `policy`: the paths of a disk in use.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::tuning::Policy;
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
-/// How long apart a path's state is looked at.
+/// The time between two checks of a path's state.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The number or address that selects a path of a disk.
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub enum PathId {
     /// Its number.
     Number(u8),
-    /// Where it leads.
+    /// The target's address and port.
     Endpoint(Endpoint),
 }
 
@@ -75,7 +75,7 @@ fn resolved(endpoint: &Endpoint) -> Result<Endpoint> {
     })
 }
 
-/// How the wait for a path ended.
+/// The result of waiting for a path.
 pub(super) enum Waited {
     Live,
     /// The device is not enabled.
@@ -158,7 +158,7 @@ pub fn add(
         Err(error) if keep || !transaction.has_changes() => {
             return Err(kept(error, &path, &name, "The path"))
         }
-        // The driver removes none while none is live, and this one may be the next that is.
+        // While no path is live the driver removes none, since this one may become live first.
         Err(error) if has_lost_all(&group) => {
             let this = format!("{name} has no live path, so this one");
             return Err(kept(error, &path, &name, &this));
@@ -174,7 +174,7 @@ pub fn add(
     Ok(outcome)
 }
 
-/// Returns whether there is a disk none of whose paths is live.
+/// Returns whether the disk exists and none of its paths is live.
 pub(super) fn has_lost_all(device: &Group<'_>) -> bool {
     let state = device.get("state").unwrap_or_default();
     matches!(state.as_str(), "queueing" | "failing-fast")
@@ -198,7 +198,7 @@ fn too_many(name: &str) -> Error {
     ))
 }
 
-/// Waits until a path is live, or will not be, or `timeout` has passed since `began`.
+/// Waits until a path is live, or cannot become live, or `timeout` has passed since `began`.
 pub(super) fn wait(
     path: &Further<'_>,
     name: &str,

@@ -25,7 +25,7 @@ pub(crate) struct Further<'a> {
     pub(crate) group: Group<'a>,
     pub(crate) number: u8,
     pub(crate) endpoint: Endpoint,
-    /// It is used while the device is enabled.
+    /// Whether the path is used while the device is enabled.
     pub(crate) enabled: bool,
 }
 
@@ -75,7 +75,7 @@ fn folder<'a>(device: &Group<'a>) -> Group<'a> {
     device.child("paths")
 }
 
-/// Returns the directories of paths by their numbers. A driver that knows one path only has none.
+/// Returns the directories of paths by their numbers. A driver that knows only one path has no such directories.
 fn directories<'a>(device: &Group<'a>) -> Result<Vec<(u8, Group<'a>)>> {
     let folder = folder(device);
     let found = if folder.exists() {
@@ -183,7 +183,7 @@ pub(crate) fn set_up<'a>(
     Ok(path)
 }
 
-/// Removes the directories of all paths. The device is not enabled.
+/// Removes the directories of all paths. The device must not be enabled.
 pub(super) fn remove_all(device: &Group<'_>) -> Result<()> {
     for (_, group) in directories(device)? {
         match group.system().write(&group.path().join("enable"), "0\n") {
@@ -194,7 +194,7 @@ pub(super) fn remove_all(device: &Group<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the lowest number that no path has.
+/// Returns the lowest free number of a path.
 pub(super) fn free_number(device: &Group<'_>) -> Result<Option<u8>> {
     let taken = directories(device)?;
     Ok((1..=LAST).find(|number| !taken.iter().any(|(other, _)| other == number)))

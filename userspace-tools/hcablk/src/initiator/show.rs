@@ -103,8 +103,8 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     })
 }
 
-/// Returns the groups of one device, or of all; `None` if the module is not loaded. `lacks` is what is asked of it, and what disks in
-/// user space do not have.
+/// Returns the groups of one device, or of all; `None` if the module is not loaded. `lacks` names the requested
+/// feature, which disks in user space do not have.
 pub(crate) fn selected<'a>(
     system: &'a dyn System,
     only: Option<&str>,

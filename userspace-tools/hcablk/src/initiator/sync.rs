@@ -19,7 +19,7 @@ use crate::hostid;
 use crate::output::{Done, Outcome, SyncedDisk};
 use crate::system::{Lock, System};
 
-/// How long apart it is looked whether another command is done with the disk's paths.
+/// The time between two checks whether another command still changes the disk's paths.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The changes to a disk's paths, and remarks.
@@ -57,8 +57,8 @@ pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outc
     Ok(outcome)
 }
 
-/// Adds a path to a disk for each portal of its target that it has none to; with `prune` removes those that lead to
-/// no portal. Fails only if it is interrupted, or the disk is gone.
+/// Adds to a disk a path for each portal of its target that has none; with `prune` removes paths that lead to no
+/// portal. Fails only if it is interrupted, or the disk is gone.
 pub(super) fn sync_disk(group: &Group<'_>, prune: bool) -> Result<Synced> {
     let name = group.name();
     let mut synced = Synced {
@@ -94,7 +94,7 @@ pub(super) fn sync_disk(group: &Group<'_>, prune: bool) -> Result<Synced> {
     Ok(synced)
 }
 
-/// Waits until no other command does the same: two would add two paths to one portal.
+/// Waits until no other command syncs the paths: two would add two paths to one portal.
 fn lock(group: &Group<'_>) -> Result<Lock> {
     let system = group.system();
     loop {
@@ -121,7 +121,7 @@ fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     if ways.is_empty() {
         ways.push((false, paths::own(group)?));
     }
-    // Those that work come first.
+    // Live paths first.
     ways.sort_by_key(|(is_lost, _)| *is_lost);
     let mut last = None;
     for (_, way) in ways {
@@ -160,7 +160,7 @@ fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     ))
 }
 
-/// Adds the paths that are missing: all are begun, and then waited for.
+/// Adds the missing paths: starts all, and then waits for them.
 fn add(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<()> {
     let (own, further) = (paths::own(group)?, paths::further(group)?);
     let is_there = |portal: &&Endpoint| {
@@ -211,13 +211,13 @@ fn wait_for(
 ) -> Result<()> {
     match wait(path, &group.name(), began, timeout) {
         Ok(Waited::Live | Waited::Unused) => Ok(()),
-        // The driver removes none while none is live, and this one may be the next that is.
+        // While no path is live the driver removes none, since this one may become live first.
         Err(_) if has_lost_all(group) => Ok(()),
         Err(error) => transaction.finish(Err(error)),
     }
 }
 
-/// Remarks that a portal is left out; fails if that is since the user has interrupted.
+/// Notes that a portal is left out; fails if the reason is an interruption by the user.
 fn left_out(portal: &Endpoint, result: Result<()>, synced: &mut Synced) -> Result<()> {
     match result {
         Err(error) if error.kind == Kind::Interrupted => Err(error),

@@ -23,7 +23,7 @@ pub(super) fn applied(
     Ok(())
 }
 
-/// Says what a configuration has.
+/// Counts the objects of a configuration, in words.
 pub(super) fn counted(exports: usize, ports: usize, disks: usize) -> String {
     let count = |number: usize, what: &str| match number {
         1 => format!("1 {what}"),

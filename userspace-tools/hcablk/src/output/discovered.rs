@@ -12,13 +12,13 @@ use crate::endpoint::Endpoint;
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Discovered {
-    /// Its name there.
+    /// The volume's name at the target.
     pub name: String,
     /// The id of the volume, independent of its name.
     pub wwid: Option<String>,
     /// Its size.
     pub size_bytes: u64,
-    /// Its logical block size.
+    /// The volume's logical block size.
     pub block_size: u32,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -28,11 +28,11 @@ pub struct Discovered {
     pub mode: String,
     /// `available`, `connected`, or `evicted`.
     pub state: String,
-    /// The disk of this machine that it is.
+    /// The disk of this machine that is connected to the volume.
     pub disk: Option<String>,
 }
 
-/// Where a target listens.
+/// The address and port of a target.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Portal {

@@ -20,7 +20,7 @@ pub struct ConnectedDisk {
     pub changed: bool,
 }
 
-/// A disk that has a path for each portal of its target, as far as these are reached.
+/// A disk that has a path for each reachable portal of its target.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SyncedDisk {
@@ -33,7 +33,7 @@ pub struct SyncedDisk {
 }
 
 impl SyncedDisk {
-    /// Returns whether its paths were not so before.
+    /// Returns whether the paths were changed.
     pub fn is_changed(&self) -> bool {
         !self.added.is_empty() || !self.removed.is_empty()
     }

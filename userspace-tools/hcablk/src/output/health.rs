@@ -6,14 +6,14 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-/// How well it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum Level {
-    /// It is as it should be.
+    /// No problem.
     Ok,
-    /// It cannot be seen, or is worth to know.
+    /// It cannot be checked, or is worth knowing.
     Note,
     /// It works, but not as well as it could.
     Warning,
@@ -21,7 +21,7 @@ pub enum Level {
     Failure,
 }
 
-/// One thing that was looked at.
+/// One finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Finding {
@@ -29,7 +29,7 @@ pub struct Finding {
     pub check: &'static str,
     /// Which one.
     pub subject: String,
-    /// How well it is.
+    /// The severity of the finding.
     pub level: Level,
     /// The finding.
     pub message: String,
@@ -37,7 +37,7 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-/// Writes the findings, and how many are not as they should be.
+/// Writes the findings, and the number of problems.
 pub(super) fn write(
     f: &mut fmt::Formatter<'_>,
     findings: &[Finding],
