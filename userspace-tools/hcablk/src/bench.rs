@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk bench`: a program of its own, `hcablk-bench`, takes this one's place.
+//! `hcablk bench`: replaces this program by a separate one, `hcablk-bench`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;

@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use crate::error::{Error, Kind, Result};
 use crate::system::{Op, OpError, System};
 
-/// Where configfs is mounted.
+/// The mount point of configfs.
 pub const CONFIGFS: &str = "/sys/kernel/config";
 
 /// One of the two kernel modules and its tree.
@@ -30,7 +30,7 @@ pub const CONFIGFS: &str = "/sys/kernel/config";
 pub struct Module {
     /// The module's name for `modprobe`.
     pub name: &'static str,
-    /// Its folder in configfs.
+    /// The module's folder in configfs.
     pub folder: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl Module {
         group.exists().then_some(group)
     }
 
-    /// Names the module's tree, which need not be there.
+    /// Returns the module's tree, which need not exist.
     pub fn named<'a>(&self, system: &'a dyn System) -> Group<'a> {
         Group::new(system, Path::new(CONFIGFS).join(self.folder))
     }
@@ -129,7 +129,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Names the group at `path`, which need not exist.
+    /// Makes a handle of the group at `path`, which need not exist.
     pub fn new(system: &'a dyn System, path: PathBuf) -> Self {
         Self { system, path }
     }
@@ -153,12 +153,12 @@ impl<'a> Group<'a> {
             .into_owned()
     }
 
-    /// Returns whether the group is there.
+    /// Returns whether the group exists.
     pub fn exists(&self) -> bool {
         self.system.exists(&self.path)
     }
 
-    /// Names the group `name` inside, which need not exist.
+    /// Returns the group `name` inside, which need not exist.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         Self::new(self.system, self.path.join(name))
@@ -185,13 +185,13 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Writes an attribute whose value no message shows.
+    /// Writes an attribute whose value must not appear in messages.
     pub fn set_secret(&self, attribute: &str, value: &str) -> Result<(), OpError> {
         let path = self.path.join(attribute);
         self.system.write(&path, &format!("{value}\n"))
     }
 
-    /// Reads an attribute's value; fails if the text is not one.
+    /// Reads an attribute's value; fails if the text does not parse.
     pub fn value<T: FromStr>(&self, attribute: &str) -> Result<T> {
         let text = self.get(attribute)?;
         text.parse().map_err(|_| {
@@ -224,7 +224,7 @@ pub const BUSY_TRIES: u32 = 100;
 /// See [`BUSY_TRIES`].
 pub const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tries `operation` until it is not busy or the time is over.
+/// Retries `operation` until it is not busy or the time is over.
 fn until_idle(
     system: &dyn System,
     operation: impl Fn() -> Result<(), OpError>,
@@ -238,7 +238,7 @@ fn until_idle(
     operation()
 }
 
-/// Removes a group; that somebody else was faster is fine.
+/// Removes a group; succeeds if it is already gone.
 pub fn remove(group: &Group<'_>) -> Result<()> {
     match until_idle(group.system, || group.system.rmdir(&group.path)) {
         Err(error) if error.errno != Errno::ENOENT => Err(error.into()),
@@ -255,7 +255,7 @@ pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
     text.lines().filter_map(parse).collect()
 }
 
-/// Puts into a group what it had.
+/// Restores the content of a group.
 pub type Restore = fn(&Group<'_>) -> Result<()>;
 
 /// Undoes a change.
@@ -266,7 +266,7 @@ enum Undo {
     Write(PathBuf, String),
     /// Makes a folder, and writes these attributes of it.
     Mkdir(PathBuf, Vec<(&'static str, String)>),
-    /// Makes a folder, and has this put into it what cannot be read from there.
+    /// Makes a folder, and calls this to restore the content that cannot be read from there.
     Restore(PathBuf, Restore),
     /// Removes a file.
     Remove(PathBuf),
@@ -281,7 +281,7 @@ impl Undo {
             Self::Rmdir(path) => system.rmdir(path),
             Self::Write(path, before) => write(path, before),
             Self::Mkdir(path, attributes) => {
-                // It is there when writing is tried again.
+                // The folder exists on the next attempt.
                 if !system.exists(path) {
                     system.mkdir(path)?;
                 }
@@ -296,7 +296,7 @@ impl Undo {
         }
     }
 
-    /// Does what is left when it was carried out.
+    /// Restores the content after the step was carried out.
     fn restore(&self, system: &dyn System) -> Result<()> {
         match self {
             Self::Restore(path, restore) => restore(&Group::new(system, path.clone())),
@@ -308,8 +308,8 @@ impl Undo {
 
 /// Changes to a tree that can be undone together.
 ///
-/// Each change is recorded with what undoes it. [`Transaction::finish`] keeps the changes if the
-/// work succeeded and undoes them, last first, if it failed.
+/// Each change is recorded with its inverse. [`Transaction::finish`] keeps the changes if the work succeeded and undoes
+/// them, last first, if it failed.
 pub struct Transaction<'a> {
     system: &'a dyn System,
     done: Vec<Undo>,
@@ -373,7 +373,7 @@ impl<'a> Transaction<'a> {
         self.system
             .write(&path, &format!("{value}\n"))
             .map_err(|error| setting_refused(error, attribute, &value))?;
-        // An empty setting is one that was never made; drivers take the empty text back for few.
+        // An empty setting was never made; few drivers accept the empty text.
         let optional = matches!(attribute, "wwid" | "expect_wwid");
         if !before.is_empty() || optional && !created {
             self.done.push(Undo::Write(path, before));
@@ -381,7 +381,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Writes 1 to `enable`. The driver's answer is left as it is, for the caller to explain.
+    /// Writes 1 to `enable`. Returns the driver's error unchanged, for the caller to explain.
     pub fn enable(&mut self, group: &Group<'_>) -> Result<Result<(), OpError>> {
         if self.system.interrupted() {
             return Err(Error::interrupted());
@@ -396,7 +396,7 @@ impl<'a> Transaction<'a> {
         Ok(answer)
     }
 
-    /// Writes 0 to `enable`. `disable` does it, and explains the driver's answer.
+    /// Writes 0 to `enable`. `disable` does that, and explains the driver's error.
     pub fn disable(
         &mut self,
         group: &Group<'_>,
@@ -425,7 +425,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Removes a group of which `restore` knows what it holds.
+    /// Removes a group whose content `restore` can restore.
     pub fn rmdir_restorable(&mut self, group: &Group<'_>, restore: Restore) -> Result<()> {
         if self.system.interrupted() {
             return Err(Error::interrupted());
@@ -435,12 +435,12 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Records that something else was changed, which `undo` undoes.
+    /// Records any other change, which `undo` undoes.
     pub fn changed(&mut self, undo: impl Fn(&dyn System) -> Result<()> + 'static) {
         self.done.push(Undo::Call(Box::new(undo)));
     }
 
-    /// Puts a file where none was.
+    /// Makes a file that does not exist yet.
     pub fn make_file(&mut self, path: &Path, text: &str) -> Result<()> {
         if self.system.interrupted() {
             return Err(Error::interrupted());

@@ -64,7 +64,7 @@ fn write_pages(
     files.push(file.to_string_lossy().into_owned());
     command
         .get_subcommands()
-        // The pages of hcablk-bench are its own, in its package.
+        // hcablk-bench has its own pages, in its package.
         .filter(|sub| !sub.is_hide_set() && sub.get_name() != "bench")
         .try_for_each(|sub| write_pages(sub, folder, files))
 }

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // The parser has not come so far.
+            // The parser has not run yet.
             let wants_json = std::env::args_os().any(|word| word == "--json");
             match explain(&error, wants_json) {
                 Some(error) => return fail(&error, wants_json),
@@ -75,7 +75,7 @@ fn print(cli: &Cli, outcome: &Outcome) -> Result<(), Error> {
     write(&text).map(|_| ())
 }
 
-/// Writes to standard output; returns whether anybody still reads.
+/// Writes to standard output; returns whether the reader is still there.
 fn write(text: &str) -> Result<bool, Error> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

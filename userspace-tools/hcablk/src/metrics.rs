@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk metrics`: everything that is counted and measured, as `OpenMetrics` text.
+//! `hcablk metrics`: all counters and measurements, as `OpenMetrics` text.
 //!
 //! The names are an interface: they stay. `node_exporter`'s textfile collector reads the text, too, although it
 //! expects an older format: it then takes counters as untyped.

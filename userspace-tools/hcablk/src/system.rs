@@ -2,8 +2,8 @@
 
 //! The machine as this command sees it.
 //!
-//! Everything the command does to the machine, or asks it, goes through [`System`]. [`Machine`] is
-//! the real one; tests put an imitation of the kernel in its place.
+//! Every change of the machine, and every question to it, goes through [`System`]. [`Machine`] is the real one; tests
+//! replace it by an imitation of the kernel.
 
 mod durable;
 mod listen;
@@ -129,12 +129,12 @@ pub struct Process {
 /// A lock, held until this is dropped.
 pub type Lock = Box<dyn Any>;
 
-/// Everything the command asks of the machine. Paths are absolute, as on the running system.
+/// Every call of the command to the machine. Paths are absolute, as on the running system.
 pub trait System {
     /// Reads a whole text file.
     fn read(&self, path: &Path) -> Result<String, OpError>;
 
-    /// Writes `text` to an existing file by one system call.
+    /// Writes `text` to an existing file with one system call.
     fn write(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// Creates a folder.
@@ -149,19 +149,17 @@ pub trait System {
     /// Lists the names of everything inside `path`, sorted.
     fn entries(&self, path: &Path) -> Result<Vec<String>, OpError>;
 
-    /// Returns whether there is anything at `path`.
+    /// Returns whether a file or folder exists at `path`.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Makes a folder below `/var/lib`, and those above it, unless they are there. A power failure
-    /// does not lose them once this has returned.
+    /// Makes a folder below `/var/lib`, and its parents, unless they exist. A power failure does not lose them once
+    /// this has returned.
     fn make_durable_folder(&self, path: &Path) -> Result<(), OpError>;
 
-    /// Makes an empty file, unless it is there. A power failure does not lose it once this has
-    /// returned.
+    /// Makes an empty file, unless it exists. A power failure does not lose it once this has returned.
     fn make_durable_file(&self, path: &Path) -> Result<(), OpError>;
 
-    /// Removes a file, if it is there. A power failure does not bring it back once this has
-    /// returned.
+    /// Removes a file, if it exists. A power failure does not restore it once this has returned.
     fn remove_durable_file(&self, path: &Path) -> Result<(), OpError>;
 
     /// Locks a folder against other processes that lock it; returns `None` if one of them holds the lock.
@@ -171,7 +169,7 @@ pub trait System {
     /// and the mode of the former one. Fails at a symbolic link that a different user made.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
-    /// Does what [`Self::replace`] does with a file that nobody but the caller can read.
+    /// Like [`Self::replace`], with a file that only the caller can read.
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// Lists the processes that have one of `devices` open, as far as the caller may see them.
@@ -192,13 +190,13 @@ pub trait System {
         timeout: Option<Duration>,
     ) -> Vec<Option<Result<(), Error>>>;
 
-    /// Loads a kernel module and what it depends on. The error is a reason to print.
+    /// Loads a kernel module and its dependencies. The error is a reason to print.
     fn load_module(&self, name: &str) -> Result<(), String>;
 
-    /// Waits until `path` exists, a signal arrives or the time is over; whether `path` exists then.
+    /// Waits until `path` exists, a signal arrives or the time is over; returns whether `path` exists then.
     fn wait_for(&self, path: &Path, timeout: Duration) -> bool;
 
-    /// Waits a moment for something that cannot be waited for otherwise.
+    /// Waits a moment, where no event can be waited for.
     fn pause(&self, time: Duration);
 
     /// Returns the time, from an arbitrary beginning.
@@ -210,10 +208,10 @@ pub trait System {
     /// Shows the user a remark of a running command, in addition to its output.
     fn remark(&self, text: &str);
 
-    /// Returns whether the user wants this to stop (interrupt, termination, hang-up).
+    /// Returns whether the user wants to stop the command (interrupt, termination, hang-up).
     fn interrupted(&self) -> bool;
 
-    /// Returns what time it is.
+    /// Returns the current time.
     fn clock(&self) -> Clock;
 
     /// Starts to listen to the kernel's events; also returns notes on the sources that are not available.
@@ -222,7 +220,7 @@ pub trait System {
     /// Reads a file that is not text, or not only text.
     fn read_bytes(&self, path: &Path) -> Result<Vec<u8>, OpError>;
 
-    /// Follows all links in `path`; nothing if it is not there.
+    /// Follows all links in `path`; `None` if it does not exist.
     fn real_path(&self, path: &Path) -> Option<PathBuf>;
 
     /// Returns the access rights of the file at `path`, and the id of its owner.
@@ -240,6 +238,6 @@ pub trait System {
 pub struct Rights {
     /// The lower twelve bits of its mode.
     pub mode: u32,
-    /// The user whose it is.
+    /// The id of the owner.
     pub owner: u32,
 }

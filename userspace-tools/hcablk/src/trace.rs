@@ -7,14 +7,14 @@
 //! | `record` | the recording, through tracefs |
 //! | `parse` | a recording as events |
 //! | `sides` | the events of one side as requests |
-//! | `clocks` | how far apart the clocks of two machines are |
-//! | `merge` | the requests of both sides, by one clock |
+//! | `clocks` | the difference between the clocks of two machines |
+//! | `merge` | the requests of both sides, on one clock |
 //! | `chunks` | when the parts of a request were at the drive, in memory and on the wire |
 //! | `list`, `text` | tables, and one request, for a terminal |
 //! | `svg` | a picture of one request |
 //! | `perfetto` | a file for <https://ui.perfetto.dev> |
 //!
-//! All but `record` computes and does nothing else: its tests run without a kernel.
+//! All modules except `record` only compute: their tests run without a kernel.
 
 mod chunks;
 mod clocks;
@@ -45,9 +45,9 @@ pub struct Show<'a> {
     pub files: &'a [PathBuf],
     /// Only this request.
     pub request: Option<usize>,
-    /// Where to write a picture of it, or of the largest.
+    /// The file for a picture of it, or of the largest request.
     pub svg: Option<&'a Path>,
-    /// Where to write all for Perfetto.
+    /// The file for Perfetto.
     pub perfetto: Option<&'a Path>,
     /// The largest difference between the rates of two clocks, in millionths.
     pub drift: u32,

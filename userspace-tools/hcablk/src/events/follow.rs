@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The command: how it is at the beginning, then what comes.
+//! The command: the initial states, then the events.
 
 use super::{parse_trace, parse_uevent, utc, Event, Source, What};
 use crate::error::Result;
@@ -15,7 +15,7 @@ pub struct Wanted {
     pub uevents: bool,
     /// Tracepoints.
     pub tracepoints: bool,
-    /// Queue pairs and states that pass, too.
+    /// Also queue pairs and brief states.
     pub all: bool,
     /// End after this many events.
     pub count: Option<u32>,
@@ -70,7 +70,7 @@ impl Wanted {
         if passes {
             self.all
         } else {
-            // The uevent says it, and why in words.
+            // The uevent reports that, with the reason in words.
             !self.uevents
         }
     }
@@ -78,7 +78,7 @@ impl Wanted {
 
 /// Runs `hcablk events`, until it is interrupted or has reported `wanted.count` events.
 pub fn follow(system: &dyn System, wanted: Wanted, say: &mut Say<'_>) -> Result<Outcome> {
-    // Listens first, so that nothing is missed in between.
+    // Starts to listen first, so that no event is missed in between.
     let (mut listener, notes) = system.listen(&wanted.listen())?;
     for note in notes {
         system.remark(&note);

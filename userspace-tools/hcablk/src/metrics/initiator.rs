@@ -35,7 +35,7 @@ pub(super) struct Disk {
     times: Times,
 }
 
-/// Reads all disks; nothing if the module is not loaded.
+/// Reads all disks; `None` if the module is not loaded.
 pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
     let Some(devices) = initiator::devices(system)? else {
         return Ok(None);
@@ -65,7 +65,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
     Ok(Some(found))
 }
 
-/// Writes of all disks.
+/// Writes the metrics of all disks.
 pub(super) fn write(all: &mut Exposition, disks: &[Disk]) {
     if disks.is_empty() {
         return;
@@ -163,7 +163,8 @@ fn about(all: &mut Exposition, disks: &[Disk]) {
     }
 }
 
-/// Writes of the paths. A disk with one path has no others, and its state is that of the disk.
+/// Writes the metrics of the paths. A disk with one path has none here, and the path's state is
+/// that of the disk.
 fn paths(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_path_state",

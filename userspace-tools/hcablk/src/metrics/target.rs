@@ -21,23 +21,23 @@ struct Export {
     times: Times,
 }
 
-/// A number of a volume: its name, its help, and what it is.
+/// A number of a volume: its name, its help, and the function that returns it.
 type Gauge = (&'static str, &'static str, fn(&Volume) -> u64);
 
 /// A port.
 struct Listening {
     port: Port,
-    /// Its attribute `memory`.
+    /// The port's attribute `memory`.
     memory: String,
 }
 
-/// All that is exported.
+/// All volumes and ports.
 pub(super) struct Exports {
     volumes: Vec<Export>,
     ports: Vec<Listening>,
 }
 
-/// Reads all volumes and ports; nothing if the module is not loaded.
+/// Reads all volumes and ports; `None` if the module is not loaded.
 pub(super) fn read(system: &dyn System) -> Result<Option<Exports>> {
     let Some((shown, ports)) = target::exports(system)? else {
         return Ok(None);
@@ -81,7 +81,7 @@ fn port_group<'a>(system: &'a dyn System, id: &str) -> Group<'a> {
     Group::new(system, path)
 }
 
-/// Writes of all volumes and ports.
+/// Writes the metrics of all volumes and ports.
 pub(super) fn write(all: &mut Exposition, exports: &Exports) {
     if !exports.volumes.is_empty() {
         of_volumes(all, &exports.volumes);

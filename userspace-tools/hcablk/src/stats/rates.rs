@@ -65,7 +65,8 @@ fn per_second(count: u64, nanoseconds: u64) -> u64 {
     rate.map_or(0, |rate| rate.try_into().unwrap_or(u64::MAX))
 }
 
-/// Returns what a request took through all states: each goes through the state that most were in.
+/// Returns the mean duration of a request through all states: each request passes through the state
+/// with the most.
 fn mean(states: &[StateRates]) -> Option<u64> {
     let requests = states.iter().map(|state| state.count).max()?;
     let total: u64 = states.iter().map(|state| state.total_ns).sum();

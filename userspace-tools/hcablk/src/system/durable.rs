@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files that a power failure must neither lose nor bring back, and a lock on their folder.
+//! Files that a power failure must neither lose nor restore, and a lock on their folder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -30,7 +30,7 @@ pub(super) fn make_folder(folder: &Path, top: &Path) -> Result<(), Failure> {
         .try_for_each(sync_folder)
 }
 
-/// Makes an empty file, unless it is there, and writes to the drive that it is.
+/// Makes an empty file, unless it exists, and syncs its folder.
 pub(super) fn make_file(path: &Path) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .write(true)
@@ -42,7 +42,7 @@ pub(super) fn make_file(path: &Path) -> Result<(), Failure> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
-/// Removes a file, if it is there, and writes to the drive that it is not.
+/// Removes a file, if it exists, and syncs its folder.
 pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err((Op::Remove, error)),

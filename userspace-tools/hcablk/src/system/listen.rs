@@ -32,7 +32,7 @@ pub struct Listen {
     pub tracepoints: Vec<Tracepoint>,
     /// Tracepoints to listen to if the kernel has them.
     pub optional: Vec<Tracepoint>,
-    /// Their times are by the clock `mono_raw`, which nobody sets or slews, and not by `mono`.
+    /// The times of tracepoints are by the clock `mono_raw`, which nobody sets or slews, and not by `mono`.
     pub raw_clock: bool,
     /// KiB of tracefs's buffer for each CPU, if more than usual.
     pub buffer_kib: Option<u32>,
@@ -45,26 +45,26 @@ pub enum Heard {
     Uevent(Vec<u8>),
     /// A line of tracefs.
     Trace(String),
-    /// Uevents were not heard, since too much came.
+    /// Uevents were lost, since too many arrived.
     LostUevents,
     /// Tracepoints that were lost; 0: their number is not known.
     LostTraces(u64),
-    /// The user wants this to stop.
+    /// The user wants to stop the command.
     End,
 }
 
-/// Somebody who listens.
+/// A source of events.
 pub trait Listener {
-    /// Waits for the next thing, for as long as `limit` says if it does; nothing if that is over.
+    /// Waits for the next event, for at most `limit` if it is set; `None` if that is over.
     fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Heard>>;
 
-    /// Waits for the next thing.
+    /// Waits for the next event.
     fn next(&mut self) -> Result<Heard> {
         Ok(self.next_within(None)?.unwrap_or(Heard::End))
     }
 }
 
-/// The same moment by two clocks.
+/// The same moment on two clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The time since 1970.
@@ -89,7 +89,7 @@ const TRACING: &str = "sys/kernel/tracing";
 /// The kernel's buffer of uevents, in bytes; as root it may be beyond the system's limit.
 const UEVENT_BUFFER: usize = 4 << 20;
 
-/// An instance of tracefs, which goes when this does.
+/// An instance of tracefs, which is removed when this is dropped.
 struct Instance {
     folder: PathBuf,
     pipe: File,
@@ -129,7 +129,7 @@ impl Instance {
         }
     }
 
-    /// Reads what there is.
+    /// Reads the available lines.
     fn read(&mut self, heard: &mut VecDeque<Heard>) -> io::Result<()> {
         let mut buffer = [0; 16384];
         let length = match self.pipe.read(&mut buffer) {
@@ -155,7 +155,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // It can be removed once nobody has its pipe open.
+        // The instance can be removed once nobody has its pipe open.
         if let Ok(other) = File::open("/dev/null") {
             self.pipe = other;
         }
@@ -287,7 +287,7 @@ impl Listener for Ears {
     }
 }
 
-/// Waits until some can be read, or the time is over, and returns which.
+/// Waits until some descriptors are readable, or the time is over, and returns which.
 fn ready(fds: &[Option<BorrowedFd<'_>>; 3], limit: Option<Duration>) -> nix::Result<[bool; 3]> {
     let mut polled: Vec<_> = fds
         .iter()
@@ -318,7 +318,7 @@ fn netlink() -> nix::Result<OwnedFd> {
         SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
         SockProtocol::NetlinkKObjectUEvent,
     )?;
-    // Only root may; else it is as large as the system's limit.
+    // Only root may exceed the limit; otherwise the buffer has the system's limit.
     let _ = setsockopt(&socket, sockopt::RcvBufForce, &UEVENT_BUFFER);
     // Group 1 is the kernel's own messages.
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
@@ -328,7 +328,7 @@ fn netlink() -> nix::Result<OwnedFd> {
 fn receive(socket: &OwnedFd) -> Option<Heard> {
     let mut buffer = [0; 8192];
     match recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer) {
-        // Not the kernel: a program that wants to be taken for it.
+        // Not the kernel: a program that imitates it.
         Ok((_, Some(from))) if from.pid() != 0 => None,
         Ok((length, _)) => Some(Heard::Uevent(buffer[..length].to_vec())),
         Err(Errno::ENOBUFS) => Some(Heard::LostUevents),
@@ -336,7 +336,7 @@ fn receive(socket: &OwnedFd) -> Option<Heard> {
     }
 }
 
-/// Says why tracefs cannot be used, and what to do.
+/// Explains why tracefs cannot be used, and what to do.
 fn explain(root: &Path, error: &io::Error) -> (String, &'static str) {
     let tracing = root.join(TRACING);
     match error.raw_os_error().map(Errno::from_raw) {

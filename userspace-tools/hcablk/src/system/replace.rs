@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files that take the place of others, all or nothing, without following what another user has put there.
+//! Replaces files atomically, without following links of other users.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use nix::unistd::geteuid;
 
 use super::Op;
 
-/// Links that are followed one after the other, as many as the kernel follows.
+/// The largest number of links in a chain, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// A failure, with the operation that failed.
@@ -22,19 +22,19 @@ type Failure = (Op, io::Error);
 /// The readers of the new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Those who could read the former one; of a file that is new, those whom the umask says.
+    /// The readers of the former file; for a new file, those that the umask allows.
     Keep,
     /// The caller alone.
     Secret,
 }
 
-/// Returns whether a link of this owner may be followed by a caller of this user id: only its own links and root's. Else a user
-/// who puts a link into a folder that everybody can write to chooses what root writes.
+/// Returns whether a caller of this user id may follow a link of this owner: only its own links and root's. Otherwise a
+/// user who puts a link into a folder that everybody can write to would choose the file that root writes.
 fn is_trusted(owner: u32, caller: u32) -> bool {
     owner == 0 || owner == caller
 }
 
-/// Follows the links that `path` itself is, as far as they are trusted. Links among the folders above it are the file system's.
+/// Follows the links at `path` itself, if they are trusted. The file system follows links among its parent folders.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -69,7 +69,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
         .write(true)
         .custom_flags(flags.bits())
         .open(path)?;
-    // It was exchanged meanwhile.
+    // The file was exchanged meanwhile.
     if file.metadata()?.is_file() {
         return Err(Errno::ELOOP.into());
     }
@@ -79,7 +79,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
 /// Replaces the file at `path` by one with `text`.
 pub(super) fn replace(path: &Path, text: &str, mode: Mode) -> Result<(), Failure> {
     let path = resolve(path).map_err(|error| (Op::Open, error))?;
-    // The links that are left are magic ones.
+    // The remaining links are magic ones.
     if fs::metadata(&path).is_ok_and(|known| !known.is_file()) {
         return write_through(&path, text).map_err(|error| (Op::Open, error));
     }
@@ -122,7 +122,7 @@ fn put(folder: &Path, path: &Path, text: &str, mode: Mode) -> io::Result<()> {
     new.write_all(text.as_bytes())?;
     new.as_file().sync_all()?;
     new.persist(path).map_err(|error| error.error)?;
-    // So that a power failure does not bring the former file back.
+    // A power failure must not restore the former file.
     File::open(folder)?.sync_all()
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind, Result};
 
-/// How long apart it is looked who has ended.
+/// The time between two checks which processes have ended.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs this program once for each of `lines`; see [`super::System::run_selves`].

@@ -137,7 +137,7 @@ fn evict_unexported(
     records.begin()?;
     let lock = records.lock()?;
     if existing(system, volume).is_ok() {
-        // It was exported meanwhile, perhaps before the records were there.
+        // The volume was exported meanwhile, perhaps before the records existed.
         drop(lock);
         return evict(system, volume, &hosts, timeout);
     }
@@ -154,7 +154,7 @@ fn evict_unexported(
     Ok(outcome)
 }
 
-/// Records all hosts, or none that was not recorded before; returns the new ones.
+/// Records all hosts, or on a failure none that was not recorded before; returns the new ones.
 fn record(system: &dyn System, records: &Records<'_>, hosts: &[Uuid]) -> Result<Vec<Uuid>> {
     let mut made = Vec::new();
     for host in hosts {
@@ -173,7 +173,7 @@ fn record(system: &dyn System, records: &Records<'_>, hosts: &[Uuid]) -> Result<
     Ok(made)
 }
 
-/// Removes records that were made in vain.
+/// Removes records whose hosts were not evicted.
 fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
     for host in made.iter().filter(|host| records.has(**host)) {
         if let Err(failure) = records.remove(*host) {

@@ -18,18 +18,18 @@ use crate::system::{Op, OpError};
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
-/// How long the records are left to other commands before the kernel is asked again. Its answer
-/// takes up to a second, all of which they are locked.
+/// The time for which other commands may use the records before the kernel is asked again. Its response takes up to a
+/// second, and the records are locked meanwhile.
 const LEAVE: Duration = Duration::from_millis(100);
 
-/// Joins the ids of hosts by `between`.
+/// Joins the ids of hosts with `between`.
 pub(super) fn join(hosts: &[Uuid], between: &str) -> String {
     let texts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
     texts.join(between)
 }
 
-/// Reads which hosts the kernel has evicted, and whether there are more than it shows. One that
-/// cannot evict has none.
+/// Reads the hosts that the kernel has evicted, and whether there are more than it shows. A kernel without evictions
+/// has none.
 pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
     match volume.get("evicted") {
         Ok(text) => Ok((Evicted::parse_all(&text), is_cut(&text))),
@@ -57,7 +57,7 @@ pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
         .collect())
 }
 
-/// Hosts that are recorded as evicted, and how far the kernel has come with them.
+/// Hosts that are recorded as evicted, and the kernel's progress with them.
 pub(super) struct Fence<'a> {
     volume: Group<'a>,
     /// The volume's records.
@@ -68,14 +68,14 @@ pub(super) struct Fence<'a> {
     pub(super) untold: Vec<Uuid>,
     /// The hosts whose requests the drive has not finished yet.
     pub(super) draining: Vec<Uuid>,
-    /// Somebody else has admitted these meanwhile.
+    /// The hosts that another command has admitted meanwhile.
     pub(super) admitted: Vec<Uuid>,
     /// Whether the volume was removed meanwhile.
     pub(super) gone: bool,
 }
 
 impl<'a> Fence<'a> {
-    /// Begins with no host.
+    /// Makes a fence without hosts.
     pub(super) fn new(volume: &Group<'a>) -> Self {
         let system = volume.system();
         let began = system.now();
@@ -104,8 +104,8 @@ impl<'a> Fence<'a> {
         Ok(())
     }
 
-    /// Waits until the drive has finished what it had begun for the hosts, or `end` has come: then
-    /// some are `draining` still. The caller has not locked the records.
+    /// Waits until the drive has finished the requests of the hosts, or `end` has come: then some are `draining` still.
+    /// The caller has not locked the records.
     pub(super) fn wait(&mut self, end: Option<Duration>) -> Result<()> {
         let system = self.volume.system();
         while !self.draining.is_empty() {
@@ -141,7 +141,7 @@ impl<'a> Fence<'a> {
         Ok(())
     }
 
-    /// Has the kernel evict one host, and wait a second for its sessions.
+    /// Makes the kernel evict one host, and wait a second for its sessions.
     fn ask(&mut self, host: Uuid) -> Result<()> {
         let file = self.volume.path().join("evicted");
         match self.volume.system().write(&file, &format!("{host}\n")) {
@@ -150,7 +150,7 @@ impl<'a> Fence<'a> {
                 self.draining.push(host);
                 Ok(())
             }
-            // Its directory goes when its last session has ended.
+            // The host's directory is removed when its last session has ended.
             Err(error) if error.is_gone() && !self.volume.exists() => {
                 self.gone = true;
                 Ok(())

@@ -72,8 +72,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
-/// Waits until nothing is left of the sessions of `hosts`, which the volume does not allow any more: the kernel
-/// ends them, and waits for no drive. Returns whether there are more sessions than the kernel shows.
+/// Waits until the sessions of `hosts`, which the volume does not allow any more, are gone: the kernel ends them, and
+/// waits for no drive. Returns whether there are more sessions than the kernel shows.
 pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool> {
     let system = volume.system();
     let began = system.now();
@@ -130,7 +130,7 @@ pub fn forbid(
         remove(host)?;
         changed = true;
     }
-    // Also when they were forbidden before: that may have been left before their sessions were gone.
+    // Also for hosts that were forbidden before: that command may have ended before their sessions were gone.
     let cut = wait_until_gone(&group, ids)?;
     let mut outcome = Outcome::new(Done::Forbid {
         volume: volume.to_string(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk target unexport`: withdraws a volume that nobody uses, or by force.
+//! `hcablk target unexport`: withdraws an unused volume, or any volume by force.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::names::VolumeName;
 use crate::output::{Client, Done, Outcome};
 use crate::system::System;
 
-/// How often, and how long apart, `unexport` looks again for clients that have just disconnected: a
-/// client is done a moment before its target is.
+/// The number of further checks, and the pause between them, for clients that have just disconnected: the target takes
+/// a moment longer than the client.
 const CLIENT_TRIES: u32 = 40;
 
 const CLIENT_PAUSE: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ pub struct Unexport {
     pub force: bool,
     /// Do not fail when there is no such volume.
     pub if_exists: bool,
-    /// How long to wait for the drive, if not for ever.
+    /// The time limit for the drive, `None` for no limit.
     pub timeout: Option<Duration>,
 }
 
@@ -76,7 +76,7 @@ pub fn unexport_here(
     }))
 }
 
-/// Adds which hosts stay evicted from a volume that is gone.
+/// Notes which hosts stay evicted from a removed volume.
 fn note_evicted(system: &dyn System, volume: &str, notes: &mut Vec<String>) {
     match Records::of(system, volume).all() {
         Ok(evicted) if evicted.is_empty() => (),
@@ -98,7 +98,7 @@ fn line(volume: &VolumeName, force: bool) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Says that an export ends later, as its drive hangs.
+/// Reports that an export ends later, since its drive hangs.
 fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration>) -> Error {
     let what =
         format!("volume {volume} is being ended, but its drive has not finished what it had begun");

@@ -62,7 +62,7 @@ pub(crate) fn default_wwid(
     kept(system, volume, &drive).or_else(derived)
 }
 
-/// Keeps the id that a volume gets for the next time. An export of another drive by that name takes its place.
+/// Stores the id of a volume. An export of a different drive under that name replaces it.
 pub(crate) fn keep(
     system: &dyn System,
     volume: &VolumeName,

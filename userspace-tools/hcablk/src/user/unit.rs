@@ -30,7 +30,7 @@ pub(super) fn program(system: &dyn System) -> Option<&'static str> {
         .find(|program| system.exists(Path::new(program)))
 }
 
-/// Demands that the program is installed, that systemd runs, and that the kernel has what a disk needs.
+/// Checks that the program is installed, that systemd runs, and that the kernel has what a disk needs.
 pub(super) fn require(system: &dyn System, how: &str) -> Result<()> {
     let lacks = |why: String| Error::new(Kind::Setup, why);
     if program(system).is_none() {
@@ -79,7 +79,7 @@ fn systemctl(system: &dyn System, arguments: &[&str]) -> Result<String> {
     })
 }
 
-/// Begins to start the unit of a disk, and does not wait.
+/// Starts the unit of a disk, and does not wait.
 pub(super) fn start(system: &dyn System, disk: &str) -> Result<()> {
     systemctl(system, &["start", "--no-block", &name(disk)]).map(drop)
 }
@@ -100,15 +100,15 @@ pub(super) fn state(system: &dyn System, disk: &str) -> Result<String> {
 /// The state of a unit according to systemd.
 #[derive(Default)]
 pub(super) struct Status {
-    /// As [`state`] returns it.
+    /// The state, as [`state`] returns it.
     pub(super) state: String,
-    /// How often its program was started again since the unit was started.
+    /// The number of restarts of its program since the unit was started.
     pub(super) restarts: u32,
-    /// Why its last program has ended, or could not be started; nothing if it runs, or has ended as it should.
+    /// The reason why its last program has ended, or could not be started; `None` if it runs, or has ended normally.
     pub(super) reason: Option<String>,
 }
 
-/// Returns what systemd says of the unit.
+/// Returns the state of the unit according to systemd.
 pub(super) fn status(system: &dyn System, disk: &str) -> Result<Status> {
     let unit = name(disk);
     let text = systemctl(system, &["show", PROPERTIES, &unit])?;
@@ -138,7 +138,7 @@ pub(super) fn status(system: &dyn System, disk: &str) -> Result<Status> {
     })
 }
 
-/// Explains an exit code that is not the program's own.
+/// Explains an exit code of systemd, which the program itself does not use.
 fn hint(code: &str) -> &'static str {
     match code {
         "127" => ": a library that it needs may be missing",
