@@ -40,7 +40,7 @@ mod state;
 use self::state::{tag, Fence, NotAsked, State, Then, NONSENSE, SENDS};
 pub(crate) use self::state::{News, Watching};
 
-/// Completions that are not handled yet, at most: of all sends and receives.
+/// The largest number of unhandled completions: of all sends and receives.
 const COMPLETIONS: u32 = SENDS + ADMIN_DEPTH as u32;
 /// In work ids, added to the number of a buffer: it is a send.
 const SEND: u64 = 1 << 32;
@@ -79,7 +79,7 @@ impl Memory {
     }
 }
 
-/// See the module.
+/// A session's admin queue pair; see the module.
 pub(crate) struct Admin {
     pub(crate) pair: QueuePair,
     memory: Memory,
@@ -107,14 +107,14 @@ impl Admin {
         state::period_ms(self.tmo_s)
     }
 
-    /// Begins to send keep-alives, and to watch the volume.
+    /// Starts to send keep-alives, and to watch the volume.
     pub(crate) fn go_live(&mut self, watching: Watching) -> Result<(), Failure> {
         // Nothing else changes it before.
         let _ = self.state.go_live(watching);
         self.send_due()
     }
 
-    /// Counts a round of the timer, and sends what is due.
+    /// Counts a round of the timer, and sends the messages that are due.
     pub(crate) fn round(&mut self) -> Result<(), Failure> {
         if !self.state.round(self.tmo_s) {
             // The response may have arrived since the last poll. Other messages stay until they are handled.
@@ -144,7 +144,7 @@ impl Admin {
         self.pair.ring().map_err(posting)
     }
 
-    /// Takes the completions that have come.
+    /// Takes the available completions.
     fn take(&mut self) -> Result<(), Failure> {
         let cq = &mut self.pair.cq;
         cq.take_events();
@@ -163,7 +163,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Handles what has come; returns what the volume is, if the target has reported that.
+    /// Handles the messages that have arrived; returns the state of the volume, if the target has reported it.
     pub(crate) fn handle(&mut self) -> Result<Option<News>, Failure> {
         self.take()?;
         // Messages that arrived with it were handled, too: the target may still be asked whether all writes are
@@ -224,8 +224,8 @@ impl Admin {
         Ok(())
     }
 
-    /// Asks the target, which ends the export, whether all is durable that it acknowledged; `false`: not yet. Fails when it cannot be, or
-    /// there is no answer in time.
+    /// Asks the target, which ends the export, whether all acknowledged writes are durable; `false`: not yet. Fails
+    /// when they cannot become durable, or there is no response in time.
     pub(crate) fn ask_durable(&mut self, deadline: Deadline<'_>) -> Result<bool, Failure> {
         match self.state.ask_fence(AdminOp::Durable) {
             Ok(request) => self.post(Some(request))?,

@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns how often this thread has allocated while `f` ran.
+/// Returns the number of allocations of this thread while `f` ran.
 pub(crate) fn during(f: impl FnOnce()) -> u64 {
     let before = COUNT.get();
     f();

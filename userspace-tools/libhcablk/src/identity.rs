@@ -2,11 +2,11 @@
 
 //! The ids and epochs with which a target distinguishes the sessions of this host's programs.
 //!
-//! A target lets a host have sessions of one *instance* on a volume at a time: those of a new
-//! instance end those of the others. So the programs of a machine share one, in a directory that is
-//! empty after each start of the machine, `/run/hcablk/sessions` by default:
+//! A target accepts sessions of only one *instance* of a host on a volume: a session of a new instance ends those of
+//! the others. So the programs of a machine share one instance, in a directory that is empty after each start of the
+//! machine, `/run/hcablk/sessions` by default:
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `instance` | the instance, a random number |
 //! | `1` to `4095` | a session's number, locked while a program has it; the last epoch of it |
@@ -29,12 +29,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The identity of a volume's sessions, which no other program has meanwhile.
+/// The identity of a volume's sessions, which no other program has at the same time.
 #[derive(Debug)]
 pub(crate) struct Identity {
     id: SessionId,
     number: u16,
-    /// The last one.
+    /// The last epoch.
     epoch: u32,
     lock: Flock<File>,
 }
@@ -53,7 +53,7 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Reads the number in a file; 0 if there is none.
+/// Reads the number in a file; 0 if the file is empty.
 fn stored(file: &mut File) -> io::Result<u64> {
     let mut text = String::new();
     file.rewind()?;
@@ -67,8 +67,8 @@ fn store(file: &File, number: u64) -> io::Result<()> {
 }
 
 impl Identity {
-    /// Takes the one of this number in `directory`, which is made if it is not there; `None`: the first that no program has. A number that
-    /// is reserved is for a successor.
+    /// Takes the identity of this number in `directory`, which is made if it is missing; `None`: the first free number.
+    /// A reserved number is for a successor.
     pub(crate) fn take(
         directory: &Path,
         number: Option<u16>,
@@ -90,7 +90,7 @@ impl Identity {
             }
             let id = SessionId::new(instance, disk).ok_or(Failure::NoIdentity)?;
             let last = stored(&mut lock).map_err(|error| failed(&error))?;
-            // Epochs that are used up leave the number to nobody.
+            // With its epochs used up, the number cannot be used any more.
             let Some(epoch) = u32::try_from(last).ok().filter(|last| *last != u32::MAX) else {
                 continue;
             };
@@ -107,7 +107,7 @@ impl Identity {
         })
     }
 
-    /// Returns its number.
+    /// Returns the session number.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }

@@ -17,15 +17,15 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 /// The port on which targets listen by default.
 pub const PORT: u16 = 7744;
-/// Where the ids of sessions are by default.
+/// The default directory of session ids.
 const STATE: &str = "/run/hcablk/sessions";
 
-/// Why a text is not the name of a volume, or the id of a host.
+/// The reason why a text is not the name of a volume, or the id of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {0}")]
 pub struct BadName(&'static str);
 
-/// Why an option is not set to a text.
+/// The reason why an option cannot be set to a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadOption {
@@ -45,7 +45,7 @@ pub enum BadOption {
     /// The value is not a key. It is not shown.
     #[error("{0}: {1}")]
     Key(&'static str, BadKey),
-    /// The value is not what a program has left.
+    /// The value is not the state of another program.
     #[error("past: {0}")]
     Past(BadPast),
 }
@@ -118,7 +118,7 @@ impl Options {
         }
     }
 
-    /// Sets how many queues there are, 1 to 127: one for each thread that does I/O.
+    /// Sets the number of queues, 1 to 127: one for each thread that does I/O.
     #[must_use]
     pub fn queues(self, queues: u8) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Options {
         }
     }
 
-    /// Sets how many requests each queue has in flight at most, 1 to 1024.
+    /// Sets the largest number of requests in flight on each queue, 1 to 1024.
     #[must_use]
     pub fn depth(self, depth: u16) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl Options {
         }
     }
 
-    /// Sets how long connecting may take.
+    /// Sets the time limit of connecting.
     #[must_use]
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Options {
         }
     }
 
-    /// Sets how many seconds lie between attempts to connect again, 1 to 3600.
+    /// Sets the pause between attempts to reconnect, in seconds, 1 to 3600.
     #[must_use]
     pub fn reconnect_delay(self, seconds: u32) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds the target may leave a keep-alive unanswered, 1 to 600.
+    /// Sets the time limit of a keep-alive in seconds, 1 to 600.
     #[must_use]
     pub fn keep_alive(self, seconds: u16) -> Self {
         Self {
@@ -184,10 +184,10 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds the target may leave a request unanswered, 1 to 3600. Then the session ends, and its requests are
-    /// issued again by the next one. A request that is late again and again, or whose sessions are lost, fails: at the latest when
-    /// twice this time and [`Self::ctrl_loss_tmo`] have passed since it was issued first. Requests are only late when their queue is
-    /// polled, or waited for.
+    /// Sets the time limit of a request in seconds, 1 to 3600. After it the session ends, and the next session issues
+    /// its requests again. A request that is late repeatedly, or whose sessions are lost, fails: at the latest when
+    /// twice this time and [`Self::ctrl_loss_tmo`] have passed since its first issue. Requests are late only when their
+    /// queue is polled, or waited for.
     #[must_use]
     pub fn io_timeout(self, seconds: u32) -> Self {
         Self {
@@ -206,7 +206,7 @@ impl Options {
         }
     }
 
-    /// Sets up to how many bytes a write's data goes to the target's eager ring, if there is one.
+    /// Sets the size in bytes up to which a write's data goes to the target's eager ring, if there is one.
     #[must_use]
     pub fn eager_write(self, bytes: u32) -> Self {
         Self {
@@ -215,7 +215,7 @@ impl Options {
         }
     }
 
-    /// Sets whether the target invalidates windows by its answers; otherwise this side does.
+    /// Sets whether the target invalidates windows with its responses; otherwise this side does.
     #[must_use]
     pub fn remote_invalidate(self, on: bool) -> Self {
         Self {
@@ -245,8 +245,8 @@ impl Options {
         }
     }
 
-    /// Sets the directory for the ids of sessions, which all programs of this host share, and which
-    /// is empty after each start of the machine.
+    /// Sets the directory of session ids, which all programs of this host share, and which is empty after each start of
+    /// the machine.
     #[must_use]
     pub fn state(self, directory: impl Into<PathBuf>) -> Self {
         Self {
@@ -255,9 +255,10 @@ impl Options {
         }
     }
 
-    /// Reserves the session number that a volume has which was opened with these options ([`Volume::session`](crate::Volume::session)).
-    /// If this program is killed, no other program gets the number but one with this [`Self::session`] and a [`Self::past`]. The
-    /// reservation lasts until it is released, or the machine restarts.
+    /// Reserves the session number of a volume that was opened with these options
+    /// ([`Volume::session`](crate::Volume::session)). If this program is killed, only a program with this
+    /// [`Self::session`] and a [`Self::past`] gets the number. The reservation lasts until it is released, or the
+    /// machine restarts.
     pub fn reserve_session(&self, number: u16) -> Result<(), Failure> {
         identity::reserve(&self.state, number)
     }
@@ -288,9 +289,9 @@ impl Options {
         "state",
     ];
 
-    /// Sets the option `name` to what `value` says: for programs that take options as text. Numbers are decimal, and in the
-    /// bounds of the method of the same kind; times are in seconds; keys are what `hcablk key show` prints, and `past` is what
-    /// [`Past`] prints.
+    /// Sets the option `name` to `value`: for programs that take options as text. Numbers are decimal, within the
+    /// bounds of the method of the same name; times are in seconds; keys have the form of `hcablk key show`, and `past`
+    /// has the form that [`Past`] prints.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self, BadOption> {
         let Some(name) = Self::NAMES.iter().copied().find(|known| *known == name) else {
             return Err(BadOption::Unknown(name.to_owned()));
@@ -304,7 +305,7 @@ impl Options {
             }),
         };
         let key = || value.parse().map_err(|error| BadOption::Key(name, error));
-        // In bounds: none is lost.
+        // In bounds: no digit is lost.
         let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
         match name {
             "port" => self.port = short(number("1 to 65535", 1, 65535)?),

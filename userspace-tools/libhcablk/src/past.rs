@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state that a program needs to take over the work of another one.
+//! The state that a program needs to take over the work of a killed one.
 
 use hcablk_core::proto::{connect::ExportInstance, name::VolumeId};
 use std::{fmt, str::FromStr};
@@ -9,13 +9,13 @@ use std::{fmt, str::FromStr};
 /// volume, and the export of it that acknowledged writes. So the other program can find out whether unflushed writes
 /// are lost.
 ///
-/// It is kept as text. The number of the session belongs to it: [`Options::session`](crate::Options::session).
+/// It is stored as text. It belongs to a session number: [`Options::session`](crate::Options::session).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     pub(crate) id: VolumeId,
     /// `None`: the target may forget acknowledged writes without a report.
     pub(crate) instance: Option<ExportInstance>,
-    /// Writes may have been in a volatile cache of the target's.
+    /// Writes may have been in a volatile cache of the target.
     pub(crate) was_volatile: bool,
     pub(crate) has_lost_writes: bool,
 }
@@ -35,7 +35,7 @@ pub struct BadPast;
 impl fmt::Display for Past {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let instance = self.instance.map_or(0, ExportInstance::number);
-        // Both states by a word, so that a text that was cut off is none.
+        // Both states have a word, so that a truncated text is not valid.
         let cache = if self.was_volatile {
             "volatile"
         } else {
@@ -95,7 +95,7 @@ mod tests {
         }
         let whole = "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 volatile lost";
         assert!(whole.parse::<Past>().is_ok());
-        // A text that was cut off would say that nothing can be lost.
+        // A truncated text would claim that no write can be lost.
         for length in 0..whole.len() {
             let cut = &whole[..length];
             assert_eq!(cut.parse::<Past>(), Err(BadPast), "{cut}");

@@ -24,9 +24,9 @@
 //! handle an acknowledgement of the last session when the next one has begun: it then checks whether that session began
 //! with such a loss.
 //!
-//! A target that ends the export in order makes durable what it has acknowledged, when the session's other queue pairs are gone. The
-//! thread asks for that by the admin queue pair, which is closed last, as the kernel's driver does
-//! (`initiator/session/durable.rs`): then nothing is lost, though the next export is another instance.
+//! A target that ends the export in order makes acknowledged writes durable, when the session's other queue pairs are
+//! gone. The thread asks for that on the admin queue pair, which is closed last, as the kernel's driver does
+//! (`initiator/session/durable.rs`): then nothing is lost, although the next export is a different instance.
 
 use crate::{
     admin::{Admin, News},
@@ -72,18 +72,18 @@ const DURABLE: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// The era of a queue that has had no request, or is gone: later than all.
+/// The era of a queue that has had no request, or is gone: later than all others.
 const UNUSED: u32 = u32::MAX;
 
 /// The current state and limits of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present {
     pub(crate) state: VolumeState,
-    /// `None`: the target does not report them, and those of the reply hold.
+    /// `None`: the target does not report limits, and those of the reply hold.
     pub(crate) limits: Option<VolumeLimits>,
 }
 
-/// Where the volume stands. See the module's picture.
+/// The state of the volume. See the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Live,
@@ -102,7 +102,7 @@ struct Place {
     times: Times,
 }
 
-/// A queue pair of the session of an era, which has granted it by a reply.
+/// A queue pair of the session of an era, with the reply that granted it.
 pub(crate) struct Next {
     pub(crate) era: u32,
     pub(crate) link: Link,
@@ -115,9 +115,9 @@ pub(crate) struct Shared {
     /// See the module. Odd while there is a session.
     era: AtomicU32,
     has_ended: AtomicBool,
-    /// It has been lost for so long that requests fail, though there may be another session.
+    /// The session has been lost for so long that requests fail, although there may be a new one.
     fails_fast: AtomicBool,
-    /// When that is so, while it is lost.
+    /// The time from which requests fail, while there is no session.
     fail_fast_at: Mutex<Option<At>>,
     /// The queue pairs of the session.
     stoppers: Mutex<Vec<Stopper>>,
@@ -126,22 +126,22 @@ pub(crate) struct Shared {
     /// Wakes the thread up.
     wake: EventFd,
     pub(crate) geometry: Geometry,
-    /// Which writes no flush has covered.
+    /// The writes that no flush has covered.
     pub(crate) unflushed: Unflushed,
     /// The last era that began with a loss of unflushed writes.
     lossy_era: AtomicU32,
     has_lost_writes: AtomicBool,
     /// A killed program, whose state was taken over, may have left writes in a volatile cache.
     inherited_volatile: AtomicBool,
-    /// How many sessions there were after the first one.
+    /// The number of sessions after the first one.
     reconnects: AtomicU64,
-    /// For how long the target may leave a request unanswered, and a request is issued again.
+    /// The time limit of a request, which also bounds how long it is issued again.
     io_timeout_s: u32,
     lifetime: Lifetime,
     /// The time in ticks: see [`times`].
     tick: AtomicU64,
     next_tick: Mutex<Instant>,
-    /// The exports of sessions, the last one and those before it that a queue may still be with.
+    /// The exports of sessions: the last one, and earlier ones that a queue may still use.
     exports: Mutex<Vec<Export>>,
 }
 
@@ -180,7 +180,7 @@ impl Shared {
             })
         };
         let unflushed = Unflushed::new();
-        // Also while the target says that there is none: then nothing is lost that this counts too many.
+        // Also while the target reports no cache: counting too many writes loses nothing.
         unflushed.count(geometry.write_cache);
         Ok(Self {
             standing: Mutex::new(Standing::Lost(Failure::Disconnected)),
@@ -223,7 +223,7 @@ impl Shared {
         self.era.load(Ordering::Acquire)
     }
 
-    /// Returns why the volume has ended, if it has: no session comes any more.
+    /// Returns the reason if the volume has ended: there cannot be another session.
     pub(crate) fn ended(&self) -> Option<Failure> {
         match self.has_ended.load(Ordering::Acquire) {
             true => self.failure(),
@@ -231,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Returns why there is no session, if there is none.
+    /// Returns the reason if there is no session.
     pub(crate) fn failure(&self) -> Option<Failure> {
         match *lock(&self.standing) {
             Standing::Live => None,
@@ -239,7 +239,7 @@ impl Shared {
         }
     }
 
-    /// Returns why requests fail although there may be another session, if they do.
+    /// Returns the reason if requests fail although there may be a new session.
     pub(crate) fn fails_fast(&self) -> Option<Failure> {
         match self.fails_fast.load(Ordering::Acquire) {
             true => self.failure(),
@@ -257,7 +257,7 @@ impl Shared {
         let standing = lock(&self.standing);
         if matches!(*standing, Standing::Lost(_)) {
             self.fails_fast.store(true, Ordering::Release);
-            // It is another time without a session, to queues.
+            // For queues this is a new time without a session.
             self.change_era(self.era.load(Ordering::Relaxed) + 2);
         }
     }
@@ -286,7 +286,7 @@ impl Shared {
         Tick::new(self.tick.load(Ordering::Relaxed)).unwrap_or(Tick::MIN)
     }
 
-    /// Returns for how long a request is issued again.
+    /// Returns the time for which a request is issued again.
     pub(crate) fn lifetime(&self) -> Lifetime {
         self.lifetime
     }
@@ -298,7 +298,7 @@ impl Shared {
             .map(|place| &place.times)
     }
 
-    /// Returns why the session is lost when a request is not answered in time.
+    /// Returns the failure of a session in which a request was not answered in time.
     pub(crate) fn request_timeout(&self) -> Failure {
         Failure::RequestTimeout(self.io_timeout_s)
     }
@@ -323,14 +323,15 @@ impl Shared {
         let now = Instant::now();
         let mut next = lock(&self.next_tick);
         if *next <= now {
-            // One, if this thread has not run for longer: a request that waited for it was not the target's to answer.
+            // One, if this thread has not run for longer: the target could not respond to a request that waited for
+            // this thread.
             *next = now + times::period(seconds(self.io_timeout_s));
             self.count_tick();
         }
         *next
     }
 
-    /// Counts a tick, and wakes the queues of which a request may be late, or wait for too long.
+    /// Counts a tick, and wakes the queues with requests that may be late, or have waited for too long.
     fn count_tick(&self) {
         self.tick.fetch_add(1, Ordering::Relaxed);
         let (now, era) = (self.tick(), self.era());
@@ -344,7 +345,7 @@ impl Shared {
         }
     }
 
-    /// Returns how many requests were completed so far.
+    /// Returns the number of requests that were completed so far.
     fn all_completed(&self) -> u64 {
         let counts = self.places.iter().map(|place| &place.completed);
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
@@ -355,8 +356,8 @@ impl Shared {
         self.places.get(usize::from(queue)).map(|place| &place.wake)
     }
 
-    /// Begins a session by its queue pairs, one for each queue; `forgets`: the target may have forgotten what was not flushed.
-    /// Nothing happens if the volume has ended. Returns its era.
+    /// Begins a session with its queue pairs, one for each queue; `forgets`: the target may have forgotten unflushed
+    /// writes. Does nothing if the volume has ended. Returns the session's era.
     pub(crate) fn begin(&self, links: Vec<(Link, Reply)>, forgets: bool) -> u32 {
         let mut standing = lock(&self.standing);
         let era = self.era.load(Ordering::Relaxed) + 1;
@@ -365,7 +366,7 @@ impl Shared {
         }
         if forgets {
             self.lossy_era.store(era, Ordering::Relaxed);
-            // Pairs with the one of `acknowledged()`.
+            // Pairs with the fence of `acknowledged()`.
             fence(Ordering::SeqCst);
             if self.unflushed.is_dirty() {
                 self.lose_writes();
@@ -411,7 +412,7 @@ impl Shared {
         }
     }
 
-    /// Ends the volume because of `failure`: no session comes any more. Only the first reason counts.
+    /// Ends the volume because of `failure`: there cannot be another session. Only the first reason counts.
     pub(crate) fn end(&self, failure: Failure) {
         let mut standing = lock(&self.standing);
         let era = self.era.load(Ordering::Relaxed);
@@ -425,7 +426,7 @@ impl Shared {
         self.stop(era);
     }
 
-    /// Fails the queue pairs, and wakes everybody.
+    /// Fails the queue pairs, and wakes all waiters.
     fn stop(&self, era: u32) {
         for stopper in lock(&self.stoppers).drain(..) {
             stopper.fail();
@@ -453,7 +454,7 @@ impl Shared {
     /// `at` of [`Unflushed`].
     pub(crate) fn acknowledged(&self, era: u32, at: u64) {
         self.unflushed.acknowledge(at);
-        // Pairs with the one of `begin()`: one of both sees the other.
+        // Pairs with the fence of `begin()`: one of the two sees the other.
         fence(Ordering::SeqCst);
         if self.lossy_era.load(Ordering::Relaxed) > era {
             self.lose_writes();
@@ -469,21 +470,22 @@ impl Shared {
         self.has_lost_writes.load(Ordering::Acquire)
     }
 
-    /// Returns how many sessions there were after the first one.
+    /// Returns the number of sessions after the first one.
     pub(crate) fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Relaxed)
     }
 
     /// Returns the state that a successor needs if this program is killed; `None`: the target does not identify the volume.
     pub(crate) fn past(&self) -> Option<Past> {
-        // Until all queues have followed to an export, one may acknowledge a write of the one before; not one that has had no request.
+        // Until all queues have followed to an export, a queue may acknowledge a write of the previous one; a queue
+        // without a request cannot.
         let eras = self.places.iter().map(|place| &place.era);
         let seen = eras.map(|era| era.load(Ordering::Acquire)).min();
         let mut exports = lock(&self.exports);
         let newest = exports.iter().rposition(|export| Some(export.era) <= seen);
         exports.drain(..newest.unwrap_or(0));
         let export = *exports.first()?;
-        // Read the flag after that: a loss that was found with this export is always in it.
+        // The flag is read after that: it includes every loss that was found with this export.
         Some(Past {
             id: export.id?,
             instance: export.instance,
@@ -497,7 +499,7 @@ impl Shared {
     pub(crate) fn inherit(&self, past: Past) {
         if past.was_volatile {
             self.inherited_volatile.store(true, Ordering::Release);
-            // It may have written, and not flushed. The number counts also while this volume reports no cache.
+            // The program may have written without a flush. The number counts also while this volume reports no cache.
             self.unflushed.acknowledge(self.unflushed.now().max(1));
         }
         if past.has_lost_writes {
@@ -505,12 +507,12 @@ impl Shared {
         }
     }
 
-    /// Returns what the volume is.
+    /// Returns the current state and limits of the volume.
     pub(crate) fn present(&self) -> Present {
         *lock(&self.present)
     }
 
-    /// Records what the target has reported.
+    /// Records the target's report.
     pub(crate) fn follow(&self, news: News) -> Result<(), Failure> {
         let limits = news.limits.map(|(_, limits)| limits);
         let block_shift = self.geometry.logical_block_shift;
@@ -535,12 +537,12 @@ pub(crate) struct Service<'a> {
     opening: Opening,
     losses: Losses<At>,
     limits: LossLimits,
-    /// When the last attempt to connect began, and how long the last one took that made a session.
+    /// The start of the last attempt to connect, and the duration of the last successful one.
     attempted: Instant,
     usual: Duration,
 }
 
-/// A moment to come.
+/// A moment in the future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At(Instant);
 
@@ -563,7 +565,7 @@ pub(crate) struct Served {
 }
 
 impl<'a> Service<'a> {
-    /// Makes the one of a volume, which may be without a session for as long as `limits` say.
+    /// Makes the service of a volume, which may be without a session within `limits`.
     pub(crate) fn new(shared: &'a Shared, opening: Opening, limits: LossLimits) -> Self {
         Self {
             shared,
@@ -593,11 +595,11 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Serves a session until it ends, and returns why.
+    /// Serves a session until it ends, and returns the reason.
     fn serve(&mut self, mut served: Served) -> Failure {
         let failure = served.serve(self.shared);
         let failure = why_it_ended(failure, || served.admin.handle().err());
-        // From here on nothing is acknowledged.
+        // From here on no write is acknowledged.
         self.shared.lose(served.era, failure);
         self.losses.begin(self.shared.all_completed(), self.limits);
         self.shared.fail_fast_at(self.losses.now().fail_fast);
@@ -608,7 +610,7 @@ impl<'a> Service<'a> {
         }
         let may_lose = self.opening.flushes() || self.shared.unflushed.is_dirty();
         let asks = failure == Failure::ExportEnds && self.opening.may_resume() && may_lose;
-        // Without another session nobody has to know.
+        // If there cannot be another session, nobody needs the answer.
         let time = self.left().min(DURABLE);
         if asks && !time.is_zero() && is_durable(&mut served.admin, self.shared, time) {
             self.opening.set_durable();
@@ -627,7 +629,7 @@ impl<'a> Service<'a> {
         let timeout_s = u32::try_from(timeout_s).unwrap_or(u32::MAX);
         let mut pace = Pace::new(timeout_s, self.opening.reconnect_delay_s());
         loop {
-            // Also before the first one: a session that is lost at once is not connected again without a pause.
+            // Also before the first attempt: a session that is lost at once is not reconnected without a pause.
             let delay = pace.delay_ms(random()).max(pace.rest_ms(random()));
             let delay = Duration::from_millis(delay.into());
             let rest = delay.saturating_sub(self.attempted.elapsed());
@@ -669,10 +671,10 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Returns a number that other hosts do not have.
+/// Returns a random number, which differs between hosts.
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    // Without it hosts come at the same time, which they may.
+    // Without it hosts may reconnect at the same time, which is harmless.
     let _ = getrandom::fill(&mut bytes);
     u64::from_ne_bytes(bytes)
 }
@@ -687,8 +689,8 @@ fn why_it_ended(failure: Failure, last_look: impl FnOnce() -> Option<Failure>) -
     }
 }
 
-/// Returns whether all is durable that the target of `admin`, which ends the export, has acknowledged. It may take some seconds to
-/// make it so: it is asked for `time` at most.
+/// Returns whether all writes are durable that the target of `admin`, which ends the export, has acknowledged. The
+/// target may need some seconds for that: the thread asks for at most `time`.
 fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
     let period = Duration::from_millis(admin.period_ms().into());
     let begin = Instant::now();
@@ -711,7 +713,7 @@ fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
 }
 
 impl Served {
-    /// Begins a session that is connected.
+    /// Begins a connected session.
     pub(crate) fn begin(shared: &Shared, begun: Begun) -> Result<Self, Failure> {
         let Begun {
             admin,
@@ -760,7 +762,7 @@ impl Served {
         }
     }
 
-    /// Handles what has come.
+    /// Handles the messages and events that have arrived.
     fn look(&mut self, shared: &Shared) -> Result<(), Failure> {
         if let Some(news) = self.admin.handle()? {
             shared.follow(news)?;
@@ -873,7 +875,7 @@ mod tests {
         assert_eq!(shared.fails_fast(), Some(Failure::Disconnected));
         assert_ne!(shared.era(), lost, "queues look");
         assert_eq!(shared.era() % 2, 0, "and find no session");
-        // It is too late for one that is lost again meanwhile.
+        // The thread is too late for a session that is lost again meanwhile.
         shared.lose(live, Failure::Flushed);
         let era = begin(&shared, 1);
         assert_eq!((shared.fails_fast(), shared.failure()), (None, None));

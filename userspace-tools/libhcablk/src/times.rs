@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which requests of a queue the target does not answer in time, and which have been issued again for too long: pure.
+//! Finds the requests of a queue that the target does not answer in time, and those that have been issued again for too
+//! long: pure.
 //!
-//! Time is counted in *ticks* by the volume's thread, and each tag has the tick at which its request was issued: so a request costs
-//! two stores and no look at a clock, and time that passes while this machine is suspended is not the target's. The thread sees
-//! that a request may be late and wakes the queue; only the queue knows what has been answered and was not looked at yet, so that
-//! decides.
+//! Time is counted in *ticks* by the volume's thread, and each tag has the tick at which its request was issued: so a
+//! request costs two stores and no read of a clock, and time in which this machine is suspended does not count against
+//! the target. The thread sees that a request may be late and wakes the queue; only the queue knows the responses that
+//! were not polled yet, so the queue decides.
 //!
 //! A late request ends its session, and the next session issues it again. A drive that is always late would keep the
 //! request for ever. So the request also has a [`Lifetime`], which counts from its first issue, over all sessions and
@@ -26,7 +27,7 @@ use std::{
 /// Ticks that a request may take.
 const TICKS: u32 = 8;
 
-/// A moment: how often a tick was counted, from 1. It never wraps: that takes longer than the universe is old.
+/// A moment: the number of ticks so far, from 1. It never wraps: that would take longer than the age of the universe.
 pub(crate) type Tick = NonZeroU64;
 
 /// Returns the time between two ticks, when requests may take `timeout`. They get that, and up to an eighth more.
@@ -34,7 +35,7 @@ pub(crate) fn period(timeout: Duration) -> Duration {
     timeout / TICKS
 }
 
-/// For how long a request is issued again, in ticks.
+/// The time for which a request is issued again, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetime(u64);
 
@@ -51,14 +52,14 @@ impl Lifetime {
         )
     }
 
-    /// Returns whether the lifetime of a request is over at the tick `now`. `since` is the tick of its first issue; `None`: it was not
-    /// issued yet, so its lifetime has not begun.
+    /// Returns whether the lifetime of a request is over at the tick `now`. `since` is the tick of its first issue;
+    /// `None`: it was not issued yet, so its lifetime has not begun.
     pub(crate) fn is_over(self, since: Option<Tick>, now: Tick) -> bool {
         since.is_some_and(|since| now.get().saturating_sub(since.get()) > self.0)
     }
 }
 
-/// The ticks of a queue's requests, by tag. One thread writes them, any other may look.
+/// The ticks of a queue's requests, by tag. One thread writes them, any other may read them.
 pub(crate) struct Times {
     /// 0: the tag has no request.
     since: Box<[AtomicU64]>,
@@ -95,10 +96,11 @@ impl Times {
         }
     }
 
-    /// Returns whether at the tick `now` a request has taken longer than it may.
+    /// Returns whether a request has exceeded its time limit at the tick `now`.
     pub(crate) fn is_late(&self, now: Tick) -> bool {
         let mut begun = self.since.iter().map(|since| since.load(Ordering::Relaxed));
-        // The first tick may have come a moment after it began. One that began after `now` was read is not late.
+        // The first tick may have come a moment after the request began. A request that began after `now` was read is
+        // not late.
         begun.any(|since| since != 0 && now.get().saturating_sub(since) > u64::from(TICKS))
     }
 }

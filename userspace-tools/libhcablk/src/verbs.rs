@@ -3,7 +3,7 @@
 //! A safe layer over rdma-core, and the only place of this crate with unsafe code.
 //!
 //! - [`cm`]: connection identifiers and their events.
-//! - [`device`]: a device's protection domain, and what it can do.
+//! - [`device`]: a device's protection domain, and its capabilities.
 //! - [`memory`]: registered memory, windows on it, and the buffers of applications.
 //! - [`queue`]: completion queues and queue pairs.
 //!

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device's protection domain, and what the device can do.
+//! A device's protection domain, and the device's capabilities.
 
 use super::{by_value, cm::Id, made, sys};
 use nix::errno::Errno;
 use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
 
-/// The vendor's number that soft-RoCE says (`RXE_VENDOR_ID`).
+/// The vendor's number of soft-RoCE (`RXE_VENDOR_ID`).
 const SOFT_ROCE: u32 = 0xff_ffff;
 
 /// The capabilities of a device.
@@ -14,9 +14,10 @@ const SOFT_ROCE: u32 = 0xff_ffff;
 pub(crate) struct Attributes {
     /// Whether the transport is that of InfiniBand or RoCE, not iWARP's or any other.
     pub(crate) is_ib: bool,
-    /// There are memory windows of type 2, which work requests bind.
+    /// Whether there are memory windows of type 2, which work requests bind.
     pub(crate) has_windows: bool,
-    /// It is soft-RoCE, which [reports](super::queue) invalidations by a flag of its own.
+    /// Whether the device is soft-RoCE, which [reports](super::queue) invalidations with a flag of
+    /// its own.
     pub(crate) is_soft_roce: bool,
     /// Work requests of a queue.
     pub(crate) max_qp_wr: u32,
@@ -24,9 +25,9 @@ pub(crate) struct Attributes {
     pub(crate) max_cqe: u32,
     /// Pieces that a work request gathers.
     pub(crate) max_sge: u32,
-    /// Windows that there may be.
+    /// The largest number of windows.
     pub(crate) max_mw: u32,
-    /// RDMA READs of a peer that it answers at a time.
+    /// The largest number of concurrent RDMA READs of a peer.
     pub(crate) max_qp_rd_atom: u8,
 }
 
@@ -58,7 +59,7 @@ impl ProtectionDomain {
         }))
     }
 
-    /// Returns what the device can do.
+    /// Returns the capabilities of the device.
     pub(crate) fn attributes(&self) -> Attributes {
         self.attributes
     }
@@ -73,15 +74,15 @@ impl ProtectionDomain {
     }
 
     pub(super) fn context(&self) -> *mut sys::ibv_context {
-        // SAFETY: The domain is there, and its context does not change.
+        // SAFETY: The domain exists, and its context does not change.
         unsafe { (*self.raw.as_ptr()).context }
     }
 }
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: Nobody refers to it any more. If a region could not be deregistered this is
-        // refused, and it stays.
+        // SAFETY: The domain has no reference any more. If a region could not be deregistered this
+        // is refused, and the domain stays.
         unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
     }
 }

@@ -19,11 +19,11 @@ const PAGE: usize = 4096;
 /// The access to a region, in addition to reads by the own device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The own device writes to it.
+    /// The own device writes to the region.
     Local,
-    /// Windows may be bound to it.
+    /// Windows may be bound to the region.
     Windows,
-    /// As [`Self::Windows`], and peers write to it, by a key that stays as long as the region.
+    /// As [`Self::Windows`], and peers write to the region, with a key that is valid as long as the region.
     Standing,
 }
 
@@ -38,7 +38,7 @@ impl Access {
     }
 }
 
-/// A piece of memory, as a work request names it.
+/// A piece of memory, in the form of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Sge(sys::ibv_sge);
 
@@ -55,7 +55,7 @@ impl Sge {
     }
 }
 
-/// Memory that is registered with a device: of its own, zeroed when it is made.
+/// Memory that is registered with a device. A region's own memory is zeroed when it is made.
 ///
 /// The device, and peers within the region's access, may read and write all of it at any time; this code copies from
 /// and to it, without a reference to its content. A [`Buffer`] stands for exclusive use of a part.
@@ -65,7 +65,7 @@ pub(crate) struct Region {
     len: usize,
     /// The layout with which the memory was allocated; `None`: it is the program's.
     layout: Option<Layout>,
-    /// The address of the first byte in work requests and to peers.
+    /// The address of the first byte, for work requests and peers.
     address: u64,
     pd: Arc<ProtectionDomain>,
 }
@@ -91,7 +91,7 @@ impl Region {
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?;
         // SAFETY: The layout has a size.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
-        // SAFETY: The memory is there, and freed only after the region was deregistered.
+        // SAFETY: The memory exists, and is freed only after the region was deregistered.
         let region = unsafe { Self::of(pd, memory, size, access, address) };
         match region {
             Ok(mut region) => {
@@ -99,7 +99,7 @@ impl Region {
                 Ok(region)
             }
             Err(error) => {
-                // SAFETY: It was allocated by this layout, and nobody has it.
+                // SAFETY: The memory was allocated with this layout, and nobody has it.
                 unsafe { dealloc(memory.as_ptr(), layout) };
                 Err(error)
             }
@@ -110,7 +110,7 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// The memory is initialized, and stays where it is for as long as the region.
+    /// The memory is initialized, and does not move during the life of the region.
     unsafe fn of(
         pd: &Arc<ProtectionDomain>,
         memory: NonNull<u8>,
@@ -141,7 +141,7 @@ impl Region {
 
     /// Returns the key by which peers reach a region of [standing](Access::Standing) access.
     pub(crate) fn peer_key(&self) -> u32 {
-        // SAFETY: The region is there.
+        // SAFETY: The region exists.
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 
@@ -158,14 +158,14 @@ impl Region {
         range.start <= range.end && range.end <= self.len()
     }
 
-    /// Returns a part of it for a work request; `None`: there is no such part.
+    /// Returns a part of the region for a work request; `None` if the region has no such part.
     pub(crate) fn sge(&self, range: Range<usize>) -> Option<Sge> {
         let length = u32::try_from(range.len()).ok()?;
         self.has(&range).then(|| {
             Sge(sys::ibv_sge {
                 addr: self.address(range.start),
                 length,
-                // SAFETY: The region is there.
+                // SAFETY: The region exists.
                 lkey: unsafe { (*self.mr.as_ptr()).lkey },
             })
         })
@@ -176,8 +176,7 @@ impl Region {
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(to.len())));
         if fits {
-            // SAFETY: The part is within the memory. A device may write to it meanwhile: then the
-            // bytes are any.
+            // SAFETY: The part is within the memory. A device may write to it meanwhile: then the bytes are arbitrary.
             unsafe {
                 copy_nonoverlapping(self.memory.as_ptr().add(offset), to.as_mut_ptr(), to.len());
             };
@@ -190,8 +189,8 @@ impl Region {
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(from.len())));
         if fits {
-            // SAFETY: The part is within the memory, and nobody has a reference to it: a region of
-            // which buffers are made is not written to by this.
+            // SAFETY: The part is within the memory, and nobody has a reference to it: this does not write to a region
+            // that has buffers.
             unsafe {
                 copy_nonoverlapping(from.as_ptr(), self.memory.as_ptr().add(offset), from.len());
             }
@@ -206,13 +205,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: Nobody refers to it any more.
+        // SAFETY: The region has no reference any more.
         let result = by_value(unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) });
         if let (Ok(()), Some(layout)) = (result, self.layout) {
-            // SAFETY: No device reaches it any more; it was allocated by this layout.
+            // SAFETY: No device reaches the memory any more; it was allocated with this layout.
             unsafe { dealloc(self.memory.as_ptr(), layout) };
         }
-        // Otherwise a window is bound to it, and the memory is leaked.
+        // Otherwise a window is bound to the region, and the memory is leaked.
     }
 }
 
@@ -235,8 +234,8 @@ impl Right {
     }
 }
 
-/// A memory window of type 2: a part of a region that a peer reaches by one queue pair, from when a
-/// work request binds it until it is invalidated. Its addresses begin at 0.
+/// A memory window of type 2: a part of a region that a peer reaches over one queue pair, from its bind by a work
+/// request until its invalidation. Its addresses begin at 0.
 pub(crate) struct Window {
     mw: NonNull<sys::ibv_mw>,
     /// The key of the last bind.
@@ -253,7 +252,7 @@ impl Window {
         let context = pd.context();
         // SAFETY: The domain keeps its context open.
         let alloc = unsafe { (*context).ops.alloc_mw }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: The domain is there.
+        // SAFETY: The domain exists.
         let mw = made(unsafe { alloc(pd.raw(), sys::IBV_MW_TYPE_2) })?;
         // SAFETY: As the inline function of verbs does, which not all providers do.
         unsafe {
@@ -261,7 +260,7 @@ impl Window {
             (*mw.as_ptr()).pd = pd.raw();
             (*mw.as_ptr()).type_ = sys::IBV_MW_TYPE_2;
         }
-        // SAFETY: The window is there.
+        // SAFETY: The window exists.
         let key = unsafe { (*mw.as_ptr()).rkey };
         Ok(Self {
             mw,
@@ -275,7 +274,7 @@ impl Window {
         self.key
     }
 
-    /// Makes the key of the next bind, and returns it: the low byte counts.
+    /// Makes the key of the next bind, and returns it: only the low byte changes.
     pub(super) fn next_key(&mut self) -> u32 {
         self.key = (self.key & !0xff) | (self.key.wrapping_add(1) & 0xff);
         self.key
@@ -288,10 +287,10 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: The window is there.
+        // SAFETY: The window exists.
         let dealloc = unsafe { (*(*self.mw.as_ptr()).context).ops.dealloc_mw };
         if let Some(dealloc) = dealloc {
-            // SAFETY: Nobody refers to it any more.
+            // SAFETY: The window has no reference any more.
             unsafe { dealloc(self.mw.as_ptr()) };
         }
     }
@@ -299,9 +298,9 @@ impl Drop for Window {
 
 /// Memory for the data of requests, which a volume has registered with its RDMA device.
 ///
-/// A buffer has its bytes for itself: it moves into a request, and comes back when that ends. It can
-/// be [split](Self::split_off), so that a request may have pieces that are not adjacent. The memory is freed when the last part
-/// is dropped.
+/// A buffer owns its bytes exclusively: it moves into a request, and is returned when the request ends. It can be
+/// [split](Self::split_off), so that a request may have pieces that are not adjacent. The memory is freed when the last
+/// part is dropped.
 pub struct Buffer {
     region: Arc<Region>,
     start: usize,
@@ -319,12 +318,12 @@ impl Buffer {
         })
     }
 
-    /// Makes a buffer of memory of the program's own.
+    /// Makes a buffer of the program's own memory.
     ///
     /// # Safety
     ///
-    /// The `len` bytes are initialized, and nobody else refers to them; they stay where they are until the buffer, all that was
-    /// split from it and the queues of the requests that had it are dropped.
+    /// The `len` bytes are initialized, and nobody else refers to them; they do not move until the buffer, all parts
+    /// that were split from it and the queues of the requests that had it are dropped.
     pub(crate) unsafe fn of(
         pd: &Arc<ProtectionDomain>,
         memory: NonNull<u8>,
@@ -339,8 +338,8 @@ impl Buffer {
         })
     }
 
-    /// Returns another buffer of the same bytes as a part of this one: for programs whose language knows no owner of memory. `None`:
-    /// there is no such part.
+    /// Returns a second buffer of the same bytes, a part of this one: for programs in a language without ownership.
+    /// `None` if the buffer has no such part.
     ///
     /// # Safety
     ///
@@ -356,13 +355,13 @@ impl Buffer {
         })
     }
 
-    /// Returns where its bytes are.
+    /// Returns the address of the bytes.
     pub fn as_ptr(&self) -> *mut u8 {
         // In bounds: it is a part of the region.
         self.region.memory.as_ptr().wrapping_add(self.start)
     }
 
-    /// Returns whether other buffers, or requests that have them, are of the same registered memory.
+    /// Returns whether the registered memory has other buffers, or requests with such buffers.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.region) != 1
     }
@@ -397,7 +396,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns how many bytes it has.
+    /// Returns the number of bytes of the buffer.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -407,7 +406,7 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Returns a part of it for a work request; `None`: there is no such part.
+    /// Returns a part of the buffer for a work request; `None` if the buffer has no such part.
     pub(crate) fn sge(&self, range: Range<usize>) -> Option<Sge> {
         match range.end <= self.len {
             true => self
@@ -435,8 +434,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: The part is within the memory, which was initialized, and of which no other buffer
-        // has a byte. No request has it while there is the buffer.
+        // SAFETY: The part is within the memory, which was initialized, and no other buffer has any of its bytes. While
+        // the buffer exists no request has it.
         unsafe { slice::from_raw_parts(self.region.memory.as_ptr().add(self.start), self.len) }
     }
 }

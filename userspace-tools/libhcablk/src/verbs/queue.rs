@@ -28,7 +28,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Completions that are taken at a time.
+/// The largest number of completions that are polled at once.
 pub(crate) const POLL: usize = 16;
 const POLL_COUNT: c_int = 16;
 const _: () = assert!(POLL as u64 == POLL_COUNT as u64);
@@ -56,9 +56,9 @@ pub(crate) enum Done {
         immediate: Option<u32>,
         invalidated: Option<u32>,
     },
-    /// It was given up, since the queue pair has failed.
+    /// The work request was flushed, since the queue pair has failed.
     Flushed,
-    /// It has failed, by this status.
+    /// The work request has failed, with this status.
     Failed(&'static str),
 }
 
@@ -103,21 +103,20 @@ impl CompletionQueue {
         Ok(queue)
     }
 
-    /// Has the next completion raise an event; with `solicited` the next that is solicited, or of an
-    /// error.
+    /// Makes the next completion raise an event; with `solicited` the next solicited one, or an error.
     pub(crate) fn arm(&mut self, solicited: bool) -> Result<(), Errno> {
         // SAFETY: The domain keeps its context open.
         let arm = unsafe { (*self.pd.context()).ops.req_notify_cq }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: The queue is there.
+        // SAFETY: The queue exists.
         by_value(unsafe { arm(self.raw.as_ptr(), solicited.into()) })
     }
 
-    /// Takes the events that were raised; returns whether there were any.
+    /// Takes the raised events; returns whether there were any.
     pub(crate) fn take_events(&mut self) -> bool {
         let mut count = 0;
         loop {
             let (mut queue, mut context) = (null_mut(), null_mut());
-            // SAFETY: The channel is there, and there is room for the pointers.
+            // SAFETY: The channel exists, and there is room for the pointers.
             let result = unsafe {
                 sys::ibv_get_cq_event(self.channel.as_ptr(), &raw mut queue, &raw mut context)
             };
@@ -133,7 +132,7 @@ impl CompletionQueue {
         count != 0
     }
 
-    /// Takes some completions, and hands them to `handle`. Returns how many; 0: there were none.
+    /// Polls some completions, and passes them to `handle`. Returns their number.
     pub(crate) fn poll(&mut self, mut handle: impl FnMut(Completion)) -> Result<usize, Errno> {
         // SAFETY: All zeroes are valid.
         let mut completions: [sys::ibv_wc; POLL] = unsafe { zeroed() };
@@ -153,7 +152,7 @@ impl CompletionQueue {
     }
 }
 
-/// `with_inv` are the flags of which one says that a key was invalidated.
+/// `with_inv` are the flags that report the invalidation of a key.
 fn to_completion(wc: &sys::ibv_wc, with_inv: u32) -> Completion {
     let done = match wc.status {
         sys::IBV_WC_SUCCESS if wc.opcode & sys::IBV_WC_RECV != 0 => {
@@ -172,7 +171,7 @@ fn to_completion(wc: &sys::ibv_wc, with_inv: u32) -> Completion {
         sys::IBV_WC_SUCCESS => Done::Sent,
         sys::IBV_WC_WR_FLUSH_ERR => Done::Flushed,
         status => {
-            // SAFETY: Any status has a text, which stays.
+            // SAFETY: Any status has a text, which is static.
             let text = unsafe { CStr::from_ptr(sys::ibv_wc_status_str(status)) };
             Done::Failed(text.to_str().unwrap_or("unknown error"))
         }
@@ -189,7 +188,7 @@ impl AsFd for CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: Each event was acknowledged, and no queue pair uses it any more.
+        // SAFETY: Each event was acknowledged, and no queue pair uses the queue any more.
         unsafe {
             sys::ibv_destroy_cq(self.raw.as_ptr());
             sys::ibv_destroy_comp_channel(self.channel.as_ptr());
@@ -197,7 +196,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// How large a queue pair is.
+/// The size of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
     pub(crate) sends: u32,
