@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a drive may be overwritten, and digests of what it holds.
+//! Checks whether a drive may be overwritten, and makes digests of its content.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
@@ -18,9 +18,9 @@ use crate::worker;
 /// The properties of a drive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Drive {
-    /// Its size in bytes.
+    /// The drive's size in bytes.
     pub(crate) bytes: u64,
-    /// Its logical block size.
+    /// The drive's logical block size.
     pub(crate) block: u64,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn check(path: &str, overwrite: bool, stop: &Stop) -> Result<Drive> {
     })
 }
 
-/// Fails if libblkid finds a file system, a RAID, a partition table or the like. Exit code 2 says that there is none.
+/// Fails if libblkid finds a file system, a RAID, a partition table or the like. Exit code 2 means that there is none.
 fn unsigned(path: &str, stop: &Stop) -> Result<()> {
     let argv = ["blkid", "--probe", "--output", "export", path].map(str::to_owned);
     let output = worker::run(&argv, Duration::from_secs(60), stop)?;

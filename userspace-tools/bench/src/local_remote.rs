@@ -17,7 +17,7 @@ use crate::report::{self, Report};
 use crate::rivals;
 use crate::stop::Stop;
 
-/// The ways to the drive that are measured, and what each is.
+/// The data paths to the drive that are measured, with their descriptions.
 const WAYS: [(&str, &str); 7] = [
     ("local", "the drive itself, on the target"),
     ("direct", "hcablk, mode direct, large requests in chunks"),
@@ -124,7 +124,7 @@ fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()>
     Ok(())
 }
 
-/// Sets a way up, and returns the disk; that of `local` is on the target.
+/// Sets a data path up, and returns the disk; the disk of `local` is on the target.
 fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     let export = match way {
         "local" => return Ok(lab.path.clone()),
@@ -231,7 +231,7 @@ fn measure_way(
     Ok(())
 }
 
-/// Returns by how much counters grew, without those that did not.
+/// Returns the growth of the counters, without those that did not grow.
 pub(crate) fn grown(before: &Counters, after: &Counters) -> Counters {
     let grown = after
         .iter()
@@ -339,7 +339,7 @@ fn counted_row(point: &Point) -> Option<Vec<String>> {
     ])
 }
 
-/// Returns how often each byte that was served crossed the target's memory.
+/// Returns how often each served byte crossed the target's memory.
 #[expect(clippy::cast_precision_loss, reason = "a ratio of counts")]
 pub(crate) fn ram_ratio(target: &Counters) -> f64 {
     let of = |name: &str| target.get(name).copied().unwrap_or(0) as f64;

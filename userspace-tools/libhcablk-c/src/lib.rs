@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The C library `libhcablk.so`. `include/hcablk.h` has the contract of each call; what they do is done by the crate
-//! `libhcablk`.
+//! The C library `libhcablk.so`. `include/hcablk.h` has the contract of each call; the crate `libhcablk` does the work.
 //!
 //! # Safety
 //!
@@ -93,7 +92,7 @@ pub unsafe extern "C" fn hcablk_options_set(
     }
 }
 
-/// Does something with a session number of the programs that have the same options.
+/// Calls a function for a session number of the programs with the same options.
 ///
 /// # Safety
 ///
@@ -165,7 +164,7 @@ pub unsafe extern "C" fn hcablk_close(volume: *mut CVolume) {
     }
 }
 
-/// Returns what `f` says of a volume, or `otherwise` if there is none.
+/// Returns the result of `f` for a volume, or `otherwise` if the volume is null.
 ///
 /// # Safety
 ///

@@ -27,11 +27,11 @@ const FUA: u32 = 1;
 const EVENT: u32 = 2;
 const KEEP: u32 = 4;
 
-/// Lists of pieces that a queue keeps for later requests, and how many pieces the largest of these has room for.
+/// The number of lists of pieces that a queue keeps for later requests, and the capacity of the largest.
 const LISTS: usize = 1024;
 const LIST: usize = 64;
 
-/// How long a wait without end is at a time.
+/// The longest single wait of an unlimited wait.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// `struct hcablk_piece`.
@@ -73,10 +73,10 @@ struct Known {
 /// `struct hcablk_queue`.
 pub struct CQueue {
     queue: Queue,
-    /// By the number that the queue knows a request by.
+    /// The identifications, by the number of the request in the queue.
     known: Vec<Known>,
     free: Vec<usize>,
-    /// Empty lists of pieces, which requests had: so those that are no longer allocate nothing.
+    /// Empty lists of pieces of earlier requests: so requests that are no longer than these allocate nothing.
     lists: Vec<Vec<Buffer>>,
     /// Completions that the program has not yet polled.
     ended: VecDeque<CCompletion>,
@@ -93,7 +93,7 @@ impl CQueue {
         }
     }
 
-    /// Keeps the list of a request that has ended, or was refused, whose memory is the program's again.
+    /// Keeps the list of a request that has ended, or was refused, whose memory belongs to the program again.
     fn keep(&mut self, mut list: Vec<Buffer>) {
         list.clear();
         if (1..=LIST).contains(&list.capacity()) && self.lists.len() < LISTS {
@@ -110,7 +110,7 @@ impl CQueue {
         place
     }
 
-    /// Adds a request. Its memory is as [`request`] says.
+    /// Adds a request. [`request`] describes its memory.
     ///
     /// # Safety
     ///
@@ -174,7 +174,7 @@ impl CQueue {
     }
 }
 
-/// Returns what the library is asked for.
+/// Converts a request to that of the library.
 ///
 /// # Safety
 ///
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn hcablk_queue_free(queue: *mut CQueue) {
     }
 }
 
-/// Has `f` done with a queue.
+/// Calls `f` with a queue.
 ///
 /// # Safety
 ///
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn hcablk_arm(queue: *mut CQueue) -> c_int {
     unsafe { with(queue, arm) }
 }
 
-/// Returns what a synchronous call does.
+/// Returns the result of a synchronous call.
 fn done(result: Result<(), RequestError>) -> c_int {
     result.map_or_else(request_failed, |()| 0)
 }

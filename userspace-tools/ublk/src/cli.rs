@@ -20,11 +20,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Make a disk of a volume, and serve it until this program is stopped (SIGTERM, SIGINT)
     ///
-    /// Prints the disk's name when it is there.
+    /// Prints the disk's name when the disk exists.
     Add(VolumeArgs),
     /// Take over a disk whose program was killed, and serve it
     ///
-    /// Its requests have waited, and are issued again after the target has ended what is left of the other program's session.
+    /// Its requests have waited, and are issued again after the target has ended the rest of the other program's
+    /// session.
     Recover {
         /// The number of the disk, N of /dev/ublkbN
         disk: u32,
@@ -36,7 +37,7 @@ pub(crate) enum Command {
         /// Remove the disk even if it is in use; its pending requests fail
         #[arg(long)]
         force: bool,
-        /// Remove the disk only if it has this mark: numbers are used again
+        /// Remove the disk only if it has this mark: numbers are reused
         #[arg(long, value_name = "NUMBER")]
         mark: Option<u64>,
     },
@@ -50,7 +51,7 @@ pub(crate) enum Command {
     },
     /// List the disks, and whether a program serves each
     List,
-    /// Print the properties of a disk for udev: nothing if it is not one of this program
+    /// Print the properties of a disk for udev; nothing for a disk of another program
     Udev {
         /// The disk, as ublkb0
         device: String,

@@ -21,18 +21,18 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// The upper half of every mark: "hcab".
 const MAGIC: u64 = 0x6863_6162 << 32;
 
-/// See the module.
+/// The settings of a disk; see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Saved {
-    /// The disk's name in `hcablk list`; nothing if its program was started by hand.
+    /// The disk's name in `hcablk list`; `None` if its program was started by hand.
     pub(crate) name: Option<String>,
     /// The driver's data for the disk, which distinguishes it from a different disk of the same number.
     pub(crate) mark: u64,
     #[serde(flatten)]
     pub(crate) wanted: Wanted,
-    /// The number of its session; 0: none has begun.
+    /// The number of the session; 0: none has begun.
     pub(crate) session: u16,
-    /// What [`libhcablk::Past`] prints.
+    /// The text of [`libhcablk::Past`].
     pub(crate) past: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl Saved {
         })
     }
 
-    /// Returns how to open the volume.
+    /// Returns the options that open the volume.
     pub(crate) fn options(&self) -> Result<Options, Error> {
         let mut options = hcablk_volume_args::options(&self.wanted)?;
         if let Some(Ok(asked)) = self.wanted.option("queues").map(str::parse) {
@@ -65,7 +65,7 @@ impl Saved {
         Ok(options)
     }
 
-    /// Returns which volume it is, if the target says so.
+    /// Returns the id of the volume, if the target reports it.
     pub(crate) fn id(&self) -> Option<String> {
         let past = self.past.as_ref()?.parse::<Past>().ok()?;
         Some(past.id())
@@ -96,10 +96,10 @@ impl Saved {
 
     /// Removes the settings of a disk, and its state. Its session's number is free then.
     pub(crate) fn forget(&self, disk: u32) {
-        // They may be gone already. The state goes first: it says that there is a disk.
+        // The files may be gone already. The state is removed first: it says that the disk exists.
         let _ = fs::remove_file(files::state(disk));
         let _ = fs::remove_file(Self::path(disk));
-        // The worst that happens is that nobody gets this number.
+        // At worst, no program gets this number.
         let _ = numbers(&self.wanted).map(|options| options.release_session(self.session));
     }
 
@@ -115,7 +115,7 @@ impl Saved {
     }
 }
 
-/// A lock that the program has that serves a disk, makes it, or removes what is left of it.
+/// A lock of the program that serves a disk, makes it, or removes its leftovers.
 pub(crate) struct Lock(#[expect(dead_code, reason = "it is held")] hcablk_volume_args::Lock);
 
 impl Lock {
@@ -128,9 +128,9 @@ impl Lock {
     }
 }
 
-/// Returns how many queues a disk gets if `asked` queues are asked for. A disk has at most one queue for each processor that the
-/// machine can have, because the driver makes no more. A flush reaches the queues of the volume through the queues of the disk, so
-/// a queue of the volume that no queue of the disk uses would not be flushed.
+/// Returns the number of queues of a disk for which `asked` queues were requested. A disk has at most one queue for
+/// each possible processor of the machine, because the driver makes no more. A flush reaches the queues of the volume
+/// through the queues of the disk, so a queue of the volume without a queue of the disk would not be flushed.
 fn fewer_queues(asked: u8) -> Result<u8, Error> {
     let possible = fs::read_to_string(POSSIBLE)?;
     let most = processors(&possible).ok_or_else(|| format!("{POSSIBLE} says {possible:?}"))?;

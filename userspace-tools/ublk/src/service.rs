@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A disk as the unit `hcablk-ublk@NAME.service` serves it.
+//! A disk of the unit `hcablk-ublk@NAME.service`.
 //!
 //! The unit does the same whenever it starts: it makes the disk if there is none, and takes over the one that its last
 //! program has left. After a failure that may be temporary while requests wait, systemd restarts the unit; `hcablk`
@@ -20,20 +20,20 @@ use hcablk::{
 use libhcablk::Failure;
 use std::{fs, process::ExitCode};
 
-/// The exit code by which the unit is not started again.
+/// The exit code after which systemd does not restart the unit.
 const FOR_GOOD: u8 = 2;
 
 /// The first task of a program of the unit.
 enum Begin {
     /// Make a disk.
     Make(Saved),
-    /// A disk was left.
+    /// Take over a disk that was left.
     Recover(u32),
 }
 
 /// Serves the disk `name`.
 pub(crate) fn serve(name: &str) -> ExitCode {
-    // It was why the last one ended.
+    // It holds the reason why the last program ended.
     let _ = fs::remove_file(files::failed(name));
     let mut waits = false;
     let result = begin(name, &mut waits).and_then(|begin| match begin {
@@ -75,7 +75,7 @@ fn publish(name: &str, failed: &Failed) {
 
 /// Decides what to do. Sets `waits` while requests of a disk may wait, and leaves it set on a failure in that time.
 fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
-    // It is part of names of files.
+    // The name is a part of file names.
     name.parse::<DeviceName>()?;
     let system = Machine::new("/");
     let file = files::wanted(name);
@@ -93,7 +93,7 @@ fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
         *waits = true;
         match driver::find(number, saved.mark)? {
             Some(known) if known.was_served() => return Ok(Begin::Recover(number)),
-            // Its program was killed before there was a disk.
+            // The program was killed before the disk existed.
             Some(known) => begun(&saved, known)?,
             None => saved.forget(number),
         }
@@ -102,7 +102,7 @@ fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
     Ok(Begin::Make(Saved::begin(Some(name), wanted)?))
 }
 
-/// Removes a disk that was only begun.
+/// Removes a disk that was not completed.
 fn begun(saved: &Saved, mut known: Disk) -> Result<(), Error> {
     let number = known.number;
     eprintln!("hcablk-ublk: ublkb{number} was only begun, and is made anew");

@@ -39,7 +39,7 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    /// Returns how a request of the library's has ended.
+    /// Returns the status for the result of a request of the library.
     pub(crate) fn of(result: Result<(), RequestError>) -> Self {
         match result {
             Ok(()) => Self::Ok,
@@ -67,7 +67,7 @@ const fn bit(feature: u32) -> u64 {
 
 /// The guest flushes. If it does not, its writes must be durable when they are acknowledged.
 pub(crate) const FLUSH: u64 = bit(VIRTIO_BLK_F_FLUSH);
-/// Both sides say at which index they want to be notified.
+/// Each side sets the index at which it wants to be notified.
 pub(crate) const EVENT_INDEX: u64 = bit(VIRTIO_RING_F_EVENT_IDX);
 
 /// Returns the features of the device that a volume is at present.
@@ -114,12 +114,12 @@ impl Shape {
         }
     }
 
-    /// Returns `length` bytes of the configuration from `offset` on. Beyond its end are zeroes.
+    /// Returns `length` bytes of the configuration from `offset` on. Bytes beyond its end are zeroes.
     pub(crate) fn config(&self, offset: usize, length: usize) -> Vec<u8> {
         let mut config = Vec::with_capacity(CONFIG);
         let sectors = |bytes: u32| (bytes >> 9).to_le_bytes();
         config.extend((self.bytes / SECTOR).to_le_bytes());
-        // The largest piece of data, of which there is no limit, and the pieces of a request.
+        // The largest piece of data, which is unlimited, and the largest number of pieces of a request.
         config.extend(0_u32.to_le_bytes());
         config.extend(PIECES.to_le_bytes());
         // Cylinders, heads and sectors.
@@ -237,7 +237,7 @@ mod tests {
             [2048, 1, 8, 4096, 1]
         );
         assert_eq!(config[56], 1);
-        // A frontend of another release may ask for more.
+        // A frontend of a different release may ask for more.
         let more = shape.config(56, 40);
         assert_eq!((more.len(), more[0], more[39]), (40, 1, 0));
         assert_eq!(shape.config(4000, 2), [0, 0]);

@@ -28,7 +28,7 @@ use vm_memory::{Address as _, Bytes as _, GuestAddress};
 /// The most descriptors of a ring.
 pub(crate) const MOST_ENTRIES: u16 = 1024;
 
-/// Why a ring is broken.
+/// The reason why a ring is broken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
     /// The ring's own memory or indices.
@@ -37,7 +37,7 @@ pub(crate) enum Broken {
     /// A request.
     #[error("a request {0}")]
     Request(&'static str),
-    /// The descriptor that says that there are requests.
+    /// The kick descriptor, which announces requests.
     #[error("its kick descriptor {0}")]
     Kick(String),
     /// How it was set up.
@@ -65,7 +65,7 @@ struct Slot {
 /// The settings of a ring.
 pub(crate) struct Setup {
     pub(crate) entries: u16,
-    /// Where its parts are in the guest.
+    /// The addresses of its parts in the guest.
     pub(crate) descriptors: GuestAddress,
     pub(crate) available: GuestAddress,
     pub(crate) used: GuestAddress,
@@ -79,7 +79,7 @@ pub(crate) struct Setup {
     pub(crate) error: Option<Arc<File>>,
 }
 
-/// See the module.
+/// A running ring; see the module.
 pub(crate) struct Ring {
     queue: Virtqueue,
     memory: Arc<Memory>,
@@ -88,7 +88,7 @@ pub(crate) struct Ring {
     error: Option<Arc<File>>,
     /// The guest does not flush.
     writes_through: bool,
-    /// By the index of the first descriptor.
+    /// The slots, by the index of the first descriptor.
     slots: Vec<Option<Slot>>,
     /// The occupied slots, in the order in which they were made available.
     order: VecDeque<u16>,
@@ -101,11 +101,11 @@ pub(crate) struct Ring {
 
 /// A request that was taken from the ring.
 pub(crate) enum Taken {
-    /// There is none.
+    /// The ring has no request.
     Nothing,
-    /// The library carries it out; the index of its first descriptor.
+    /// The library carries the request out; with the index of its first descriptor.
     Submit(u16, Request),
-    /// It has ended already.
+    /// The request has ended already.
     Ended,
 }
 
@@ -134,7 +134,7 @@ fn take_front<const N: usize>(spans: &mut Vec<Span>, memory: &Memory) -> Option<
     (filled == N).then_some(bytes)
 }
 
-/// Takes the last byte of some memory, and returns where it is.
+/// Takes the last byte of some memory, and returns its address.
 fn take_last(spans: &mut Vec<Span>) -> Option<GuestAddress> {
     spans.retain(|span| span.bytes != 0);
     let last = spans.last_mut()?;
@@ -147,7 +147,7 @@ fn take_last(spans: &mut Vec<Span>) -> Option<GuestAddress> {
 /// Signals an eventfd of a frontend.
 fn signal(file: Option<&Arc<File>>) {
     if let Some(file) = file {
-        // A frontend that has gone needs none, and one whose counter is full has not looked yet.
+        // A frontend that has gone needs no signal, and one with a full counter has a signal that it has not read yet.
         let _ = crate::worker::write_if_possible(file);
     }
 }
@@ -189,7 +189,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Returns how many requests were taken and have not ended.
+    /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.order.len()
     }
@@ -207,7 +207,7 @@ impl Ring {
         self.queue.size()
     }
 
-    /// Has `call` signaled from now on, and at once: what has ended may have been signaled to the one before.
+    /// Signals `call` from now on, and at once: earlier completions may have been signaled to the former one.
     pub(crate) fn set_call(&mut self, call: Option<Arc<File>>) {
         self.call = call;
         signal(self.call.as_ref());
@@ -222,12 +222,12 @@ impl Ring {
         }
     }
 
-    /// Has the guest not notify while its requests are taken.
+    /// Tells the guest not to notify while its requests are being taken.
     pub(crate) fn disable_notification(&mut self) -> Result<(), Broken> {
         Ok(self.queue.disable_notification(&self.memory.guest)?)
     }
 
-    /// Has the guest notify of the next request; `true`: there is one already.
+    /// Tells the guest to notify of the next request; `true`: there is one already.
     pub(crate) fn enable_notification(&mut self) -> Result<bool, Broken> {
         Ok(self.queue.enable_notification(&self.memory.guest)?)
     }
@@ -274,14 +274,14 @@ impl Ring {
                 return Err(Broken::Request("reads behind what it writes"));
             }
         }
-        // The iterator ends also where a chain leads to nowhere, or in a circle.
+        // The iterator also ends at a chain with a bad or circular link.
         if goes_on {
             return Err(Broken::Request("has a chain of descriptors without an end"));
         }
         self.begin(head, &memory, volume)
     }
 
-    /// Begins a request whose descriptors are known.
+    /// Starts a request whose descriptors are known.
     fn begin(&mut self, head: u16, memory: &Memory, volume: &Volume) -> Result<Taken, Broken> {
         let written = u32::try_from(bytes_of(&self.writable));
         let written = written.map_err(|_| Broken::Request("is too large"))?;
@@ -369,7 +369,7 @@ impl Ring {
         Some(Action::End(Status::Ok))
     }
 
-    /// Records how a request has ended. Returns a request that has to be carried out before that, if so.
+    /// Records the result of a request. Returns a request that has to be carried out before its end, if any.
     pub(crate) fn ended(&mut self, head: u16, result: Result<(), RequestError>) -> Option<Request> {
         let slot = self.slots.get_mut(usize::from(head))?.as_mut()?;
         if result.is_ok() && std::mem::take(&mut slot.flushes) {
@@ -423,7 +423,7 @@ enum Action {
     End(Status),
     /// The library carries it out; a write knows whether it must be durable.
     Submit(Request),
-    /// As above, of a kind that is durable only after a flush.
+    /// As above, for a change that is durable only after a flush.
     Change(Request),
 }
 

@@ -40,11 +40,11 @@ use std::{
 };
 use vhost::vhost_user::{BackendReqHandler, Error as Answer};
 
-/// How often it is looked whether the volume has changed.
+/// The time between two checks whether the volume has changed.
 const LOOK: Duration = Duration::from_millis(500);
-/// For how long a frontend may take for a message, or leave answers unread.
+/// The time limit of a frontend for sending a message, or reading responses.
 const MESSAGE: Duration = Duration::from_secs(10);
-/// How often it is looked whether the rest of a message has come.
+/// The time between two checks for the rest of a message.
 const REST: Duration = Duration::from_millis(10);
 /// The time limit for requests in flight when the program is stopped.
 const STOP: Duration = Duration::from_secs(30);
@@ -57,12 +57,12 @@ const CONFIG_CHANGED: u32 = 2;
 /// The version of the protocol, in the flags of a message.
 const VERSION: u32 = 1;
 
-/// The volume has ended: no session comes any more.
+/// The volume has ended: there cannot be another session.
 #[derive(Debug, thiserror::Error)]
 #[error("the volume has ended: {0}")]
 pub(crate) struct Ended(pub(crate) Failure);
 
-/// Returns a path as it is printed.
+/// Returns a path in the form for messages.
 pub(crate) fn display(path: &Path) -> String {
     path.display().to_string()
 }
@@ -81,7 +81,7 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Error> {
     saved.wanted = wanted;
     saved.session = volume.session();
     saved.past = volume.past().map(|past| past.to_string());
-    // Before anybody writes.
+    // Before the first write.
     saved.reserve()?;
     place.write(&saved)?;
     let begun = begin(&place, serve.mode, &saved, &volume);
@@ -104,12 +104,12 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Error> {
         connection: None,
     };
     let ended = program.run(&socket, &end);
-    // Nobody connects any more.
+    // No frontend connects any more.
     drop(socket);
     program.finish(ended)
 }
 
-/// Begins the threads, and listens.
+/// Starts the threads, and listens.
 fn begin(
     place: &Place,
     mode: u32,
@@ -129,7 +129,7 @@ fn begin(
         workers,
     });
     let socket = Socket::listen(&place.socket, mode)?;
-    // Whether anybody reads it or not: it listens.
+    // With and without a reader: it listens.
     let _ = writeln!(io::stdout(), "{}", display(&place.socket));
     if let Err(error) =
         hcablk_volume_args::notify_ready(&format!("Serving {}", saved.wanted.volume))
@@ -161,7 +161,7 @@ impl End {
         let (is_told, wake) = (end.is_told.clone(), end.wake.clone());
         // It ends with the program.
         thread::spawn(move || {
-            // It fails for no reason that leaves anything but to end.
+            // Every failure leaves only the end of the program.
             let _ = signals.read_signal();
             is_told.store(true, Ordering::Release);
             let _ = wake.write(1);
@@ -177,7 +177,7 @@ impl End {
     }
 }
 
-/// See the module.
+/// The server of a socket; see the module.
 struct Server {
     volume: Arc<Volume>,
     served: Arc<Served>,
@@ -193,9 +193,9 @@ struct Connection {
     handler: BackendReqHandler<Mutex<Device>>,
     stream: UnixStream,
     device: Arc<Mutex<Device>>,
-    /// Where the device's own messages go.
+    /// The socket for the device's own messages.
     own: Option<UnixStream>,
-    /// Since when there is a part of a message.
+    /// The time since which a part of a message has been there.
     since: Option<Instant>,
     has_refused: bool,
 }
@@ -261,7 +261,7 @@ impl Server {
         }
     }
 
-    /// Lets go of the frontend, when its requests have ended.
+    /// Drops the frontend, when its requests have ended.
     fn disconnect(&mut self) {
         if let Some(open) = self.connection.take() {
             lock(&open.device).stop_all();
@@ -274,7 +274,7 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 eprintln!("hcablk-vhost-user: accepting a frontend: {error}");
-                // Without descriptors it would be tried again at once.
+                // Without descriptors the next attempt would follow at once.
                 thread::sleep(LOOK);
                 return;
             }
@@ -314,8 +314,8 @@ impl Server {
         }
     }
 
-    /// Ends: no request is under way then, and all that was acknowledged is durable, or the next program of the socket knows that it
-    /// may not be.
+    /// Ends the server: no request is in flight then, and all acknowledged writes are durable, or the next program of
+    /// the socket knows that some may not be.
     fn finish(mut self, ended: Result<(), Ended>) -> Result<(), Error> {
         // Requests in flight fail if the volume has ended.
         if let Some(open) = &self.connection {
@@ -327,7 +327,7 @@ impl Server {
         worker.flush().map_err(|error| {
             format!("a last flush has failed: {error}. Writes that the guest has not flushed may be lost, and the next program of this socket reports that to it. When the virtual machine has ended: hcablk-vhost-user forget {}", display(&self.place.socket))
         })?;
-        // Only now the frontend sees that the program ends: nothing that it has was under way.
+        // The frontend sees the end of the program only now, with no request in flight.
         self.connection = None;
         self.place.forget(&self.saved)
     }
@@ -354,11 +354,11 @@ impl Connection {
         })
     }
 
-    /// Handles a message if all of it has come.
+    /// Handles a message that is complete.
     ///
     /// # Errors
     ///
-    /// The connection ends: why, unless the frontend has ended it.
+    /// The reason for the end of the connection, unless the frontend has ended it.
     fn handle(&mut self) -> Result<(), Option<Error>> {
         let number = match self.complete_message() {
             Ok(Some(number)) => number,
@@ -473,7 +473,7 @@ impl Connection {
     }
 }
 
-/// Returns how many bytes of a socket wait to be read.
+/// Returns the number of bytes of a socket that wait to be read.
 #[allow(unsafe_code, reason = "no crate of ours has this call")]
 fn queued(stream: &UnixStream) -> Result<usize, Option<Error>> {
     let mut bytes: libc::c_int = 0;

@@ -24,20 +24,20 @@ use std::{
 
 const KEYS: &str = "/etc/hcablk/keys";
 
-/// Why something failed, in a sentence.
+/// The reason of a failure, in a sentence.
 pub type Error = Box<dyn std::error::Error>;
 
-/// Which volume to serve.
+/// The volume to serve.
 #[derive(Args, Clone, Debug)]
 pub struct VolumeArgs {
     /// The target's address
     pub address: IpAddr,
     /// The name of the volume
     pub volume: String,
-    /// This host's id, a UUID; left out: what `hcablk host-id` prints
+    /// This host's id, a UUID [default: the id that `hcablk host-id` prints]
     #[arg(long)]
     pub host_id: Option<String>,
-    /// Prove who this host is, by the keys in /etc/hcablk/keys that `hcablk key` has made
+    /// Prove this host's identity with the keys in /etc/hcablk/keys, which `hcablk key` has stored
     #[arg(long)]
     pub keys: bool,
     /// An option of the library, as `-o queues=4 -o ctrl-loss-tmo=60`
@@ -76,7 +76,7 @@ fn split(option: &str) -> Result<(String, String), Error> {
         .split_once('=')
         .ok_or_else(|| format!("{option:?} is not NAME=VALUE"))?;
     if name.ends_with("-key") {
-        // It would be seen by all, and kept.
+        // Everybody could see it, and it would be stored.
         return Err(
             format!("keys are not given by -o {name}: --keys takes those in {KEYS}").into(),
         );
@@ -84,7 +84,7 @@ fn split(option: &str) -> Result<(String, String), Error> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Returns how to open the volume that is asked for.
+/// Returns the options that open the wanted volume.
 pub fn options(wanted: &Wanted) -> Result<Options, Error> {
     let mut options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
     for (name, value) in &wanted.options {
@@ -101,7 +101,7 @@ pub fn options(wanted: &Wanted) -> Result<Options, Error> {
     Ok(options)
 }
 
-/// Returns options that say where the numbers of sessions are.
+/// Returns options with the directory of session numbers.
 pub fn numbers(wanted: &Wanted) -> Result<Options, Error> {
     let options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
     Ok(match wanted.option("state") {
