@@ -302,7 +302,7 @@ pub fn diff(system: &dyn System, scope: Scope) -> Result<Outcome> {
         not_configured: plan.not_configured,
     });
     if same {
-        outcome.note("the kernel holds what is configured, and nothing else");
+        outcome.note("the kernel's state matches the configuration exactly");
     } else {
         outcome.exit = Some(Kind::Exists);
     }
@@ -323,13 +323,13 @@ impl Remarks {
         if config.is_empty() {
             notes.push(format!("nothing is configured in {}", config::MAIN));
         } else if plan.steps.is_empty() && plan.pending.is_empty() && plan.unplanned.is_empty() {
-            notes.push("it is all as configured already".to_owned());
+            notes.push("everything already matches the configuration".to_owned());
         }
         if !plan.pending.is_empty() {
             exit = Some(Kind::Exists);
             notes.push(
-                "what is pending cannot be changed while it is used: unmount and disconnect it, or have \
-                 this done by hcablk apply --force (a disk that is mounted or open is not ended)"
+                "pending changes affect objects in use: unmount and disconnect them, or run \
+                 hcablk apply --force (a disk that is mounted or open is not ended)"
                     .to_owned(),
             );
         }

@@ -343,7 +343,7 @@ impl<'a> Transaction<'a> {
         self.system.mkdir(&group.path).map_err(|error| {
             if error.errno == Errno::EEXIST {
                 let message = format!(
-                    "{} was created by somebody else at this moment",
+                    "{} was created by another command at this moment",
                     group.path.display()
                 );
                 Error::new(Kind::Busy, message)
@@ -481,7 +481,7 @@ fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Err
         }
         (Op::Write, Errno::EBUSY) if attribute == "memory_mib" => refused(
             Kind::Busy,
-            "its sessions need more, or somebody else changes it at this moment",
+            "its sessions need more, or another command changes it at this moment",
         )
         .advise("The target's log says how much they need."),
         (Op::Write, Errno::EBUSY) => refused(Kind::Busy, "it cannot be changed while enabled"),

@@ -65,9 +65,9 @@ impl Kind {
     const fn usual_advice(self) -> &'static str {
         match self {
             Self::Failed => SEE_THE_LOG,
-            Self::Usage => "`hcablk --help` lists the commands; with --help each says what it takes.",
-            Self::NotFound => "`hcablk list` and `hcablk target list` show what there is.",
-            Self::Busy => "Try again when it is not in use; `hcablk list` and `hcablk target list` show what there is.",
+            Self::Usage => "`hcablk --help` lists the commands; with --help each describes its arguments.",
+            Self::NotFound => "`hcablk list` and `hcablk target list` show the existing objects.",
+            Self::Busy => "Try again when it is not in use; `hcablk list` and `hcablk target list` show the existing objects.",
             Self::Exists => "`hcablk list --json` and `hcablk target list --json` show its settings.",
             Self::Connection => "Is the target up, and does it listen? There: hcablk target list. Here: hcablk check.",
             Self::Setup => "`hcablk check` says what this machine lacks.",
@@ -186,7 +186,7 @@ impl Error {
 
 /// The advice when there is no RDMA device, on either side.
 pub const NO_RDMA_DEVICE: &str = "\
-This host has no RDMA device that can be used there (`rdma link show`).
+This host has no RDMA device with a route to the address (`rdma link show`).
 Over plain Ethernet, soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0";
 
 /// The advice when no better is known.

@@ -35,7 +35,7 @@ const SIGNAL_CHECK: Duration = Duration::from_millis(250);
 pub fn run(system: &dyn System, interval: Duration) -> Result<Outcome> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(
-            Error::new(Kind::Usage, "top needs a terminal, and this is none")
+            Error::new(Kind::Usage, "top needs a terminal, and standard output is not one")
                 .advise("For programs and files: hcablk stats 1, hcablk stats 1 --json"),
         );
     }

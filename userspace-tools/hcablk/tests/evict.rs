@@ -372,7 +372,7 @@ fn who_is_admitted_while_evict_waits_is_not_evicted_again() {
     kernel.meanwhile.replace(Some((3, admit)));
     let error = fails(&kernel, &format!("target evict data {A}"));
     assert!(
-        error.message.contains("somebody else has admitted"),
+        error.message.contains("another command has admitted"),
         "{error:?}"
     );
     assert!(!kernel.is_recorded("data", A));

@@ -161,7 +161,7 @@ fn it_is_configured_by_one_word() {
     assert_eq!(kernel.path("data", 1, "state"), "live");
     assert_eq!(
         notes(&kernel, "apply")[0],
-        "it is all as configured already"
+        "everything already matches the configuration"
     );
     ok(&kernel, "config diff");
     kernel.portals.borrow_mut().push("10.0.2.1");

@@ -302,7 +302,7 @@ fn reservations_are_kept_if_nothing_else_is_asked_for() {
     assert!(
         error
             .message
-            .contains("refused if its reservations cannot be kept"),
+            .contains("not exported without stored reservations"),
         "{error:?}"
     );
     ok(&kernel, "target unexport data");

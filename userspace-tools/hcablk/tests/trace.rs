@@ -206,7 +206,7 @@ fn what_does_not_belong_together_is_refused() {
     kernel.file("/c1.trace", &moved(&recording("c1.trace"), 0, 100_000));
     let error = fails(&kernel, SHOW);
     assert!(
-        error.message.contains("cannot be put together"),
+        error.message.contains("cannot be aligned"),
         "{}",
         error.message
     );

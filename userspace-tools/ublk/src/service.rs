@@ -69,7 +69,7 @@ fn publish(name: &str, failed: &Failed) {
         Ok(())
     });
     if let Err(error) = published {
-        eprintln!("hcablk-ublk: why it failed cannot be written down: {error}");
+        eprintln!("hcablk-ublk: why it failed cannot be expressed: {error}");
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Initial {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the members are what the action is about")]
+#[expect(missing_docs, reason = "the members are the object of the action")]
 pub enum Action {
     StoreHostId {
         id: Uuid,

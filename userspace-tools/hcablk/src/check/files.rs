@@ -18,7 +18,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
         Ok(loaded) if loaded.files.is_empty() => findings.note(
             FOLDER,
             "nothing is configured: after a restart nothing is exported or connected",
-            "Set all up, then: hcablk config save",
+            "Set up exports and disks, then: hcablk config save",
         ),
         Ok(loaded) => {
             let config = loaded.config;
@@ -39,7 +39,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
         Ok((id, hostid::Source::File)) => findings.ok(hostid::FILE, format!("this host is {id}")),
         Ok((id, hostid::Source::MachineId)) => findings.note(
             hostid::FILE,
-            format!("this host is {id}, by /etc/machine-id"),
+            format!("this host is {id}, derived from /etc/machine-id"),
             "A machine that was cloned from the same image has the same id: give each its own by hcablk host-id --generate",
         ),
     }
@@ -99,14 +99,14 @@ fn rights(system: &dyn System, findings: &mut Findings) {
         } else if rights.mode & 0o022 != 0 {
             findings.fail(
                 &shown,
-                format!("others than root may write it (mode {:o})", rights.mode),
+                format!("users other than root may write it (mode {:o})", rights.mode),
                 format!("chmod go-w {shown}"),
             );
         } else if !is_folder && is_secret(path) && rights.mode & 0o077 != 0 {
             findings.fail(
                 &shown,
                 format!(
-                    "others than root may read this key (mode {:o})",
+                    "users other than root may read this key (mode {:o})",
                     rights.mode
                 ),
                 format!("chmod go= {shown}, and make another key: this one may be known"),

@@ -55,7 +55,7 @@ fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
         } else if installed.is_some() {
             findings.ok(
                 name,
-                format!("the kernel module is there for kernel {release}"),
+                format!("the kernel module is installed for kernel {release}"),
             );
             signed_only(system, name, findings);
         } else {
@@ -88,8 +88,8 @@ fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findin
     if file.starts_with(b"\x7fELF") && !file.windows(id.len()).any(|bytes| bytes == id) {
         findings.warn(
             name,
-            format!("the module that is loaded is not the installed one, {path}: it is of another build"),
-            "The installed one is used after the machine, or all of hcablk, was restarted. Until then the command may be newer than \
+            format!("the loaded module differs from the installed one, {path}: it is of a different build"),
+            "The installed one is used after a restart of the machine, or of all of hcablk. Until then the command may be newer than \
              the module.",
         );
     }
@@ -107,12 +107,12 @@ fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
             .filter(|name| installed(system, release, name).is_none())
             .collect();
         if missing.is_empty() {
-            findings.ok(release, "the kernel modules are there for this kernel, too");
+            findings.ok(release, "the kernel modules are also installed for this kernel");
         } else {
             findings.warn(
                 release,
                 format!(
-                    "this kernel is installed, and has no module {}: after a restart with it there are no disks and exports",
+                    "this installed kernel has no module {}: after booting it there are no disks and exports",
                     missing.join(" and ")
                 ),
                 install(release),
@@ -130,7 +130,7 @@ fn signed_only(system: &dyn System, name: &str, findings: &mut Findings) {
         findings.note(
             name,
             "this kernel loads signed modules only",
-            "If loading fails (`dmesg`): sign the module with a key of yours, and enroll that by mokutil --import.",
+            "If loading fails (`dmesg`): sign the module with your own key, and enroll the key with mokutil --import.",
         );
     }
 }
@@ -141,7 +141,7 @@ fn options(system: &dyn System, release: &str, findings: &mut Findings) {
     let Some(config) = line(system, &file) else {
         findings.note(
             release,
-            format!("the kernel's options are not seen: there is no {file}"),
+            format!("the kernel's options are not known: no file {file}"),
             "",
         );
         return;
@@ -186,14 +186,14 @@ fn clock(system: &dyn System, findings: &mut Findings) {
     findings.of("clock");
     let subject = "NTP";
     if let Some(keeper) = KEEPERS.iter().find(|file| system.exists(Path::new(file))) {
-        findings.ok(subject, format!("the clock is kept ({keeper})"));
+        findings.ok(subject, format!("the clock is synchronized ({keeper})"));
     } else if system.exists(Path::new("/run/systemd/system")) {
         findings.warn(
             subject,
-            "nobody keeps this machine's clock, or it is not set yet: times in the logs of several hosts cannot be compared",
+            "this machine's clock is not synchronized: times in the logs of several hosts cannot be compared",
             "Install chrony, or: timedatectl set-ntp true",
         );
     } else {
-        findings.note(subject, "it is not seen who keeps the clock", "");
+        findings.note(subject, "cannot find out what synchronizes the clock", "");
     }
 }

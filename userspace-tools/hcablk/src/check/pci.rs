@@ -30,7 +30,7 @@ fn iommu(system: &dyn System, findings: &mut Findings) {
     for device in rdma::devices(system) {
         let folder = format!("/sys/class/infiniband/{device}/device");
         if !system.exists(Path::new(&folder)) {
-            findings.ok(&device, "it is made by software: no IOMMU is in its way");
+            findings.ok(&device, "it is a software device: no IOMMU affects it");
             continue;
         }
         match line(system, &format!("{folder}/iommu_group/type")).as_deref() {
@@ -40,7 +40,7 @@ fn iommu(system: &dyn System, findings: &mut Findings) {
             Some("DMA") => findings.note(
                 &device,
                 "the IOMMU translates its DMA, and forgets each address at once, which costs time for each request",
-                "If this device may be trusted with all memory: iommu=pt on the kernel's command line. Else, for less: iommu.strict=0",
+                "If this device may access all memory: iommu=pt on the kernel's command line. Otherwise, for a smaller gain: iommu.strict=0",
             ),
             Some(other) => findings.note(&device, format!("its IOMMU domain is of type {other}"), ""),
         }
@@ -92,7 +92,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
         findings.warn(
             &name,
             "no PCI device lends memory: the volume works in RAM",
-            "Bind hcablk_pcimem to a device that has some: docs/user/operate.md, Peer-to-peer.",
+            "Bind hcablk_pcimem to a device with memory: docs/user/operate.md, Peer-to-peer.",
         );
         return;
     }
@@ -107,7 +107,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
         if place.is_empty() {
             findings.note(
                 &format!("{name}, {device}"),
-                "it is made by software: a CPU copies between peer memory and RAM",
+                "it is a software device: a CPU copies between peer memory and RAM",
                 "",
             );
         } else {
@@ -151,8 +151,8 @@ fn reach(
     if common == 0 {
         findings.note(
             subject,
-            "they meet at the root complex only: the kernel's list says whether that passes DMA on",
-            "The kernel's log says when it does not. To be certain: put both below one PCIe switch.",
+            "they meet only at the root complex: the kernel's list decides whether it forwards DMA",
+            "The kernel's log reports if it does not. To be certain: put both below one PCIe switch.",
         );
         return;
     }
@@ -179,13 +179,13 @@ fn reach(
     if unseen {
         findings.note(
             subject,
-            "they are below one bridge; whether ACS is in the way is not seen",
-            "Run this as root: only root may read what the bridges are set to.",
+            "they are below one bridge; the state of its ACS is not known",
+            "Run this as root: only root may read the settings of bridges.",
         );
     } else {
         findings.ok(
             subject,
-            "they are below one bridge, and no ACS is in the way",
+            "they are below one bridge, and ACS does not redirect their DMA",
         );
     }
 }

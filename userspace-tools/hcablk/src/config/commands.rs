@@ -58,7 +58,7 @@ fn unheard(loaded: &Loaded) -> Option<String> {
     let (name, _) = config.export.iter().find(|(_, export)| export.enabled)?;
     let place = loaded.place(&format!("export.{name}"));
     Some(format!(
-        "{place}: there is no [port]: no client can connect to {name}, unless somebody gives hcablk target listen"
+        "{place}: there is no [port]: no client can connect to {name}, until hcablk target listen is run"
     ))
 }
 
@@ -152,10 +152,10 @@ fn refuse_to_overwrite(
     }
     Err(Error::new(
         Kind::Exists,
-        format!("{} is there, and was not written by this command", file.display()),
+        format!("{} exists, and was not written by this command", file.display()),
     )
     .advise(
-        "Its comments would be lost. To look at what would be written: hcablk config show --running\n\
+        "Its comments would be lost. To see the new content: hcablk config show --running\n\
          To replace it nevertheless: hcablk config save --force",
     ))
 }

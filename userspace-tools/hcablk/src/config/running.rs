@@ -46,7 +46,7 @@ pub fn read(system: &dyn System) -> Result<(Config, Vec<String>)> {
             };
             if let "failed" | "failing" = group.get("state")?.as_str() {
                 notes.push(format!(
-                    "the disk {} has lost its connection: it is written down as not enabled",
+                    "the disk {} has lost its connection: it is recorded as not enabled",
                     group.name()
                 ));
             }
@@ -67,7 +67,7 @@ fn name<T: std::str::FromStr<Err = String>>(group: &Group<'_>) -> Result<T> {
     group.name().parse().map_err(|why| {
         Error::new(
             crate::error::Kind::Failed,
-            format!("{} cannot be written down: {why}", group.path().display()),
+            format!("{} cannot be expressed: {why}", group.path().display()),
         )
     })
 }

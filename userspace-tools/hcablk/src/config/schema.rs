@@ -142,7 +142,7 @@ macro_rules! table {
 fn unknown(attribute: &str, text: &str) -> Error {
     Error::new(
         Kind::Failed,
-        format!("{attribute} is {text:?}, which this version of hcablk cannot write down"),
+        format!("{attribute} is {text:?}, which this version of hcablk cannot express"),
     )
     .advise("The command and the kernel modules may be of different versions.")
 }

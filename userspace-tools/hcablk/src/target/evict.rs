@@ -62,7 +62,7 @@ pub fn evict(
         return Err(Error::new(
             Kind::Failed,
             format!(
-                "somebody else has admitted {} to {volume} at this moment",
+                "another command has admitted {} to {volume} at this moment",
                 join(&fence.admitted, ", ")
             ),
         )
@@ -205,7 +205,7 @@ fn unfinished(fence: &Fence<'_>, volume: &VolumeName, error: Error) -> Error {
     let mut parts = Vec::new();
     if !fence.draining.is_empty() {
         parts.push(format!(
-            "{volume} has evicted {}, but the drive has not finished what it had begun for it: a \
+            "{volume} has evicted {}, but the drive has not finished its requests: a \
              write may still land",
             join(&fence.draining, ", ")
         ));

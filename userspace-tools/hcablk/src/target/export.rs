@@ -188,7 +188,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     }
     if wwid.is_none() {
         outcome.note(
-            "this host has no id to derive the volume's wwid from, so it has none: give one by --wwid"
+            "this host has no id, so the volume has no wwid, which is derived from it: set one with --wwid"
                 .to_owned(),
         );
     }
@@ -387,9 +387,9 @@ fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>
     }
     if now_keep_reservations(group)?.is_some_and(|now| now != wanted.keep_reservations) {
         let what = if wanted.keep_reservations {
-            "it does without reservations that cannot be kept"
+            "it is exported even without stored reservations"
         } else {
-            "it is refused if its reservations cannot be kept"
+            "it is not exported without stored reservations"
         };
         different.push(what.to_owned());
     }

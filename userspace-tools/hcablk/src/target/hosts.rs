@@ -93,7 +93,7 @@ pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool
         if now >= next_word {
             next_word = now + NEXT_WORD;
             system.progress(&format!(
-                "forbidden to use {}: {}; waiting for what the drive had begun for it, for {} s now",
+                "forbidden to use {}: {}; waiting for its requests at the drive, for {} s now",
                 volume.name(),
                 join(&left, ", "),
                 (now - began).as_secs()

@@ -238,7 +238,7 @@ fn not_together(recording: &Recording, target: &Recording, apart: Apart) -> Erro
         ),
         Apart::Contradiction(by) => wrong(
             format!(
-                "the clocks of {files} cannot be put together: messages contradict each other by {} us",
+                "the clocks of {files} cannot be aligned: messages contradict each other by {} us",
                 by / 1000
             ),
             "One of the clocks was set, or drifts more than is allowed: see --drift.",

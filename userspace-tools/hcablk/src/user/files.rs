@@ -136,7 +136,7 @@ pub fn text(value: &impl Serialize) -> Result<String> {
     text.map(|text| text + "\n").map_err(|error| {
         Error::new(
             Kind::Failed,
-            format!("cannot write down what is wanted: {error}"),
+            format!("cannot store the wanted settings: {error}"),
         )
     })
 }

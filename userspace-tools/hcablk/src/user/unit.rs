@@ -44,7 +44,7 @@ pub(super) fn require(system: &dyn System, how: &str) -> Result<()> {
     }
     if !system.exists(Path::new(RUNS)) {
         return Err(lacks(
-            "systemd does not run this machine, and the program that serves the disk would have nobody to keep it running".to_owned(),
+            "systemd does not run this machine, so nothing would keep the program running that serves the disk".to_owned(),
         )
         .advise(format!(
             "Have the machine's service manager run the program, and `hcablk-ublk recover N` when it was killed:\n\
