@@ -196,7 +196,7 @@ static bool has_field(const char *option, size_t offset)
 	return false;
 }
 
-/* Returns whether this is the fio version that the engine was built for. */
+/* Returns whether the engine was built for the version of this fio. */
 static bool is_this_fio(struct thread_data *td)
 {
 	unsigned int n = 0;
@@ -462,7 +462,7 @@ static int engine_setup(struct thread_data *td)
 	return 0;
 }
 
-/* Returns the number of threads that have yet to begin with these options; at least this one. */
+/* Returns the number of threads with these options that have not begun yet; at least this one. */
 static unsigned int begin_one(const char *key)
 {
 	struct source *source;

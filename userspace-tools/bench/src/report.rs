@@ -34,7 +34,7 @@ impl Report {
                 kind,
                 format!("cannot make the folder {}: {error}", folder.display()),
             )
-            .advise("Choose another one with --output.")
+            .advise("Choose a different folder with --output.")
         })?;
         Ok(Self { folder })
     }

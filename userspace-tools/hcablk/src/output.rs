@@ -337,7 +337,7 @@ impl From<Done> for Report {
 pub type Say<'a> = dyn FnMut(&Report) -> crate::error::Result<bool> + 'a;
 
 impl Report {
-    /// Formats one part of the output of a running command as a line of JSON.
+    /// Formats a part of the output of a running command as a line of JSON.
     pub fn to_json_line(&self) -> String {
         let envelope = Envelope {
             version: VERSION,

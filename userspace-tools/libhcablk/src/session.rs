@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     inherited_volatile: AtomicBool,
     /// The number of sessions after the first one.
     reconnects: AtomicU64,
-    /// The time limit of a request, which also bounds how long it is issued again.
+    /// The time limit of a request, which also bounds its reissues.
     io_timeout_s: u32,
     lifetime: Lifetime,
     /// The time in ticks: see [`times`].

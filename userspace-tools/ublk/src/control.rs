@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// Returns whether the driver is missing, and so has no disk.
+    /// Returns whether the driver is missing, which means that no disk exists.
     fn has_no_driver(&self) -> bool {
         let is_missing =
             matches!(self, Self::Unreached(_, error) if error.kind() == ErrorKind::NotFound);
@@ -124,7 +124,7 @@ impl Control {
         }
     }
 
-    /// Opens the driver; `None`: the driver is missing, and so has no disk.
+    /// Opens the driver; `None`: the driver is missing, which means that no disk exists.
     pub(crate) fn open_if_there() -> Result<Option<Self>, Failure> {
         match Self::open() {
             Err(failure) if failure.has_no_driver() => Ok(None),

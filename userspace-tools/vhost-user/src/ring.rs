@@ -222,12 +222,12 @@ impl Ring {
         }
     }
 
-    /// Tells the guest not to notify while its requests are being taken.
+    /// Asks the guest not to notify while its requests are being taken.
     pub(crate) fn disable_notification(&mut self) -> Result<(), Broken> {
         Ok(self.queue.disable_notification(&self.memory.guest)?)
     }
 
-    /// Tells the guest to notify of the next request; `true`: there is one already.
+    /// Asks the guest to notify of the next request; `true`: there is one already.
     pub(crate) fn enable_notification(&mut self) -> Result<bool, Broken> {
         Ok(self.queue.enable_notification(&self.memory.guest)?)
     }

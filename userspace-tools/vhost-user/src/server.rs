@@ -458,7 +458,8 @@ impl Connection {
         files.pop().map(UnixStream::from)
     }
 
-    /// Notifies the frontend that the configuration has changed. Returns whether it was notified, or cannot be.
+    /// Notifies the frontend that the configuration has changed. Returns whether the frontend was notified, or cannot
+    /// be.
     fn tell_change(&self) -> bool {
         let Some(own) = &self.own else { return true };
         let message: Vec<_> = [CONFIG_CHANGED, VERSION, 0]

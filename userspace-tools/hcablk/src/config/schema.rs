@@ -112,8 +112,8 @@ macro_rules! table {
                 wishes
             }
 
-            /// Sets these keys from the attributes, and omits those at their defaults. `read`
-            /// returns an attribute's text, or `None` if the driver lacks the attribute.
+            /// Sets the keys of the table from the attributes, and omits those at their defaults.
+            /// `read` returns an attribute's text, or `None` if the driver lacks the attribute.
             pub fn set_by(&mut self, mut read: impl FnMut(&str) -> Result<Option<String>>) -> Result<()> {
                 $(
                     let default: Option<&str> = $default;

@@ -159,7 +159,7 @@ fn connected(system: &dyn System, volume: &Discovered) -> Option<Outcome> {
     }))
 }
 
-/// Reads both lists.
+/// Reads the list of volumes and the list of portals.
 pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
     let address = resolve(&wanted.address)?;
     let host_id = match wanted.host_id {
@@ -182,7 +182,7 @@ pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
             portals: list(&group, "portals", portal)?,
         })
     });
-    // On success and on failure, nothing of the group may stay.
+    // The group must be removed, on success and on failure.
     let removed = remove(&group);
     let lists = lists?;
     removed?;

@@ -72,7 +72,7 @@ impl Snapshot {
     }
 }
 
-/// Samples one disk, or all; none if the module is not loaded.
+/// Samples the disk `only`, or all disks; none if the module is not loaded.
 pub fn disks(system: &dyn System, only: Option<&str>) -> Result<Snapshot> {
     let mut samples = Vec::new();
     for group in initiator::selected(system, only, "counters")?
@@ -91,7 +91,7 @@ pub fn disks(system: &dyn System, only: Option<&str>) -> Result<Snapshot> {
     })
 }
 
-/// Samples one volume, or all; none if the module is not loaded.
+/// Samples the volume `only`, or all volumes; none if the module is not loaded.
 pub fn volumes(system: &dyn System, only: Option<&VolumeName>) -> Result<Snapshot> {
     let mut samples = Vec::new();
     for group in target::selected(system, only)?.into_iter().flatten() {

@@ -59,7 +59,7 @@ impl PortSetting {
         }
     }
 
-    /// Returns whether this port serves the address of `wanted`: it listens at that address, or at all of that family.
+    /// Returns whether the port serves the address of `wanted`: it listens at that address, or at all of that family.
     fn serves(&self, wanted: &Listen) -> bool {
         let address = match (wanted.address, self.address.parse::<IpAddr>()) {
             (None, _) => true,

@@ -41,7 +41,7 @@ pub struct Unexport {
     pub timeout: Option<Duration>,
 }
 
-/// Ends one export in this process: the kernel blocks the process until the drive has finished its current requests.
+/// Ends an export in this process: the kernel blocks the process until the drive has finished its current requests.
 pub fn unexport_here(
     system: &dyn System,
     volume: &VolumeName,
@@ -117,8 +117,8 @@ fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration
     }
 }
 
-/// Ends these exports in parallel, each in a process of its own: a drive that hangs blocks neither the others nor this
-/// command. Returns the exports that existed, or the failures and what was ended nevertheless.
+/// Ends several exports in parallel, each in a process of its own: a drive that hangs blocks neither the others nor
+/// this command. Returns the exports that existed, or the failures with the exports that ended nevertheless.
 pub(crate) fn unexport_these(
     system: &dyn System,
     volumes: &[VolumeName],

@@ -29,7 +29,7 @@ impl Kernel {
         let entry = format!(
             "name {name}\nwwid {wwid}\nsize_bytes 67108864\nblock_size 512\nread_only 0\nevicted 0\ninsecure 0\nmode direct\n"
         );
-        // Of two values for one member the first counts.
+        // A member's first value counts.
         self.told.borrow_mut().push(format!("{more}{entry}"));
     }
 
