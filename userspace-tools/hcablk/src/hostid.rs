@@ -45,7 +45,7 @@ pub fn current(system: &dyn System) -> Result<(Uuid, Source)> {
         Some(machine) => Ok((derive(machine), Source::MachineId)),
         None => Err(Error::new(
             Kind::Setup,
-            format!("this host has no id: {FILE} is missing and {MACHINE_ID} holds none"),
+            format!("this host has no id: {FILE} is missing and {MACHINE_ID} has none"),
         )
         .advise("Make one: hcablk host-id --generate")),
     }
@@ -62,7 +62,7 @@ pub fn stored(system: &dyn System) -> Result<Option<Uuid>> {
         Ok(id) => Ok(Some(id)),
         Err(why) => Err(
             Error::new(Kind::Setup, format!("{FILE} is broken: {why}")).advise(
-                "Write it anew: hcablk host-id --set UUID, or hcablk host-id --generate --force",
+                "Rewrite it: hcablk host-id --set UUID, or hcablk host-id --generate --force",
             ),
         ),
     }

@@ -89,12 +89,12 @@ impl FromStr for Key {
             .ok_or("it does not begin with hcablk-key-1:")?;
         let (digits, checksum) = rest.split_once('-').ok_or("its checksum is missing")?;
         if !digits.is_ascii() || digits.len() != 2 * LENGTH {
-            return Err("it has not 64 hexadecimal digits");
+            return Err("it does not have 64 hexadecimal digits");
         }
         let mut bytes = [0; LENGTH];
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16)
-                .map_err(|_| "it has not 64 hexadecimal digits")?;
+                .map_err(|_| "it does not have 64 hexadecimal digits")?;
         }
         if u32::from_str_radix(checksum, 16) != Ok(crc32fast::hash(&bytes)) {
             return Err("its checksum is wrong: a digit was mistyped or lost");
@@ -153,7 +153,7 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
         .map(|line| line.parse().map_err(broken))
         .collect::<Result<Vec<Key>>>()?;
     if keys.len() > VALID_MAX {
-        return Err(broken("two keys are valid at a time, and there are more"));
+        return Err(broken("at most two keys are valid at a time, and the file has more"));
     }
     Ok(keys)
 }
@@ -217,7 +217,7 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     let mut outcome = stored(whose, keys.len(), true);
     outcome.note("`hcablk key show` prints it, for `hcablk key add` on the other side");
     if rotate {
-        outcome.note("`hcablk key apply` hands it to the kernel modules");
+        outcome.note("`hcablk key apply` passes it to the kernel modules");
     }
     Ok(outcome)
 }
@@ -339,7 +339,7 @@ fn both_of(system: &dyn System, own: &Whose, address: &str) -> Result<(Option<Ke
 fn no_own_key(address: &str) -> Error {
     Error::new(
         Kind::Setup,
-        format!("there is a key of the target {address}, and none of this host"),
+        format!("this host has the key of the target {address}, but no key of its own"),
     )
     .advise("Make one: hcablk key generate host")
 }
@@ -353,7 +353,7 @@ fn no_key_of_target(address: &str) -> Error {
         ),
     )
     .advise(format!(
-        "Take its key over from the target: hcablk key show target | hcablk key add target {address}\n\
+        "Store the key of the target: hcablk key show target | hcablk key add target {address}\n\
          Or, for a volume that is exported with --insecure: hcablk connect --insecure"
     ))
 }
@@ -464,7 +464,7 @@ fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
                 return Err(error);
             }
             error.message = format!(
-                "the target {address} has not taken over the pending key of this host: {}",
+                "the target {address} does not have the pending key of this host: {}",
                 error.message
             );
             refusals.push(error);
@@ -510,7 +510,7 @@ pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
         Some(why) => {
             outcome.note(why.message);
             outcome.note(
-                "it stays pending, and this host proves itself by the former one: give `hcablk key add host` and `hcablk key apply` at \
+                "it stays pending, and this host uses the former key: run `hcablk key add host` and `hcablk key apply` at \
                  the target, and this again. To leave out a target that is gone for good: hcablk key apply --force",
             );
             outcome.exit = Some(Kind::Exists);

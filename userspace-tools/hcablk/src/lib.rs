@@ -212,7 +212,7 @@ fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
                 format!("{} holds {id} already", hostid::FILE),
             )
             .advise(format!(
-                "Targets know this host by that id. To replace it nevertheless: hcablk host-id {how} --force"
+                "Targets identify this host with that id. To replace it nevertheless: hcablk host-id {how} --force"
             )));
         }
         if is_broken && args.generate && !args.force {

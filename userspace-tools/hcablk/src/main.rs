@@ -85,7 +85,7 @@ fn write(text: &str) -> Result<bool, Error> {
             Kind::Failed,
             format!("cannot write to standard output: {error}"),
         )
-        .advise("Is there room where it leads to?")),
+        .advise("Is its destination full?")),
         Ok(()) => Ok(true),
     }
 }

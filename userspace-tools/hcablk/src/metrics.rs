@@ -34,7 +34,7 @@ pub fn metrics(system: &dyn System, output: Option<&Path>) -> Result<Outcome> {
         } else {
             Kind::Failed
         };
-        Error::new(kind, format!("the metrics are not written: {error}"))
+        Error::new(kind, format!("cannot write the metrics: {error}"))
             .with_errno(error.errno)
             .advise("The user who runs this must be able to write its folder: that of node_exporter is /var/lib/prometheus/node-exporter.")
     })?;

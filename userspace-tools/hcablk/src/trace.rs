@@ -100,7 +100,7 @@ pub fn show(system: &dyn System, wanted: &Show<'_>) -> Result<Outcome> {
 
 fn write(system: &dyn System, file: &Path, text: &str) -> Result<()> {
     system.replace(file, text).map_err(|error| {
-        Error::new(Kind::Failed, format!("the picture is not written: {error}"))
+        Error::new(Kind::Failed, format!("cannot write the picture: {error}"))
             .with_errno(error.errno)
             .advise("Name a file in a folder that you may write to.")
     })

@@ -122,7 +122,7 @@ fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
         outcome
             .notes
             .iter()
-            .any(|note| note.contains("10.0.0.1 has not taken over")),
+            .any(|note| note.contains("10.0.0.1 does not have the pending key")),
         "{:?}",
         outcome.notes
     );
@@ -172,7 +172,7 @@ fn the_target_of_a_disk_in_user_space_is_asked_for_the_pending_key() {
     let outcome = outcome_of(&kernel, "key apply");
     assert_eq!(outcome.exit, Some(Kind::Exists));
     let says = |word: &str| outcome.notes.iter().any(|note| note.contains(word));
-    assert!(says("10.0.0.9 has not taken over"), "{:?}", outcome.notes);
+    assert!(says("10.0.0.9 does not have the pending key"), "{:?}", outcome.notes);
     assert!(says("key apply --force"), "{:?}", outcome.notes);
     assert_eq!(kernel.text("/etc/hcablk/keys/host"), old.trim_end());
 }

@@ -191,7 +191,7 @@ pub(crate) fn close(group: &Group<'_>) -> Result<()> {
             format!(
                 "No process or mount of this namespace has it open.\n\
                  Try: fuser -v /dev/{device}; lsblk /dev/{device}\n\
-                 What hangs is ended by: hcablk disconnect --force {}",
+                 To end a hanging disk: hcablk disconnect --force {}",
                 group.name()
             )
         } else {

@@ -101,7 +101,7 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
         let name = &volume.name;
         if volume.state == "evicted" {
             notes.push(format!(
-                "this host is evicted from {name}: it is left alone"
+                "this host is evicted from {name}: the volume is skipped"
             ));
             continue;
         }
@@ -170,9 +170,9 @@ pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
     let tree = DISCOVERY.tree(system).ok_or_else(|| {
         Error::new(
             Kind::Setup,
-            "the loaded kernel module hcablk knows no discovery",
+            "the loaded kernel module hcablk does not support discovery",
         )
-        .advise("Load that of this release: it is older than the command.")
+        .advise("It is older than the command: load the module of this release.")
     })?;
     let group = tree.child(&format!("ask-{}", Uuid::new_v4()));
     system.mkdir(group.path())?;
@@ -280,9 +280,9 @@ fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) 
     }
     Err(Error::new(
         Kind::Connection,
-        format!("the target's {which} change all the time"),
+        format!("the target's {which} keep changing"),
     )
-    .advise("Try again when nobody configures the target."))
+    .advise("Try again when the target is not being configured."))
 }
 
 /// A malformed list, which a correct target never sends.

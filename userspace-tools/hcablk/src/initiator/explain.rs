@@ -160,10 +160,10 @@ fn advice(
         }
         Errno::ENODEV => NO_RDMA_DEVICE.to_owned(),
         Errno::ENOMEM | Errno::ENOSPC => {
-            "Ask for less: --queues and --queue-depth decide how much is needed.".to_owned()
+            "Ask for less: the need depends on --queues and --queue-depth.".to_owned()
         }
         Errno::ENOBUFS => format!(
-            "Ask for less: --queues and --queue-depth decide how much is needed.\n\
+            "Ask for less: the need depends on --queues and --queue-depth.\n\
              On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
              says what ran out: dmesg | grep hcablk"
         ),

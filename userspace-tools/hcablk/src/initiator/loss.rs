@@ -50,7 +50,7 @@ pub fn acknowledge(system: &dyn System, text: &str) -> Result<Outcome> {
         not_in_kernel(
             system,
             text,
-            "way to acknowledge a loss: it ends when the disk is disconnected and connected again",
+            "way to acknowledge a loss: the state ends when the disk is disconnected and connected again",
         )
     })?;
     let name = group.name();

@@ -295,7 +295,7 @@ fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
         },
     );
     advice.push(format!(
-        "To be without it: hcablk path remove {name} {number}"
+        "To remove it: hcablk path remove {name} {number}"
     ));
     error.advise(advice.join("\n"))
 }

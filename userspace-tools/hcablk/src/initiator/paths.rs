@@ -167,7 +167,7 @@ pub(crate) fn set_up<'a>(
     if !folder.exists() {
         return Err(Error::new(
             Kind::Setup,
-            "the kernel module knows one path to a disk only",
+            "the kernel module supports only one path to a disk",
         )
         .advise("The command and the kernel modules may be of different versions."));
     }

@@ -85,7 +85,7 @@ pub(super) fn write(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_disk_request_seconds",
         Type::Histogram,
-        "How long requests of a disk were in each state; measured after hcablk times --measure on.",
+        "Durations of a disk's requests by state; measured after hcablk times --measure on.",
     );
     for disk in disks {
         for state in &disk.times.states {
@@ -143,7 +143,7 @@ fn about(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_disk_in_flight",
         Type::Gauge,
-        "Requests that a disk has not ended.",
+        "Requests of a disk in flight.",
     );
     for disk in disks {
         if let Some(in_flight) = disk.sample.in_flight {

@@ -118,7 +118,7 @@ fn of_volumes(all: &mut Exposition, volumes: &[Export]) {
     all.family(
         "hcablk_volume_request_seconds",
         Type::Histogram,
-        "How long requests to a volume were in each state; measured after hcablk target times --measure on.",
+        "Durations of requests to a volume by state; measured after hcablk target times --measure on.",
     );
     for export in volumes {
         for state in &export.times.states {
@@ -154,7 +154,7 @@ fn gauges(all: &mut Exposition, volumes: &[Export]) {
         ),
         (
             "hcablk_volume_draining_hosts",
-            "Evicted hosts of which the drive has something left.",
+            "Evicted hosts whose requests the drive has not finished.",
             |volume| volume.evicted.iter().filter(|host| host.draining).count() as u64,
         ),
     ];
@@ -194,12 +194,12 @@ fn of_ports(all: &mut Exposition, ports: &[Listening]) {
         (
             "limit",
             "hcablk_port_memory_limit_bytes",
-            "Memory that all sessions of a port may make the target take.",
+            "Memory limit of all sessions of a port.",
         ),
         (
             "used",
             "hcablk_port_memory_used_bytes",
-            "Memory that they make it take.",
+            "Memory in use by all sessions of a port.",
         ),
         (
             "reserved",

@@ -89,7 +89,7 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
     system.replace(output, &text).map_err(|error| {
         Error::new(
             Kind::Failed,
-            format!("the recording is not written: {error}"),
+            format!("cannot write the recording: {error}"),
         )
         .with_errno(error.errno)
         .advise("Name a file in a folder that you may write to.")
