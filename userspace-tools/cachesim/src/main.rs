@@ -6,8 +6,8 @@
 //! |---|---|
 //! | [`cli`] | the parser and its help |
 //! | [`trace`] | requests: read from text, written as text |
-//! | [`workload`] | streams of requests made by a seed |
-//! | [`policy`] | what the algorithm is compared with: LRU, ARC, and the best that is possible |
+//! | [`workload`] | streams of requests made from a seed |
+//! | [`policy`] | the algorithms for comparison: LRU, ARC, and the best possible one |
 //! | [`simulate`] | a trace through the caches, and the result |
 //!
 //! The algorithm itself is the kernel module's own, from the crate `hcablk_core`.

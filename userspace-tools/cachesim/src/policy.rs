@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A cache of lines that are put into it when they are read.
+/// A cache that stores lines when they are read.
 pub(crate) trait Policy {
     /// Reads a line; returns whether it was in the cache.
     fn access(&mut self, line: u64) -> bool;
@@ -47,7 +47,7 @@ impl Recency {
     }
 }
 
-/// Keeps what was used last.
+/// Keeps the most recently used lines.
 pub(crate) struct Lru {
     slots: usize,
     lines: Recency,
@@ -153,7 +153,7 @@ impl Policy for Arc {
 /// later than all cached ones: no algorithm hits more often.
 pub(crate) struct Opt {
     slots: usize,
-    /// For each access, when the same line is used again.
+    /// For each access, the next use of the same line.
     next: std::vec::IntoIter<u64>,
     kept: HashMap<u64, u64>,
     order: BTreeSet<(u64, u64)>,
@@ -206,7 +206,7 @@ mod tests {
         accesses.iter().filter(|line| policy.access(**line)).count()
     }
 
-    /// Returns the most hits that any choice of what to keep gives, by trying them all.
+    /// Returns the most hits that any choice of cached lines gives, by trying all choices.
     fn best(accesses: &[u64], slots: usize, kept: &[u64]) -> usize {
         let Some((line, rest)) = accesses.split_first() else {
             return 0;

@@ -32,7 +32,7 @@ pub(crate) struct Outcome {
     pub(crate) policy: &'static str,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
-    /// Lines that had to go for others; only of the algorithm in question.
+    /// Lines that were replaced; only for the Multi-Queue algorithm.
     pub(crate) evictions: Option<u64>,
     pub(crate) hit_rate: f64,
 }
@@ -70,12 +70,12 @@ pub(crate) struct Report {
     pub(crate) requests: usize,
     /// Lines read, except those of reads that bypass the cache.
     pub(crate) accesses: usize,
-    /// How many different ones.
+    /// The number of different lines.
     pub(crate) distinct: usize,
     pub(crate) caches: Vec<Cache>,
 }
 
-/// Returns the lines that a read of a cache's looks for.
+/// Returns the lines that a read looks up in the cache.
 fn lines_of(request: &Request) -> std::ops::Range<u64> {
     let first = request.offset >> LINE_SHIFT;
     let end = ((request.offset + u64::from(request.length) - 1) >> LINE_SHIFT) + 1;

@@ -64,7 +64,7 @@ fn parse(fields: &[&str]) -> Option<Request> {
         offset: offset.parse().ok()?,
         length: length.parse().ok()?,
     };
-    // As far as a drive can reach.
+    // The largest address of a drive.
     let end = request.offset.checked_add(request.length.into())?;
     (request.length != 0 && i64::try_from(end).is_ok()).then_some(request)
 }
@@ -85,7 +85,7 @@ pub(crate) fn write_csv(out: &mut impl Write, requests: &[Request]) -> io::Resul
     Ok(())
 }
 
-/// Writes an iolog with which fio does these requests to `file`.
+/// Writes an iolog with which fio sends these requests to `file`.
 pub(crate) fn write_fio(out: &mut impl Write, requests: &[Request], file: &str) -> io::Result<()> {
     writeln!(out, "fio version 2 iolog\n{file} add\n{file} open")?;
     for r in requests {

@@ -97,8 +97,8 @@ struct hcablk_options *hcablk_options_new(const char *address, const char *volum
  *			first free one. A program that continues the work of a killed program uses the
  *			same number: the target then ends the old session before it grants the new one
  *	past		what hcablk_past() has stored in a program that was killed, whose work this one
- *			continues. Opening fails with -ESTALE if it is another volume by now. What the
- *			other program wrote and did not flush counts as this one's
+ *			continues. Opening fails with -ESTALE if the volume is a different one by now.
+ *			Unflushed writes of the other program count as this one's
  *	state		directory of session numbers, the same for all programs of this host; default
  *			/run/hcablk/sessions
  *

@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::stop::Stop;
 use crate::worker::{Output, Step};
 
-/// How long a session may take to end, and requests to be answered or to fail.
+/// The time limit for the end of a session, and for requests to be answered or to fail.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn checks() -> Vec<Check> {
@@ -49,7 +49,7 @@ fn failed(why: impl Into<String>) -> Error {
     Error::new(Kind::Failed, why)
 }
 
-/// Has a verifying load run while something happens, and returns what came of both. The load is killed if that fails.
+/// Runs a verifying load while `f` runs, and returns the results of both. Kills the load if `f` fails.
 fn under_load<T>(
     context: &mut Context<'_>,
     disk: &str,
@@ -153,7 +153,7 @@ fn eviction(context: &mut Context<'_>) -> Result<Outcome> {
         context.lab,
         &["target", "admit", NAME, &host, "--if-exists"],
     )?;
-    // All works again.
+    // Everything works again.
     let disk = connect(context.lab, &export, &[])?;
     let file = crate::pattern::open(&disk, true)?;
     let seed = context.args.seed ^ 0xe71c;
@@ -212,7 +212,7 @@ fn queue_pairs_left(context: &mut Context<'_>) -> Result<Outcome> {
     )))
 }
 
-/// The network interface of the client from which the target is reached.
+/// Returns the network interface of the client with the route to the target.
 fn port(lab: &mut Lab) -> Result<Option<String>> {
     let argv = ["ip", "-j", "route", "get", &lab.address.to_string()].map(str::to_owned);
     let output = lab.client.run(&argv, 60)?;
