@@ -60,11 +60,8 @@ pub fn stored(system: &dyn System) -> Result<Option<Uuid>> {
     };
     match parse(text.trim()) {
         Ok(id) => Ok(Some(id)),
-        Err(why) => Err(
-            Error::new(Kind::Setup, format!("{FILE} is broken: {why}")).advise(
-                "Rewrite it: hcablk host-id --set UUID, or hcablk host-id --generate --force",
-            ),
-        ),
+        Err(why) => Err(Error::new(Kind::Setup, format!("{FILE} is broken: {why}"))
+            .advise("Rewrite it: hcablk host-id --set UUID, or hcablk host-id --generate --force")),
     }
 }
 

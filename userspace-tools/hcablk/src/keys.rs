@@ -153,7 +153,9 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
         .map(|line| line.parse().map_err(broken))
         .collect::<Result<Vec<Key>>>()?;
     if keys.len() > VALID_MAX {
-        return Err(broken("at most two keys are valid at a time, and the file has more"));
+        return Err(broken(
+            "at most two keys are valid at a time, and the file has more",
+        ));
     }
     Ok(keys)
 }

@@ -34,10 +34,11 @@ const SIGNAL_CHECK: Duration = Duration::from_millis(250);
 /// Runs `hcablk top`, until it is ended by a key or a signal.
 pub fn run(system: &dyn System, interval: Duration) -> Result<Outcome> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return Err(
-            Error::new(Kind::Usage, "top needs a terminal, and standard output is not one")
-                .advise("For programs and files: hcablk stats 1, hcablk stats 1 --json"),
-        );
+        return Err(Error::new(
+            Kind::Usage,
+            "top needs a terminal, and standard output is not one",
+        )
+        .advise("For programs and files: hcablk stats 1, hcablk stats 1 --json"));
     }
     let fail = |error: io::Error| {
         Error::new(Kind::Failed, format!("cannot use the terminal: {error}"))

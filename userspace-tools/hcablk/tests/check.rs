@@ -419,7 +419,11 @@ fn a_loaded_module_that_is_not_the_installed_one_is_told() {
     put(at, &file, module(1));
     assert!(!check().contains("a different build"), "{}", check());
     put(at, &file, module(2));
-    assert!(check().contains("it is of a different build"), "{}", check());
+    assert!(
+        check().contains("it is of a different build"),
+        "{}",
+        check()
+    );
     // The build of a compressed module is not known.
     put(at, &file, "xz");
     assert!(!check().contains("a different build"));

@@ -84,7 +84,10 @@ fn applying_again_changes_nothing() {
     let kernel = both();
     ok(&kernel, "apply");
     assert_eq!(steps_of(&kernel, "apply"), [""; 0]);
-    assert_eq!(notes(&kernel, "apply"), ["everything already matches the configuration"]);
+    assert_eq!(
+        notes(&kernel, "apply"),
+        ["everything already matches the configuration"]
+    );
     assert_eq!(exit(&kernel, "config diff"), None);
 }
 

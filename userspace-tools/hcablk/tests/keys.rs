@@ -172,7 +172,11 @@ fn the_target_of_a_disk_in_user_space_is_asked_for_the_pending_key() {
     let outcome = outcome_of(&kernel, "key apply");
     assert_eq!(outcome.exit, Some(Kind::Exists));
     let says = |word: &str| outcome.notes.iter().any(|note| note.contains(word));
-    assert!(says("10.0.0.9 does not have the pending key"), "{:?}", outcome.notes);
+    assert!(
+        says("10.0.0.9 does not have the pending key"),
+        "{:?}",
+        outcome.notes
+    );
     assert!(says("key apply --force"), "{:?}", outcome.notes);
     assert_eq!(kernel.text("/etc/hcablk/keys/host"), old.trim_end());
 }

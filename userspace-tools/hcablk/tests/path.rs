@@ -142,10 +142,7 @@ fn a_path_is_kept_if_asked_for() {
     kernel.silence("10.0.1.1", "took too long");
     let error = fails(&kernel, "path add data 10.0.1.1 --keep");
     let advice = error.advice.unwrap();
-    assert!(
-        advice.contains("The path stays and is retried"),
-        "{advice}"
-    );
+    assert!(advice.contains("The path stays and is retried"), "{advice}");
     assert!(advice.contains("hcablk path remove data 1"), "{advice}");
     assert_eq!(kernel.path("data", 1, "enable"), "1");
     kernel.reach("10.0.1.1");

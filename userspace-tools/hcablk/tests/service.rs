@@ -136,7 +136,10 @@ fn a_restart_with_a_mistake_in_the_files_ends_nothing() {
     // The start then reports that, and is not a failure of the unit: its exports exist.
     let error = fails(&kernel, "target apply --keep-going --record");
     assert_eq!(error.kind, Kind::Exists);
-    assert!(error.message.contains("existing exports continue"), "{error}");
+    assert!(
+        error.message.contains("existing exports continue"),
+        "{error}"
+    );
     // Systemd shows the failure, also when the mistake is gone, until it is applied.
     assert_eq!(fails(&kernel, "target apply --retry").kind, Kind::Usage);
     kernel.file(MAIN, &right);

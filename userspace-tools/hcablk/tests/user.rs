@@ -502,7 +502,10 @@ fn a_number_that_is_another_disks_by_now_is_left_alone() {
     let changes = kernel.changes();
     let error = fails(&kernel, "disconnect ublkb0");
     assert_eq!(error.kind, Kind::Busy);
-    assert!(error.message.contains("belongs to another disk"), "{error:?}");
+    assert!(
+        error.message.contains("belongs to another disk"),
+        "{error:?}"
+    );
     assert_eq!(kernel.changes(), changes);
 }
 

@@ -25,7 +25,8 @@ impl FromStr for Key {
         let (digits, checksum) = rest
             .split_once('-')
             .ok_or(BadKey("its checksum is missing"))?;
-        let secret = Secret::from_hex(digits).ok_or(BadKey("it does not have 64 hexadecimal digits"))?;
+        let secret =
+            Secret::from_hex(digits).ok_or(BadKey("it does not have 64 hexadecimal digits"))?;
         let pairs = digits.as_bytes().chunks_exact(2).take(KEY_LEN);
         let mut hasher = crc32fast::Hasher::new();
         for pair in pairs {

@@ -99,7 +99,10 @@ fn rights(system: &dyn System, findings: &mut Findings) {
         } else if rights.mode & 0o022 != 0 {
             findings.fail(
                 &shown,
-                format!("users other than root may write it (mode {:o})", rights.mode),
+                format!(
+                    "users other than root may write it (mode {:o})",
+                    rights.mode
+                ),
                 format!("chmod go-w {shown}"),
             );
         } else if !is_folder && is_secret(path) && rights.mode & 0o077 != 0 {

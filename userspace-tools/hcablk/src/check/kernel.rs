@@ -11,7 +11,10 @@ use crate::system::System;
 /// Options without which the modules do not load, and their purpose.
 const NEEDED: [(&str, &str); 4] = [
     ("CONFIG_RUST", "modules in Rust"),
-    ("CONFIG_CONFIGFS_FS", "configfs, which configures the modules"),
+    (
+        "CONFIG_CONFIGFS_FS",
+        "configfs, which configures the modules",
+    ),
     ("CONFIG_INFINIBAND", "RDMA"),
     (
         "CONFIG_INFINIBAND_ADDR_TRANS",
@@ -107,7 +110,10 @@ fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
             .filter(|name| installed(system, release, name).is_none())
             .collect();
         if missing.is_empty() {
-            findings.ok(release, "the kernel modules are also installed for this kernel");
+            findings.ok(
+                release,
+                "the kernel modules are also installed for this kernel",
+            );
         } else {
             findings.warn(
                 release,

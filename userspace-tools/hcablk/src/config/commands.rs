@@ -152,7 +152,10 @@ fn refuse_to_overwrite(
     }
     Err(Error::new(
         Kind::Exists,
-        format!("{} exists, and was not written by this command", file.display()),
+        format!(
+            "{} exists, and was not written by this command",
+            file.display()
+        ),
     )
     .advise(
         "Its comments would be lost. To see the new content: hcablk config show --running\n\

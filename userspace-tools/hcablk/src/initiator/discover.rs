@@ -287,8 +287,11 @@ fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) 
 
 /// A malformed list, which a correct target never sends.
 fn nonsense(what: &str) -> Error {
-    Error::new(Kind::Connection, format!("the target's list is malformed: {what}"))
-        .advise("Another program than hcablk may listen there.")
+    Error::new(
+        Kind::Connection,
+        format!("the target's list is malformed: {what}"),
+    )
+    .advise("Another program than hcablk may listen there.")
 }
 
 /// Fails if two entries have the same `name`.

@@ -294,9 +294,7 @@ fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
             format!("{this} stays and is retried; `hcablk list` shows its state.")
         },
     );
-    advice.push(format!(
-        "To remove it: hcablk path remove {name} {number}"
-    ));
+    advice.push(format!("To remove it: hcablk path remove {name} {number}"));
     error.advise(advice.join("\n"))
 }
 

@@ -154,9 +154,7 @@ fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     }
     Err(Error::new(
         Kind::Connection,
-        format!(
-            "the target at {way} does not offer this host the disk's volume {volume}"
-        ),
+        format!("the target at {way} does not offer this host the disk's volume {volume}"),
     ))
 }
 

@@ -127,7 +127,9 @@ fn evict_unexported(
                 TARGET.name
             ),
         )
-        .advise(format!("Run as root: mount -t configfs configfs {CONFIGFS}")));
+        .advise(format!(
+            "Run as root: mount -t configfs configfs {CONFIGFS}"
+        )));
     }
     let records = Records::of(system, volume.as_str());
     if !hosts.iter().all(|host| records.has(*host)) {

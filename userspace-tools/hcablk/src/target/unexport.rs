@@ -100,8 +100,9 @@ fn line(volume: &VolumeName, force: bool) -> Vec<String> {
 
 /// Reports that an export ends later, since its drive hangs.
 fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration>) -> Error {
-    let what =
-        format!("volume {volume} is being ended, but its drive has not finished its current requests");
+    let what = format!(
+        "volume {volume} is being ended, but its drive has not finished its current requests"
+    );
     let advice = format!(
         "It ends when the drive has finished, and accepts no new requests until then. To wait for it: hcablk target \
          unexport --if-exists {volume}"

@@ -87,12 +87,9 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
         let _ = writeln!(text, "{line}");
     }
     system.replace(output, &text).map_err(|error| {
-        Error::new(
-            Kind::Failed,
-            format!("cannot write the recording: {error}"),
-        )
-        .with_errno(error.errno)
-        .advise("Name a file in a folder that you may write to.")
+        Error::new(Kind::Failed, format!("cannot write the recording: {error}"))
+            .with_errno(error.errno)
+            .advise("Name a file in a folder that you may write to.")
     })?;
     let mut outcome = Outcome::new(Done::TraceRecord {
         file: output.display().to_string(),

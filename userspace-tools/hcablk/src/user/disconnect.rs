@@ -20,7 +20,9 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     if is_another(system, disk)? {
         return Err(Error::new(
             Kind::Busy,
-            format!("{name} was disconnected meanwhile, and its number now belongs to another disk"),
+            format!(
+                "{name} was disconnected meanwhile, and its number now belongs to another disk"
+            ),
         )
         .advise("`hcablk list` shows the existing disks."));
     }
