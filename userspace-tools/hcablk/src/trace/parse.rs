@@ -281,7 +281,7 @@ mod tests {
     fn what_is_no_recording_is_refused() {
         for text in ["", "TAP version 14\n", "# hcablk trace 2\n"] {
             let error = parse("f", text).unwrap_err();
-            assert!(error.message.contains("no recording"), "{text:?}");
+            assert!(error.message.contains("not a recording"), "{text:?}");
         }
         let cut = format!("{HEADING}\n{}\n", LINE.split(" offset").next().unwrap());
         let error = parse("f", &cut).unwrap_err();
