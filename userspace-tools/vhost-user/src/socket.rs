@@ -103,7 +103,7 @@ mod tests {
         assert!(!path.exists());
         fs::write(&path, "precious").unwrap();
         let other = Socket::listen(&path, 0o600).err().unwrap().to_string();
-        assert!(other.contains("no socket"), "{other}");
+        assert!(other.contains("is not a socket"), "{other}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         fs::remove_dir_all(&folder).unwrap();
     }
