@@ -195,6 +195,11 @@ impl State {
             .sum()
     }
 
+    fn place_of(&mut self, shared_pool: &Arc<SharedPool>) -> Option<&mut Place> {
+        let mut places = self.shared_pools.iter_mut();
+        places.find(|place| Arc::ptr_eq(&place.shared_pool, shared_pool))
+    }
+
     /// Calls `f` with the account and what `host`, which has sessions, has in it.
     fn with_host<R>(
         &mut self,
@@ -336,6 +341,7 @@ impl Memory {
                     borrower,
                     reserved,
                     stranded: Atomic::new(false),
+                    on_device: Atomic::new(true),
                     wish,
                     queue_bytes: needs.data,
                 };
@@ -346,7 +352,8 @@ impl Memory {
                     Ok(()) => Reserved::Granted(reserved),
                     Err(_) => Reserved::Withdrawn,
                 };
-                self.leave(host, &shared_pool, reserved, wish);
+                self.leave_device(&shared_pool, wish);
+                self.leave(host, &shared_pool, reserved);
                 Err(denied)
             }
         }
@@ -397,6 +404,7 @@ impl Memory {
         let place = state.shared_pools.get_mut(at).ok_or(ENOMEM)?;
         place.clients += 1;
         place.wishes += wish;
+        place.shared_pool.use_device();
         Ok(place.shared_pool.clone())
     }
 
@@ -425,8 +433,20 @@ impl Memory {
         }
     }
 
-    /// Frees what a session of `host` had. May sleep.
-    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, reserved: Reserved, wish: u64) {
+    /// Ends that a session, which may borrow `wish` bytes, uses the device of a shared pool. Sleeps.
+    fn leave_device(&self, shared_pool: &Arc<SharedPool>, wish: u64) {
+        let mut state = self.state.lock();
+        if let Some(place) = state.place_of(shared_pool) {
+            place.wishes -= wish;
+        }
+        // Under the lock: nobody begins to use it meanwhile, nor changes which buffers there are.
+        shared_pool.leave_device();
+        state.balance(&self.freed);
+        self.freed.notify_all();
+    }
+
+    /// Frees what a session of `host` had, which has left the device. May sleep.
+    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, reserved: Reserved) {
         let mut state = self.state.lock();
         state.with_host(host, |account, part| match reserved {
             Reserved::Withdrawn => {}
@@ -434,13 +454,8 @@ impl Memory {
             Reserved::Stranded(bytes) => account.refund_stranded(part, bytes),
         });
         state.remove_client_of(host);
-        if let Some(place) = state
-            .shared_pools
-            .iter_mut()
-            .find(|p| Arc::ptr_eq(&p.shared_pool, shared_pool))
-        {
+        if let Some(place) = state.place_of(shared_pool) {
             place.clients -= 1;
-            place.wishes -= wish;
         }
         state.balance(&self.freed);
         // Also if nothing had to be destroyed.

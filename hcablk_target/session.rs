@@ -540,7 +540,7 @@ impl Session {
         for queue in queues() {
             queue.shut();
         }
-        Queue::close_all(queues);
+        Queue::close_all(queues, || self.sever(admin.as_ref()));
         for attachment in self.attachments() {
             attachment.close();
         }
@@ -592,6 +592,44 @@ impl Session {
         }
         self.registry.remove_session(self);
         self.ended.set();
+    }
+}
+
+/// How long what is just being made for a session that ends may take to go, in milliseconds, and how
+/// often it is looked whether it has.
+const LEAVE_MS: u32 = 30_000;
+const LEAVE_LOOK_MS: u32 = 100;
+
+impl Session {
+    /// Gives back to the RDMA device all that the session still has of it while a drive goes on with
+    /// its requests: its queue pairs are severed. So the device can be removed, or be reset, however
+    /// long that drive takes. Sleeps, but not for the drive.
+    ///
+    /// Not if the export ends: the initiator asks by the admin queue pair whether all is durable when
+    /// the drive has finished.
+    fn sever(&self, admin: Option<&Arc<Admin>>) {
+        if self.reason() == Some(EndReason::Withdrawn) || self.pd.is_lost() {
+            return;
+        }
+        if let Some(admin) = admin {
+            admin.close();
+            admin.sever();
+        }
+        if let Some(client) = self.client() {
+            client.leave_device();
+        }
+        for _ in 0..LEAVE_MS / LEAVE_LOOK_MS {
+            // A queue pair may be in the making, which finds that the session ends.
+            if self.pd.sever().is_ok() {
+                return;
+            }
+            let _ = self.ended.wait_ms(LEAVE_LOOK_MS);
+        }
+        pr_warn!(
+            "{}: session {:016x}: something keeps the RDMA device while the drive does not finish\n",
+            self.label,
+            self.id.0
+        );
     }
 }
 

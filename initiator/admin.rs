@@ -207,7 +207,7 @@ impl Admin {
 
     /// Returns the number of the queue pair, as the transport tells it to the target.
     pub(crate) fn queue_pair(&self) -> u32 {
-        self.pair.id().own_qp(self.pair.number())
+        self.pair.own_number()
     }
 
     /// Begins to send keep-alives, on `queue`, and to watch the volume. May sleep.
@@ -264,14 +264,14 @@ impl Admin {
     /// Begins to take the queue pair down. May sleep.
     pub(crate) fn shut(&self) {
         self.stop();
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         self.pair.begin_drain();
     }
 
     /// Takes the queue pair down and cuts the references back to it. Sleeps.
     pub(crate) fn close(&self) {
         self.take_down();
-        self.id().detach();
+        self.pair.detach();
     }
 
     /// Closes it as [`Self::close`], but events of its connection identifier are still reported.
@@ -287,8 +287,9 @@ impl Admin {
         &self.pair
     }
 
-    /// Returns its connection identifier.
-    pub(crate) fn id(&self) -> &Arc<Id> {
+    /// Returns its connection identifier; `None` if its queue pair was severed, which the initiator
+    /// does not do.
+    pub(crate) fn id(&self) -> Option<Arc<Id>> {
         self.pair.id()
     }
 

@@ -291,7 +291,7 @@ impl Queue {
 
     /// Returns the number of the queue pair, as the transport tells it to the initiator.
     pub(crate) fn number(&self) -> u32 {
-        self.pair.id().own_qp(self.pair.number())
+        self.pair.own_number()
     }
 
     /// Starts bringing the counters up to date, and does not wait for it.
@@ -472,7 +472,7 @@ impl Queue {
             self.check_all_idle(&work);
             self.update_notify(&work);
         }
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         // If it cannot be failed `drain()` says so.
         let _ = self.pair.fail();
     }
@@ -481,12 +481,15 @@ impl Queue {
     /// until the drive has finished what it has begun.
     pub(crate) fn close(&self) {
         self.shut();
-        Self::close_all(|| core::iter::once(self));
+        Self::close_all(|| core::iter::once(self), || {});
     }
 
     /// Closes queues as [`Self::close`] does one; all were [shut](Self::shut). A step takes the
     /// time for one of them if the HCA does not flush.
-    pub(crate) fn close_all<Q, I>(queues: impl Fn() -> I)
+    ///
+    /// If a drive does not finish, what they have of the device goes before it does, and `severed`
+    /// is called then, unless something is left of that.
+    pub(crate) fn close_all<Q, I>(queues: impl Fn() -> I, severed: impl FnOnce())
     where
         Q: Deref<Target = Self>,
         I: Iterator<Item = Q>,
@@ -501,13 +504,22 @@ impl Queue {
         for queue in queues() {
             queue.pair.begin_drain();
         }
+        let mut all_idle = true;
+        for queue in queues() {
+            all_idle &= queue.settle();
+        }
+        if !all_idle && queues().fold(true, |severed, queue| queue.sever() && severed) {
+            severed();
+        }
         for queue in queues() {
             queue.finish();
         }
     }
 
-    /// Ends what [`Self::close_all`] has begun.
-    fn finish(&self) {
+    /// Takes from the queue pair, which was [failed](Self::close_all), what it does not give back,
+    /// and returns whether nothing is left with the drive. May sleep, as long as a completion handler
+    /// waits for a drive that takes no more requests, and the HCA needs.
+    fn settle(&self) -> bool {
         if self.all_idle.wait_ms(0).is_err() {
             self.session.strand();
             self.wait_for_handler();
@@ -516,10 +528,48 @@ impl Queue {
             // stays until the pair is destroyed ([`Kept`]).
             self.pair.drain();
             self.give_up_all();
-            while self.all_idle.wait_ms(IDLE_MS).is_err() {
+        }
+        self.all_idle.wait_ms(0).is_ok()
+    }
+
+    /// Returns whether the HCA can be left before the drive has finished: not if requests have
+    /// regions of their own, or memory of the HCA's or of another PCI device, which the HCA reaches.
+    fn can_be_severed(&self) -> bool {
+        !self.shape.sinks && !self.uses_peers()
+    }
+
+    /// Gives back to the device all that the queue has of it, while the drive goes on: it uses memory
+    /// that stays. What the drive finishes then is not answered: posting fails, and the request is
+    /// given up. `false`: something is left. The queue was [settled](Self::settle); sleeps, but not
+    /// for the drive.
+    fn sever(&self) -> bool {
+        if !self.can_be_severed() {
+            return false;
+        }
+        self.pair.drain();
+        if let Some(handle) = &self.handle {
+            handle.detach();
+        }
+        self.pair.detach();
+        self.pair.sever();
+        // Only now: no work uses them any more, and none will.
+        let revoked = self
+            .eager_ring
+            .as_ref()
+            .is_none_or(|ring| ring.sever().is_ok());
+        DmaBuffer::sever_all(|| {
+            let messages = Iterator::chain(self.incoming.blocks(), self.outgoing.blocks());
+            let data = Iterator::chain(self.inline.iter(), self.buffers.iter());
+            Iterator::chain(messages, data)
+        });
+        revoked
+    }
+
+    /// Ends what [`Self::close_all`] has begun. Sleeps until the drive has finished.
+    fn finish(&self) {
+        while !self.settle() {
+            if self.all_idle.wait_ms(IDLE_MS).is_err() {
                 self.report_waiting();
-                // What the drive has finished since was posted to a queue pair that does not flush.
-                self.give_up_all();
             }
         }
         // The drive's completions that made the last ones idle may still hold
@@ -530,7 +580,7 @@ impl Queue {
         if let Some(handle) = &self.handle {
             handle.detach();
         }
-        self.pair.id().detach();
+        self.pair.detach();
         let requests = core::mem::take(&mut self.work.lock().idle);
         drop(requests);
         // See `keep_idle()`.
@@ -583,7 +633,7 @@ impl Queue {
     /// end it any more.
     pub(crate) fn close_alone(&self) {
         self.leaving.store(true, Release);
-        self.pair.id().detach();
+        self.pair.detach();
         self.close();
         // Completions are over: the counter has no other writer.
         self.counters.replaced_queues.bump();

@@ -11,10 +11,17 @@
 //! destroyed when that is lowered or sessions end. Whoever uses one has a reference to it;
 //! the account ([`FairShare`]) says how many everyone has, and gives none out twice.
 //!
-//! They are mapped by the protection domain of the session that was the first on the device. That
-//! only keeps the device: what uses a buffer names it by its own domain's key. The shared pool, and
-//! that domain with it, goes with the last session of the device: when a device is removed all its
-//! sessions end, and nothing stays mapped.
+//! They are mapped by a protection domain of the pool's own, on the connection of the session that
+//! was the first on the device. That only keeps the device: what uses a buffer names it by its own
+//! domain's key. The shared pool goes with the last session of the device.
+//!
+//! # Sessions that a drive keeps
+//!
+//! Each session is a *user* of the device until it is [severed](SharedPool::leave_device), or ends.
+//! When the last user goes, so do the mappings of all buffers, lent or not, and the domain: when a
+//! device is removed all its sessions are severed at least, and nothing stays mapped. The memory of
+//! what a drive has stays until it gives that back. Nothing is lent by a pool that was severed:
+//! sessions that begin then are on another one.
 //!
 //! # Locks and contexts
 //!
@@ -39,6 +46,7 @@ use hcablk_core::sync::atomic::{
     Relaxed, //
 };
 use hcablk_core::{
+    broken,
     logic::fair_share::{
         self,
         FairShare,
@@ -58,9 +66,13 @@ use hcablk_core::{
     system::now_ns, //
 };
 use kernel::{
+    new_mutex,
     pr_warn_once,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
 /// Nanoseconds of a millisecond.
@@ -78,6 +90,35 @@ struct Inner {
     free: [KVVec<Arc<DmaBuffer>>; SIZE_CLASSES],
 }
 
+/// Who uses the device, and what is mapped for it.
+struct OnDevice {
+    /// All buffers that there are, lent or not, each at its [`DmaBuffer::place`]; those, too, that
+    /// are leaked.
+    all: KVVec<Arc<DmaBuffer>>,
+    /// Sessions that use the device.
+    users: usize,
+}
+
+impl OnDevice {
+    /// Adds a buffer. May sleep.
+    fn add(&mut self, buffer: &Arc<DmaBuffer>) -> Result {
+        buffer.set_place(self.all.len());
+        Ok(self.all.push(buffer.clone(), GFP_KERNEL)?)
+    }
+
+    /// Takes a buffer off the list.
+    fn forget(&mut self, buffer: &DmaBuffer) {
+        let Some(last) = self.all.pop() else { return };
+        if core::ptr::eq(&*last, buffer) {
+            return;
+        }
+        if let Some(place) = self.all.get_mut(buffer.place()) {
+            last.set_place(buffer.place());
+            *place = last;
+        }
+    }
+}
+
 /// The shared buffers of one RDMA device and their account.
 #[pin_data]
 pub(super) struct SharedPool {
@@ -88,6 +129,9 @@ pub(super) struct SharedPool {
     pressed: Atomic<bool>,
     #[pin]
     inner: IrqLock<Inner>,
+    /// Taken inside `Memory::state`; nothing is locked inside.
+    #[pin]
+    on_device: Mutex<OnDevice>,
 }
 
 /// Allocates empty tables. May sleep.
@@ -111,12 +155,17 @@ impl SharedPool {
             queues: KVec::new(),
             free: [const { KVVec::new() }; SIZE_CLASSES],
         };
+        let pd = ProtectionDomain::new(&pd.id().ok_or(ENODEV)?)?;
         Arc::pin_init(
             pin_init!(Self {
-                pd: pd.clone(),
+                pd,
                 memory: memory.clone(),
                 pressed: Atomic::new(false),
                 inner <- new_irq_lock!(inner, "hcablk_shared_pool"),
+                on_device <- new_mutex!(OnDevice {
+                    all: KVVec::new(),
+                    users: 0,
+                }),
             }),
             GFP_KERNEL,
         )
@@ -124,7 +173,27 @@ impl SharedPool {
 
     /// Returns whether it is for the device of `pd`.
     pub(super) fn is_for(&self, pd: &ProtectionDomain) -> bool {
-        pd.same_device(self.pd.id())
+        self.pd.is_beside(pd)
+    }
+
+    /// Counts a session that uses the device, until it [leaves](Self::leave_device). May sleep.
+    pub(super) fn use_device(&self) {
+        self.on_device.lock().users += 1;
+    }
+
+    /// Ends that a session uses the device: no queue pair of it is left. The last one's end takes
+    /// all buffers from the device; their memory stays. Nobody uses it anew: `Memory::state` is
+    /// locked. Sleeps.
+    pub(super) fn leave_device(&self) {
+        let mut on_device = self.on_device.lock();
+        on_device.users -= 1;
+        if on_device.users != 0 {
+            return;
+        }
+        DmaBuffer::sever_all(|| on_device.all.iter().map(|buffer| &**buffer));
+        if self.pd.sever().is_err() {
+            broken!("a shared buffer was not taken from its device");
+        }
     }
 
     /// Makes room in the tables. May sleep.
@@ -295,6 +364,7 @@ impl SharedPool {
         buffers: &mut KVec<Arc<DmaBuffer>>,
     ) {
         let count = buffers.len() as u32;
+        // They stay listed: the session is a user of the device for ever, so that nothing unmaps them.
         while let Some(buffer) = buffers.pop() {
             mem::forget(buffer);
         }
@@ -334,12 +404,14 @@ impl SharedPool {
                 return any;
             }
             inner.shares.remove(size_class, count);
-            if let Some(list) = inner.free.get_mut(size_class) {
-                for place in some.iter_mut().take(count as usize) {
-                    *place = list.pop();
-                }
+            for place in some.iter_mut().take(count as usize) {
+                *place = inner.free.get_mut(size_class).and_then(KVVec::pop);
             }
             drop(inner);
+            let mut on_device = self.on_device.lock();
+            some.iter()
+                .flatten()
+                .for_each(|buffer| on_device.forget(buffer));
             any = true;
         }
     }
@@ -373,12 +445,18 @@ impl SharedPool {
         let mut all = KVVec::with_capacity(held.target as usize, GFP_KERNEL)?;
         let mut made = 0u32;
         while all.len() < missing {
-            let Ok(buffer) = DmaBuffer::new_if_plenty(&self.pd, order, Direction::Bidirectional)
-            else {
+            let made_one = DmaBuffer::new_if_plenty(&self.pd, order, Direction::Bidirectional)
+                .and_then(|buffer| {
+                    let buffer = Arc::new(buffer, GFP_KERNEL)?;
+                    self.on_device.lock().add(&buffer)?;
+                    Ok(buffer)
+                });
+            let Ok(buffer) = made_one else {
                 pr_warn_once!("memory is short: fewer buffers are shared than memory_mib allows\n");
                 break;
             };
-            all.push(Arc::new(buffer, GFP_KERNEL)?, GFP_KERNEL)?;
+            // There is room: it was made for the target.
+            push_into_room(&mut all, buffer, "a shared buffer has no place");
             made += 1;
         }
         let mut inner = self.inner.lock();

@@ -116,7 +116,7 @@ impl Session {
         self.requests.synchronize();
         self.requests.run_hw_queue(index.into());
         // What the target does to the old one is no news any more.
-        old.pair().id().detach();
+        old.pair().detach();
         let (address, request) = self
             .connection_request(index, true)
             .ok_or(Failure::Unset("address"))?;

@@ -94,9 +94,9 @@ impl Session {
         admin.take_down();
         if self.is_to_be_followed() && !self.lacks_device() {
             // It is never replaced: queue pairs that are have let go of theirs.
-            *self.watched.lock() = Some(admin.id().clone());
+            *self.watched.lock() = admin.id();
         } else {
-            admin.id().detach();
+            admin.pair().detach();
         }
     }
 

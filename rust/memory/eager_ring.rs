@@ -85,6 +85,12 @@ impl EagerRing {
         self.pieces.register()
     }
 
+    /// Takes the ring from the peer and the device, while its memory stays for what a drive has of
+    /// it. Fails if the device refuses, and may be called again. The queue pair was drained. Sleeps.
+    pub fn sever(&self) -> Result {
+        self.pieces.sever()
+    }
+
     /// Returns size, key and address, for the peer.
     pub fn grant(&self) -> Grant {
         self.grant

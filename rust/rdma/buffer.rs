@@ -3,15 +3,33 @@
 //! Memory that stays mapped for the HCA: message buffers and pooled transfer
 //! buffers. Mapped once, kept until dropped; each use is bracketed by the
 //! `sync` calls of the DMA API.
+//!
+//! # Who unmaps
+//!
+//! Whoever is first: [`DmaBuffer::sever_all`], when no queue pair uses the buffer any more but a
+//! drive still has its memory, or the drop. Both in process context. The memory is freed by the
+//! drop alone, unmapped before. A drive's own mapping of the same memory is the drive's: it was
+//! made by its driver when that got the bio, and ends with it.
+//!
+//! Between the two there is a moment in which somebody who has just seen the mapping calls `sync`:
+//! such calls are RCU read-side critical sections, which the severing waits for.
 
 use super::{
     device::Direction,
     mapped,
-    pd::ProtectionDomain, //
+    pd::{
+        DomainUse,
+        ProtectionDomain, //
+    }, //
 };
-use crate::sync::atomic::{
-    Atomic,
-    Relaxed, //
+use crate::sync::{
+    atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed, //
+    },
+    synchronize_completions, //
 };
 use crate::{
     bindings,
@@ -28,24 +46,38 @@ use core::{
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        rcu,
+        Arc, //
+    }, //
 };
+
+/// A [`DmaBuffer`] is mapped.
+const MAPPED: u32 = 0;
+/// It will be unmapped, and no new `sync` call touches the mapping.
+const LEAVING: u32 = 1;
+/// It was unmapped; its memory stays.
+const SEVERED: u32 = 2;
 
 /// A physically contiguous buffer mapped for a device. Any protection domain of that device may use
 /// it ([`Self::slice_for`]): the key for local access is the domain's, not the buffer's.
 ///
 /// # Invariants
 ///
-/// `address` is a mapping of all of `pages` for the device of `pd`. `syncs` is set unless the DMA
+/// `address` is a mapping of all of `pages` for the device of `pd` while `mapping` is [`MAPPED`], and
+/// while it is [`LEAVING`], which lasts for a grace period at least. `syncs` is set unless the DMA
 /// API says that the `sync` calls do nothing to this mapping.
 pub struct DmaBuffer {
     pages: ManuallyDrop<ContiguousPages>,
     address: u64,
     direction: Direction,
     syncs: bool,
-    pd: Arc<ProtectionDomain>,
+    pd: DomainUse,
+    mapping: Atomic<u32>,
     /// A [`Sink`](super::sink::Sink) is laid over it, which may be valid.
     exposed: Atomic<bool>,
+    /// See [`Self::place`].
+    place: Atomic<u32>,
 }
 
 /// A piece of a [`DmaBuffer`] as a device addresses it.
@@ -88,6 +120,7 @@ impl DmaBuffer {
         pages: ContiguousPages,
         direction: Direction,
     ) -> Result<Self> {
+        let pd = pd.begin_use()?;
         // SAFETY: The device is alive through `pd`; the pages are ours.
         let address = unsafe {
             bindings::hcablk_c_ib_dma_map_page(
@@ -110,8 +143,10 @@ impl DmaBuffer {
             address,
             direction,
             syncs,
-            pd: pd.clone(),
+            pd,
+            mapping: Atomic::new(MAPPED),
             exposed: Atomic::new(false),
+            place: Atomic::new(0),
         })
     }
 
@@ -121,6 +156,16 @@ impl DmaBuffer {
     #[inline]
     pub fn is_exposed(&self) -> bool {
         self.exposed.load(Relaxed)
+    }
+
+    /// Returns where its owner keeps it, as [`Self::set_place`] has said.
+    pub fn place(&self) -> usize {
+        self.place.load(Relaxed) as usize
+    }
+
+    /// Records where its owner keeps it, in a list of its own.
+    pub fn set_place(&self, place: usize) {
+        self.place.store(place as u32, Relaxed);
     }
 
     /// Records that a sink is laid over the buffer.
@@ -215,7 +260,12 @@ impl DmaBuffer {
     #[cold]
     fn give_to_device(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
-        // SAFETY: The range is part of a mapping for this device.
+        let _guard = rcu::read_lock();
+        if self.mapping.load(Acquire) != MAPPED {
+            return;
+        }
+        // SAFETY: The range is part of a mapping for this device, which stays until the guard is
+        // dropped.
         unsafe {
             bindings::hcablk_c_ib_dma_sync_for_device(
                 self.pd.device(),
@@ -237,7 +287,11 @@ impl DmaBuffer {
     #[cold]
     fn take_from_device(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
-        // SAFETY: The range is part of a mapping for this device.
+        let _guard = rcu::read_lock();
+        if self.mapping.load(Acquire) != MAPPED {
+            return;
+        }
+        // SAFETY: As in `give_to_device`.
         unsafe {
             bindings::hcablk_c_ib_dma_sync_for_cpu(
                 self.pd.device(),
@@ -249,12 +303,36 @@ impl DmaBuffer {
     }
 }
 
-impl Drop for DmaBuffer {
-    fn drop(&mut self) {
-        if self.pd.is_lost() {
-            // Deliberately leaked, mapped as it is: a peer may still write there.
-            return;
+impl DmaBuffer {
+    /// Takes buffers from the device, while their memory stays: a drive may read and write it. What
+    /// is in it is not copied, wherever the device had it. No work of a queue pair uses them any
+    /// more, and none will, but as that fails. Does nothing to those that were severed, and to those
+    /// to which a peer [may still write](ProtectionDomain::is_lost), which keep their domain. Sleeps.
+    pub fn sever_all<'a, I: Iterator<Item = &'a Self>>(buffers: impl Fn() -> I) {
+        let mut any_syncs = false;
+        for buffer in buffers() {
+            if !buffer.pd.is_lost() && buffer.mapping.cmpxchg(MAPPED, LEAVING, Full).is_ok() {
+                any_syncs |= buffer.syncs;
+            }
         }
+        if any_syncs {
+            synchronize_completions();
+        }
+        for buffer in buffers() {
+            if buffer.mapping.cmpxchg(LEAVING, SEVERED, Full).is_ok() {
+                // SAFETY: It was mapped until this exchange, which one caller makes. By the grace
+                // period no `sync` call is left that has seen it as `MAPPED`.
+                unsafe { buffer.unmap(true) };
+            }
+        }
+    }
+
+    /// Takes the buffer from the device; `quietly`: without a copy of what that has written.
+    ///
+    /// # Safety
+    ///
+    /// It is mapped, this is the only call, and no `sync` call runs that touches the mapping.
+    unsafe fn unmap(&self, quietly: bool) {
         // SAFETY: Mapped with these parameters by the type's invariant.
         unsafe {
             bindings::hcablk_c_ib_dma_unmap_page(
@@ -262,9 +340,27 @@ impl Drop for DmaBuffer {
                 self.address,
                 self.len(),
                 self.direction.as_raw(),
+                quietly,
             )
         };
         mapped::remove();
+        self.pd.end();
+    }
+}
+
+impl Drop for DmaBuffer {
+    fn drop(&mut self) {
+        if self.mapping.load(Acquire) != SEVERED {
+            if self.pd.is_lost() {
+                // Deliberately leaked, mapped as it is: a peer may still write there.
+                if let Ok(for_ever) = self.pd.domain().begin_use() {
+                    core::mem::forget(for_ever);
+                }
+                return;
+            }
+            // SAFETY: It is mapped, since who severs it has a reference; so has who syncs.
+            unsafe { self.unmap(false) };
+        }
         // SAFETY: They are not used after this.
         unsafe { ManuallyDrop::drop(&mut self.pages) };
     }
@@ -384,6 +480,11 @@ impl<const LENGTH: usize> MessageBuffers<LENGTH> {
             blocks,
             lkey: pd.lkey(),
         })
+    }
+
+    /// Iterates over the memory, for [`DmaBuffer::sever_all`].
+    pub fn blocks(&self) -> impl Iterator<Item = &DmaBuffer> {
+        self.blocks.iter()
     }
 
     /// Returns the block with buffer `index`, and where the buffer begins there.

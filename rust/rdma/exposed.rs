@@ -91,6 +91,14 @@ impl ExposedBuffers {
         self.region.kept(Rights::RemoteWrite)
     }
 
+    /// Ends the peer's access, and takes the buffers from the device, while their memory stays. As of
+    /// [`MemoryRegion::sever`], whose errors it returns. Sleeps.
+    pub(crate) fn sever(&self) -> Result {
+        self.region.sever()?;
+        DmaBuffer::sever_all(|| self.buffers.iter());
+        Ok(())
+    }
+
     /// Returns the address and key of the first byte.
     #[inline]
     pub(crate) fn remote(&self) -> RemoteAddress {
