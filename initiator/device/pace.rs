@@ -60,6 +60,11 @@ impl Pace {
         }
     }
 
+    /// Changes how far apart attempts begin, from the next one on.
+    pub(crate) fn set_reconnect_delay(&mut self, reconnect_delay_s: u32) {
+        self.reconnect_delay_s = reconnect_delay_s;
+    }
+
     /// Returns the milliseconds from the begin of an attempt to that of the next one:
     /// `reconnect_delay` seconds, or down to half of that by `random`, so that the clients of a
     /// target do not come all at once.
@@ -193,6 +198,15 @@ mod tests {
         assert_eq!(pace.delay_ms(1001), 2000);
         assert!((0..10_000).all(|random| (1000..=2000).contains(&pace.delay_ms(random * 7919))));
         assert_eq!(pace.rest_ms(0), 0);
+    }
+
+    #[test]
+    fn another_delay_holds_from_the_next_attempt_on() {
+        let mut pace = Pace::new(10, 60);
+        assert_eq!(pace.delay_ms(0), 60_000);
+        pace.set_reconnect_delay(1);
+        assert_eq!(pace.delay_ms(0), 1000);
+        assert_eq!(pace.whole_ms(0), 5000);
     }
 
     #[test]

@@ -293,6 +293,28 @@ impl Device {
         Ok(())
     }
 
+    /// Changes `ctrl_loss_tmo`, `fast_io_fail_tmo` or `reconnect_delay`, at any time. A loss of now
+    /// counts anew by them. `EBUSY` if a disk would begin or cease to outlive its connection: that
+    /// is decided when it is connected.
+    pub(crate) fn set_limits(&self, change: impl Fn(&mut Settings)) -> Result {
+        let mut control = self.control.lock();
+        if let Some(active) = control.active.as_mut() {
+            let ends_with_it = |settings: &Settings| settings.ctrl_loss_tmo_s == Some(0);
+            let mut new = active.settings;
+            change(&mut new);
+            if ends_with_it(&new) != ends_with_it(&active.settings) {
+                return Err(EBUSY);
+            }
+            active.settings = new;
+            active.head.limit_loss((&new).into());
+        }
+        change(&mut self.settings.lock());
+        for path in self.paths.lock().iter() {
+            path.woken.set();
+        }
+        Ok(())
+    }
+
     /// Sets whether user space is to add a path for each portal of the target.
     pub(crate) fn set_paths_auto(&self, auto: bool) {
         self.settings.lock().paths_auto = auto;

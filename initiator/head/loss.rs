@@ -86,6 +86,16 @@ impl<D: Moment> Losses<D> {
         }
     }
 
+    /// Changes what bounds a loss. That of now, or one that goes on if its last session does not
+    /// live, counts from now by the new limits.
+    pub(crate) fn limit(&mut self, limits: LossLimits) {
+        let deadline = |s: u32| D::after(s.saturating_mul(1000));
+        self.loss = Loss {
+            end: limits.ctrl_loss_tmo_s.map(deadline),
+            fail_fast: limits.fast_io_fail_tmo_s.map(deadline),
+        };
+    }
+
     /// Records that there is a session again.
     pub(crate) fn end(&mut self) {
         // Another path of a disk that has never been lost begins no time of its own.
@@ -166,6 +176,29 @@ mod tests {
         pass(5000);
         losses.begin(3, LIMITS);
         assert_eq!(losses.now(), lost_since(0, 0));
+    }
+
+    #[test]
+    fn new_limits_count_from_when_they_are_set() {
+        let mut losses = Losses::new();
+        losses.begin(0, LIMITS);
+        pass(5000);
+        let short = LossLimits {
+            ctrl_loss_tmo_s: Some(3),
+            fast_io_fail_tmo_s: None,
+        };
+        losses.limit(short);
+        let bound = Loss {
+            end: Some(At(8000)),
+            fail_fast: None,
+        };
+        assert_eq!(losses.now(), bound);
+        // The same loss goes on by them.
+        losses.end();
+        assert_eq!(losses.now(), Loss::NONE);
+        pass(1000);
+        losses.begin(0, short);
+        assert_eq!(losses.now(), bound);
     }
 
     #[test]

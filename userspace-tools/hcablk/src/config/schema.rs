@@ -255,13 +255,13 @@ table! {
         /// For connecting in all.
         connect_timeout: Seconds<1, 600> = "connect_timeout", Some("10"), Disabled;
         /// For so long a lost connection is made again.
-        ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Disabled;
+        ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Online;
         /// After so long without a connection requests fail.
-        fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Disabled;
+        fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Online;
         /// After so long without an answer to a keep-alive the path is lost.
         keep_alive_tmo: Seconds<1, 600> = "keep_alive_tmo", Some("5"), Disabled;
         /// Between two attempts to connect again.
-        reconnect_delay: Seconds<1, 60> = "reconnect_delay", Some("1"), Disabled;
+        reconnect_delay: Seconds<1, 60> = "reconnect_delay", Some("1"), Online;
         /// Whether the target is asked to invalidate keys.
         remote_invalidate: bool = "remote_invalidate", Some("1"), Disabled;
         /// The largest read that is copied instead of registering memory.
