@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A session's admin queue pair, which begins it: keep-alives, fences, and the watch by which the
-//! initiator hears of what changes.
+//! A session's admin queue pair, with which the session begins: keep-alives, fences, and the watch
+//! that notifies the initiator of changes.
 //!
-//! A watch is kept until the volume is no longer what its initiator knows
-//! ([`watched`](crate::session::watched)), and a request to be told of the portals until the target
-//! has begun or ceased to listen somewhere. Everything else is answered at once, but for changes of
-//! reservations and for volumes that are to be attached or detached, which is done elsewhere;
-//! nothing here waits for a drive. When the export ends the initiator may ask, after its other
-//! queue pairs are gone, whether what was acknowledged is durable: this queue pair is closed last
-//! then. A message that is none of these, or that comes while another of its kind would have to be
-//! kept, ends the session, as does an initiator that is silent for longer than twice the
-//! `keep_alive_tmo` that it said, and a second ([`silence_ms`]). Every [`LOOK_MS`] it is looked
-//! whether the volume has changed, since neither block devices nor files tell their users.
+//! A watch is stored until the volume differs from what its initiator knows
+//! ([`watched`](crate::session::watched)), and a request for portals until the target has started
+//! or stopped listening at an address. All other requests are answered at once, except changes of
+//! reservations and requests to attach or detach volumes, which are carried out elsewhere; nothing
+//! here waits for a drive. When the export ends, the initiator may ask, after its other queue pairs
+//! are closed, whether acknowledged writes are durable: this queue pair is then closed last. The
+//! session ends on a message that is none of these, on a second watch or request for portals while
+//! the first is stored, and when an initiator is silent for longer than twice its `keep_alive_tmo`
+//! plus one second ([`silence_ms`]). Every [`LOOK_MS`] the volume is checked for changes, since
+//! neither block devices nor files notify their users.
 //!
 //! # Locks and contexts
 //!
-//! Completions are handled in process context, one at a time. One lock, `state`; nothing is locked
-//! inside. The timer runs on the system workqueue.
+//! Completions are handled in process context, one at a time. One lock, `state`; no other lock is
+//! taken inside. The timer runs on the system workqueue.
 
 use crate::{
     io::Fault,
@@ -72,50 +72,52 @@ use kernel::{
 
 mod serve;
 
-/// Answers whose sends have not completed, at most: many more than an initiator waits for at a
+/// The most responses whose SENDs have not completed: many more than an initiator waits for at a
 /// time.
 const ANSWERS: u32 = 32;
 
-/// Milliseconds between two looks at the volume, the portals and the initiator's silence.
+/// The interval for checking the volume, the portals and the initiator's silence, in milliseconds.
 const LOOK_MS: u32 = 250;
 
-/// Seconds of the `keep_alive_tmo` of an initiator that has not told its own.
+/// The `keep_alive_tmo` of an initiator that has not reported its own, in seconds.
 const KEEP_ALIVE_TMO_S: u16 = 5;
 
-/// Milliseconds that the answer may take which tells that the export ends, or that all is durable.
+/// The time for sending the response that reports the end of the export, or that all is durable, in
+/// milliseconds.
 const GONE_MS: u32 = 500;
 
-/// Milliseconds for which the end of an export waits for the next watch of an initiator that has
-/// had an answer to its last: it hears nothing of the end otherwise. It may be busy with that
-/// answer.
+/// The time that the end of an export waits for the next watch of an initiator whose last watch was
+/// answered, in milliseconds: without a watch the initiator is not notified of the end. It may be
+/// busy with that answer.
 const NEXT_WATCH_MS: u32 = 2000;
 
-/// Kinds of work, in work ids. The index is that of a message's buffer.
+/// Kinds of work requests, in work ids. The index is that of a message's buffer.
 mod kind {
     pub(super) const ANSWER: u8 = 1;
     pub(super) const RECEIVE: u8 = 2;
 }
 
-/// Returns the milliseconds of silence after which an initiator is taken for dead whose
-/// `keep_alive_tmo` is `tmo_s`: it sends something every half of that.
+/// Returns the milliseconds of silence after which an initiator with a `keep_alive_tmo` of `tmo_s`
+/// seconds is considered dead: it sends a message every half of that.
 fn silence_ms(tmo_s: u16) -> u32 {
     2000 * u32::from(tmo_s) + 1000
 }
 
-/// What `Admin::state` guards.
+/// The state that `Admin::state` protects.
 struct State {
-    /// The request to be told of the portals, and which generation of these its initiator knows.
+    /// The pending request for portals, and the generation that its initiator knows.
     portals: Option<(Tag, u32)>,
-    /// A bit for each answer's buffer that is not being sent.
+    /// A bit for each response buffer that is not being sent.
     free: u32,
-    /// Milliseconds for which nothing has come, and may not.
+    /// The milliseconds of silence so far, and their limit.
     silent_ms: u32,
     limit_ms: u32,
-    /// Nothing is answered any more.
+    /// No more responses are sent.
     closing: bool,
 }
 
-/// See the module. Its completion queue and its timer hold references to it until [`Self::close`].
+/// A session's admin queue pair: see the module. Its completion queue and its timer hold references
+/// to it until [`Self::close`].
 #[pin_data]
 pub(crate) struct Admin {
     session: Arc<Session>,
@@ -124,14 +126,14 @@ pub(crate) struct Admin {
     outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
     state: IrqLock<State>,
-    /// Something has come since the last look.
+    /// A message has arrived since the last check.
     heard: Atomic<bool>,
-    /// No answer is being sent.
+    /// No response is being sent.
     #[pin]
     all_sent: Event,
     #[pin]
     timer: Mutex<Option<Running<Admin>>>,
-    /// By whose memory it is charged. Dropped last.
+    /// The client that is charged for its memory. Dropped last.
     _client: Arc<Client>,
 }
 
@@ -143,7 +145,7 @@ impl Admin {
         receive_entries: 1,
     };
 
-    /// Returns the bytes that one takes of the kernel's memory.
+    /// Returns the bytes of kernel memory of an admin queue pair.
     pub(crate) fn bytes() -> u64 {
         crate::io::bytes_of_messages(
             ADMIN_DEPTH.into(),
@@ -153,8 +155,8 @@ impl Admin {
         )
     }
 
-    /// Makes the queue pair of the connection `id` with its memory, which `client` was charged for,
-    /// and posts its receive buffers. May sleep.
+    /// Creates the queue pair of the connection `id` with its memory, for which `client` was
+    /// charged, and posts its receive buffers. May sleep.
     pub(crate) fn new(
         session: Arc<Session>,
         id: &Arc<Id>,
@@ -198,12 +200,12 @@ impl Admin {
         Ok(admin)
     }
 
-    /// Begins to look for what changes, and for the initiator's silence, after the connection was
+    /// Starts the checks for changes and for the initiator's silence, after the connection was
     /// accepted. May sleep.
     pub(crate) fn go_live(self: &Arc<Self>) -> Result {
         let timer = Periodic::start(self.clone(), LOOK_MS)?;
         let mut place = self.timer.lock();
-        // A teardown that has run already would not find it.
+        // A teardown that has run already would not find the timer.
         if !self.state.lock().closing {
             *place = Some(timer);
             return Ok(());
@@ -227,13 +229,13 @@ impl Admin {
     /// Ends the session because of `fault`. Any context.
     #[cold]
     fn fail(&self, fault: Fault) {
-        // Nobody watches any more.
+        // The initiator can no longer watch.
         self.session.nobody_watches();
         self.session.clone().end_by(ADMIN_QUEUE, fault);
     }
 
-    /// Begins to take the queue pair down: nothing is answered any more, what is posted is flushed.
-    /// May sleep.
+    /// Begins to remove the queue pair: no more responses are sent, and posted work is flushed. May
+    /// sleep.
     pub(crate) fn shut(&self) {
         let timer = {
             let mut place = self.timer.lock();
@@ -245,7 +247,7 @@ impl Admin {
         self.pair.begin_drain();
     }
 
-    /// Takes the queue pair down and cuts the references back to it. Sleeps.
+    /// Removes the queue pair, and drops the references back to it. Sleeps.
     pub(crate) fn close(&self) {
         self.shut();
         self.pair.drain();

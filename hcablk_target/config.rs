@@ -114,7 +114,7 @@ const CACHE_MIB_MAX: u32 = 1 << 20;
 /// The most memory of a port's sessions, in MiB: 1 TiB.
 const MEMORY_MIB_MAX: u32 = 1 << 20;
 
-/// Shows `volumes/NAME/error`.
+/// Prints `volumes/NAME/error`.
 fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
     match error {
         Some((what, e)) => writeln!(out, "{what} (error {})", e.to_errno()),
@@ -122,7 +122,7 @@ fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
     }
 }
 
-/// Shows a line of `volumes/NAME/peers` for each queue pair that has peer memory.
+/// Prints a line of `volumes/NAME/peers` for each queue pair that has peer memory.
 fn show_peers(out: &mut Output<'_>, attachment: &Attachment) -> Result {
     let session = attachment.session();
     let mut result = Ok(());
@@ -360,7 +360,7 @@ impl Node for Ports {
     }
 }
 
-/// An attribute for a setting: how it is shown, and how text becomes its value.
+/// An attribute for a setting: how the value is printed, and how text is parsed.
 macro_rules! setting {
     ($name:literal, $($field:ident).+, $parse:expr) => {
         Attribute::read_write(

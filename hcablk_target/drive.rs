@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What volumes are made of.
+//! Holds the drives and files behind volumes.
 //!
-//! - [`backing`]: what a volume is made of, and its mode.
-//! - [`claims`]: what drives and files are exported.
-//! - [`reservations`]: persistent reservations, and the files that keep them.
-//! - [`cache`]: a volume's lines of data in memory.
-//! - [`flush_errors`]: errors of flushes that an initiator has yet to be told.
-//! - [`flush_failures`]: which flushes of a drive have failed, for all who write there.
-//! - [`write_errors`]: which errors of acknowledged writes a session id has yet to be told.
-//! - [`host_turns`]: whose request is next when many wait for a drive.
-//! - [`io_turns`]: the requests that do.
-//! - [`observed`]: what a volume was when somebody looked last.
+//! - [`backing`]: the device or file behind a volume, and the volume's mode.
+//! - [`claims`]: the exported devices and files.
+//! - [`reservations`]: persistent reservations, and the files that store them.
+//! - [`cache`]: a volume's cache lines in memory.
+//! - [`flush_errors`]: errors of flushes that an initiator has not been notified of.
+//! - [`flush_failures`]: the failed flushes of a drive, for all its volumes.
+//! - [`write_errors`]: errors of acknowledged writes that a disk has not been notified of.
+//! - [`host_turns`]: the order of hosts when many requests wait for a drive; [`io_turns`]: these
+//!   requests.
+//! - [`observed`]: the last observed state of a volume.
 //! - [`p2p`]: mode p2p, the memory of PCI devices.
 
 pub(crate) mod backing;

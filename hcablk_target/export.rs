@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the target exports, where, and to whom.
+//! Manages what the target exports, at which addresses, and to which hosts.
 //!
-//! - [`registry`]: which volumes and sessions there are.
-//! - [`volume`]: an exported device and who may use it.
-//! - [`port`]: an address that is listened on; [`portals`]: which of them a host is told.
-//! - [`connect`]: how a queue pair comes up; [`attach`]: how a session gets a volume.
+//! - [`registry`]: the lists of volumes and sessions.
+//! - [`volume`]: an exported device or file, and the hosts that may use it.
+//! - [`port`]: an address at which the target listens; [`portals`]: the addresses reported to a
+//!   host.
+//! - [`connect`]: how a queue pair is established; [`attach`]: how a session gets a volume.
 //! - [`admission`]: whether a connection request is granted.
-//! - [`challenges`]: who was asked to prove who it is; [`keys`]: by what it can.
-//! - [`hosts`]: who may use a volume, and who is evicted; [`instances`]: which start of a host is
-//!   its newest.
+//! - [`challenges`]: the initiators that were asked for a proof of identity; [`keys`]: the keys for
+//!   proofs.
+//! - [`hosts`]: the hosts that may use a volume, and the evicted ones; [`instances`]: which start
+//!   of a host is its newest.
 
 pub(crate) mod admission;
 pub(crate) mod attach;

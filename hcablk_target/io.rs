@@ -2,17 +2,17 @@
 
 //! The I/O path: a queue pair of a session, and the requests that it carries.
 //!
-//! - [`queue`]: the queue pair, its completions, its keep-alives, its end; [`setup`]: its
-//!   beginning; [`limits`], [`cost`]: its sizes; [`queue_volume`]: a volume as its requests use it.
-//! - [`receive`]: from a message to a request that has begun; [`validate`]: whether it fits its
-//!   volume.
+//! - [`queue`]: the queue pair, its completions, its keep-alives, its end; [`setup`]: its creation;
+//!   [`limits`], [`cost`]: its sizes; [`queue_volume`]: a volume as its requests use it.
+//! - [`receive`]: from a message to a request that has begun; [`validate`]: checks a request
+//!   against its volume.
 //! - [`request`]: one request; [`buffers`]: its transfer buffers.
 //! - [`rdma_read`], [`eager`]: where the data of writes comes from.
 //! - [`chunks`], [`split`]: large requests, which move in chunks.
-//! - [`drive`], [`cache`], [`p2p`]: what the drive does with a request; a volume's lines of data;
-//!   data in the memory of PCI devices.
+//! - [`drive`], [`cache`], [`p2p`]: the drive's part of a request; a volume's cache lines; data in
+//!   the memory of PCI devices.
 //! - [`respond`], [`reclaim`]: the response; from the completion of its SEND to an idle request.
-//! - [`fault`]: what goes wrong; [`stats`]: what is counted.
+//! - [`fault`]: the errors that end a session; [`stats`]: the counters.
 //!
 //! A 4 KiB write whose data comes through the eager ring passes `Queue::receive`, `admit` and
 //! `start` (`receive.rs`), `begin` and `bio_done` (`drive.rs`), `answer` (`respond.rs`),

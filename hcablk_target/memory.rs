@@ -1,47 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a port's sessions: all that a peer can cause, never more than `memory_mib`.
+//! The memory of a port's sessions: all that peers can cause, never more than `memory_mib`.
 //!
-//! Every session is a [`Client`]. Its *reservation* is what its queue pairs keep for themselves as
-//! long as they live: what each needs beside its data (`Shape::overhead` of a queue: messages,
-//! pages for small writes, the books of its requests, the rings of the RDMA device), the eager
-//! ring, and transfer buffers for one request of the largest size that it agreed to. If that is not
-//! left any more the session is refused, before anything of a queue pair is made. What is beyond
-//! the reservations is *shared*: as much as the sessions may have by their `buffer_mib`, or as
-//! there is, in a [`SharedPool`] for each RDMA device. Who gets it is decided by
-//! [`fair_share`](hcablk_core::logic::fair_share).
+//! Every session is a [`Client`]. Its *reservation* belongs to its queue pairs until they are
+//! closed: their needs besides data (`Shape::overhead` of a queue: messages, pages for small
+//! writes, the state of its requests, the rings of the RDMA device), the eager ring, and transfer
+//! buffers for one request of the largest agreed size. If too little memory is left, the session is
+//! refused before anything of a queue pair is allocated. Memory beyond the reservations is
+//! *shared*: up to the sum of the sessions' `buffer_mib`, or what is left, in a [`SharedPool`] for
+//! each RDMA device. [`fair_share`](hcablk_core::logic::fair_share) decides who gets it.
 //!
-//! Of the reservations one host has half of the limit at most; what is shared is not counted there.
-//! What a drive holds that hangs is charged to that share up to a bound only: see [`account`].
+//! One host may have at most half of the limit as reservations; shared memory does not count.
+//! Memory held by a hanging drive is charged to that share only up to a bound: see [`account`].
 //!
-//! A queue pair that needs more than its session said (a peer may ask for more credits with a later
-//! one, or for one more) is charged for what is beyond that: [`Client::charge`].
+//! A queue pair that needs more than its session announced (a peer may ask for more credits, or for
+//! an additional queue pair, later) is charged for the excess: [`Client::charge`].
 //!
 //! # No deadlock
 //!
-//! A request waits at the head of its queue. The queue's own buffers become free when the
-//! requests before it end. Those have their buffers, and so depend on nothing but drive and
-//! wire. Then its own are enough for it, as they are for every request that the session
-//! agreed to, and it goes on without a single shared buffer. That one session agreed to larger
-//! requests changes its own reservation, not that of others.
+//! A request waits at the head of its queue. The queue's own buffers become free when the earlier
+//! requests end. Those have their buffers, and so depend only on drive and wire. Then the own
+//! buffers suffice for the request, as for every request that the session agreed to, and it
+//! continues without a single shared buffer. If one session agrees to larger requests, that changes
+//! only its own reservation.
 //!
 //! # The limit
 //!
-//! What is in the [`account`] and the bytes of all shared pools together are at most its limit, at
-//! all times: under `state` memory is first destroyed, and then made, and what is asked for is
-//! granted when there is room for it. Who needs room (a session that begins, a limit that is
-//! lowered) lowers what the shared pools shall have. These give out nothing until they are small
-//! enough; queues give back what they do not use, and requests end. That is waited for, [`ROOM_MS`]
-//! at most, with nothing locked: others come and go meanwhile, and what waits is counted for each
-//! of them.
+//! The bytes in the [`account`] and in all shared pools together never exceed the limit: under
+//! `state` memory is first destroyed and then allocated, and a request is granted when there is
+//! room for it. A caller that needs room (a new session, a lowered limit) lowers the targets of the
+//! shared pools. These lend nothing until they are small enough; queues return unused buffers, and
+//! requests end. The caller waits for that, [`ROOM_MS`] at most, with nothing locked: other
+//! sessions begin and end meanwhile, and each waiting amount is accounted for.
 //!
-//! # Who frees what
+//! # Freeing
 //!
-//! A queue its own memory, when its queue pair is gone; its pool gives back what it has borrowed
-//! then. The last field of a queue is its [`Charge`], which is dropped after all the others and
-//! gives its session's place back. The last reference to a `Client`, which its session, their pool
-//! handles and their charges have, takes the reservation out of the account. All of it in process
-//! context.
+//! A queue frees its own memory after its queue pair; its pool then returns the borrowed buffers.
+//! The last field of a queue is its [`Charge`], which is dropped after all the others and returns
+//! the queue's place in its session. The last reference to a `Client`, held by its session, their
+//! pool handles and their charges, removes the reservation from the account. All of this happens in
+//! process context.
 
 mod account;
 mod choice;
@@ -104,17 +102,17 @@ const _: () = assert!(
     length_of(SMALL) == PAGE_SIZE && SIZE_CLASSES == hcablk_core::logic::fair_share::SIZE_CLASSES
 );
 
-/// Milliseconds that room is waited for.
+/// The longest wait for room, in milliseconds.
 const ROOM_MS: u32 = 5_000;
-/// Milliseconds after which one looks again in any case.
+/// The interval for checking again while waiting for room, in milliseconds.
 const LOOK_MS: u32 = 100;
-/// Bytes of a session beside its queue pairs: its protection domain, its tables, its timer.
+/// Bytes of a session besides its queue pairs: its protection domain, its tables, its timer.
 const SESSION_BYTES: u64 = 64 << 10;
 
-/// Why there is no memory for a peer.
+/// The reason why there is no memory for a peer.
 #[derive(Clone, Copy)]
 pub(crate) enum Denied {
-    /// The limit would be passed.
+    /// The limit would be exceeded.
     Limit(Shortage),
     /// An allocation failed.
     Machine,
@@ -126,21 +124,21 @@ impl From<Error> for Denied {
     }
 }
 
-/// What a session needs.
+/// The memory needs of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Needs {
     pub(crate) queues: u64,
-    /// Bytes that each of its queue pairs has for itself.
+    /// Bytes that each of its queue pairs reserves.
     pub(crate) reserved: u64,
     /// Bytes of its admin queue pair.
     pub(crate) admin: u64,
-    /// Bytes that each may borrow.
+    /// Bytes that each queue pair may borrow.
     pub(crate) wish: u64,
-    /// Bytes of data that each may have: what the port's settings say.
+    /// Bytes of data that each queue pair may have, according to the port's settings.
     pub(crate) data: usize,
 }
 
-/// A shared pool, and what is wished of it.
+/// A shared pool, and the wishes of its clients.
 struct Place {
     shared_pool: Arc<SharedPool>,
     clients: usize,
@@ -148,14 +146,14 @@ struct Place {
     wishes: u64,
 }
 
-/// What one host has in the account, as long as it has sessions.
+/// One host's part of the account, while it has sessions.
 struct Host {
     id: HostId,
     part: HostPart,
     clients: usize,
 }
 
-/// The bytes that a session which leaves has in the account.
+/// The bytes in the account of a session that ends.
 #[derive(Clone, Copy)]
 enum Reserved {
     /// None: they were withdrawn.
@@ -170,13 +168,13 @@ struct State {
     hosts: KVec<Host>,
 }
 
-/// See the module.
+/// The memory of all sessions of a port: see the module.
 #[pin_data]
 pub(crate) struct Memory {
     queue: Arc<WorkQueue>,
     #[pin]
     state: Mutex<State>,
-    /// Something was destroyed, or is not wanted any more.
+    /// Memory was destroyed, or is no longer wanted.
     #[pin]
     freed: CondVar,
     #[pin]
@@ -195,7 +193,7 @@ impl State {
             .sum()
     }
 
-    /// Calls `f` with the account and what `host`, which has sessions, has in it.
+    /// Calls `f` with the account and the part of `host`, which has sessions.
     fn with_host<R>(
         &mut self,
         host: HostId,
@@ -216,7 +214,7 @@ impl State {
         }
     }
 
-    /// Counts a session of `host`, to be uncounted by [`Self::remove_client_of`]. May sleep.
+    /// Counts a session of `host`, until [`Self::remove_client_of`]. May sleep.
     fn add_client_of(&mut self, host: HostId) -> Result {
         if let Some(found) = self.hosts.iter_mut().find(|found| found.id == host) {
             found.clients += 1;
@@ -237,8 +235,8 @@ impl State {
         self.hosts.retain(|host| host.clients != 0);
     }
 
-    /// Shares as much as there may be, and not more. `false`: the limit would be passed
-    /// until something comes back.
+    /// Adjusts the shared pools to the memory that may be shared. Returns `false` if the limit
+    /// would be exceeded until buffers are returned.
     fn balance(&mut self, freed: &CondVar) -> bool {
         let wishes = self.shared_pools.iter().map(|place| place.wishes).sum();
         let shareable = layout::shareable(self.account.goal(), self.account.owned(), wishes);
@@ -261,7 +259,8 @@ impl State {
 }
 
 impl Memory {
-    /// Makes the account without sessions. `queue` is where what comes back late is destroyed.
+    /// Creates an account without sessions. Buffers that are returned late are destroyed on
+    /// `queue`.
     pub(crate) fn new(queue: &Arc<WorkQueue>, limit: u64) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -278,8 +277,8 @@ impl Memory {
         )
     }
 
-    /// Does `done` as soon as the limit is kept with all that the account says now, and tells
-    /// whether that was within [`ROOM_MS`]. Sleeps, with nothing locked.
+    /// Calls `done` as soon as all that is accounted for fits the limit. Returns `false` if that
+    /// took longer than [`ROOM_MS`]. Sleeps, with nothing locked.
     fn when_there_is_room(&self, done: impl FnOnce(&mut State)) -> bool {
         let mut state = self.state.lock();
         let mut left = msecs_to_jiffies(ROOM_MS);
@@ -293,14 +292,14 @@ impl Memory {
                 CondVarTimeoutResult::Timeout => 0,
                 CondVarTimeoutResult::Signal { .. } => return false,
             };
-            // However often it is woken, it ends.
+            // The total wait is limited, however often it is woken.
             left = left.saturating_sub(most.saturating_sub(rest).max(1));
         }
         done(&mut state);
         true
     }
 
-    /// Waits until `bytes` bytes that were asked for by `host` are there. Sleeps.
+    /// Waits until `bytes` bytes that were reserved for `host` are available. Sleeps.
     fn take(&self, host: HostId, bytes: u64) -> Result<(), Denied> {
         if self.when_there_is_room(|state| state.account.grant(bytes)) {
             return Ok(());
@@ -352,7 +351,7 @@ impl Memory {
         }
     }
 
-    /// Adds a client of `host` to its shared pool: asks for `reserved` bytes, and lets it borrow
+    /// Adds a client of `host` to its shared pool: reserves `reserved` bytes, and lets it borrow
     /// `wish` bytes.
     fn enter(
         self: &Arc<Self>,
@@ -390,7 +389,8 @@ impl Memory {
             if added.is_ok() {
                 state.remove_client_of(host);
             }
-            // A shared pool that was made for nobody goes, and with it the protection domain.
+            // Drops a shared pool that was created for no client, and with it the protection
+            // domain.
             state.balance(&self.freed);
             return Err(denied);
         }
@@ -400,7 +400,7 @@ impl Memory {
         Ok(place.shared_pool.clone())
     }
 
-    /// Takes `bytes` bytes more for a session of `host` that is there. Sleeps.
+    /// Takes `bytes` more bytes for an existing session of `host`. Sleeps.
     fn charge(&self, host: HostId, bytes: u64) -> Result<(), Denied> {
         if bytes == 0 {
             return Ok(());
@@ -409,7 +409,7 @@ impl Memory {
         self.take(host, bytes)
     }
 
-    /// Notes that `bytes` bytes of a session of `host` are stranded. May sleep.
+    /// Records that `bytes` bytes of a session of `host` are stranded. May sleep.
     fn strand(&self, host: HostId, bytes: u64) {
         let mut state = self.state.lock();
         state.with_host(host, |_, part| Account::strand(part, bytes));
@@ -425,7 +425,7 @@ impl Memory {
         }
     }
 
-    /// Frees what a session of `host` had. May sleep.
+    /// Frees the memory of a session of `host`. May sleep.
     fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, reserved: Reserved, wish: u64) {
         let mut state = self.state.lock();
         state.with_host(host, |account, part| match reserved {
@@ -443,23 +443,24 @@ impl Memory {
             place.wishes -= wish;
         }
         state.balance(&self.freed);
-        // Also if nothing had to be destroyed.
+        // Even if nothing had to be destroyed.
         self.freed.notify_all();
     }
 
-    /// Schedules that what has come back and shall not stay is destroyed. Any context.
+    /// Schedules the destruction of returned buffers that exceed the target. Any context.
     fn trim_later(self: &Arc<Self>) {
-        // If it is queued already it has yet to look.
+        // If it is queued already, that run will find them.
         let _ = self.queue.enqueue(self.clone());
     }
 
-    /// Returns the bytes that may be used.
+    /// Returns the limit in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.state.lock().account.limit()
     }
 
-    /// Sets how many bytes may be used. Sleeps until no more are. `EBUSY`: the sessions that there
-    /// are need more, it did not come back, or somebody else sets it; then nothing has changed.
+    /// Sets the limit in bytes. Sleeps until no more bytes are in use. Fails with `EBUSY`, and
+    /// changes nothing, if the existing sessions need more, memory was not returned in time, or
+    /// another caller is setting the limit.
     pub(crate) fn set_limit(&self, bytes: u64) -> Result {
         let begun = {
             let account = &mut self.state.lock().account;
@@ -467,7 +468,7 @@ impl Memory {
         };
         let before = begun.map_err(|owned| {
             pr_warn!(
-                "memory_mib stays at {}: the sessions that there are need {} KiB\n",
+                "memory_mib stays at {}: the existing sessions need {} KiB\n",
                 self.limit() >> 20,
                 owned >> 10
             );
@@ -486,7 +487,7 @@ impl Memory {
         Err(EBUSY)
     }
 
-    /// Tells how much there is of what. May sleep.
+    /// Prints the amounts of memory for the attribute `memory`. May sleep.
     pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
         let state = self.state.lock();
         let reserved = state.account.reserved();

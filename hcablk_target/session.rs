@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An initiator's queue pairs, and the [volumes](attachment) that are attached to them.
+//! Manages a session: an initiator's queue pairs, and the [volumes](attachment) attached to them.
 //!
 //! ```text
 //!          end(), any context           nothing left
 //!  Live ─────────────────────► Ending ────────────────► Ended
 //! ```
 //!
-//! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason is
-//! kept and logged, queues the teardown, which runs once, in process context: every queue pair is
-//! failed, so that nothing of the session can reach a drive any more; what the drives have begun is
-//! waited for; then the session is forgotten. If the export ends, what was acknowledged is made
-//! durable before, and the initiator can ask for that by the admin queue pair.
+//! Any failure calls [`Session::end`] with its reason. The first call, whose reason is kept and
+//! logged, queues the teardown, which runs once, in process context. It moves every queue pair to
+//! the error state, so that no request of the session can reach a drive; it waits for the requests
+//! that the drives have begun; then it forgets the session. If the export ends, acknowledged writes
+//! are made durable first, and the initiator can ask over the admin queue pair whether they are.
 //!
-//! In version 2 of the protocol a session begins with its one volume. In version 3 it begins
-//! without any, and volumes are attached and detached on its admin queue pair. One of several
-//! volumes ends by itself ([`Attachment::end`]); the last one ends the session.
+//! In version 2 of the protocol a session begins with its only volume. In version 3 it begins
+//! without a volume, and volumes are attached and detached over its admin queue pair. One of
+//! several volumes can end alone ([`Attachment::end`]); the end of the last one ends the session.
 
 use self::{
     attachment::Attachment,
@@ -123,55 +123,59 @@ mod changer;
 pub(crate) mod end_reason;
 pub(crate) mod watched;
 
-/// See the module's picture. A session is live from the start.
+/// The states of a session: see the module. A session is live from the start.
 type State = SessionState<EndReason>;
 
-/// A session. It and its queues hold each other until the teardown.
+/// A session. The session and its queues hold references to each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
     registry: Arc<Registry>,
     /// For messages.
     label: Label,
-    /// Where it ends: see [`Exported::ends`](attachment::Exported::ends), if it is of one volume.
+    /// The workqueue for the teardown of a session of one volume: see
+    /// [`Exported::ends`](attachment::Exported::ends).
     ends: Arc<WorkQueue>,
-    /// The memory of the port that it began at.
+    /// The memory of the port at which the session began.
     memory: Arc<Memory>,
-    /// Bytes of the largest request; set with the admin queue pair, which the others follow.
+    /// Bytes of the largest request; set with the admin queue pair, and used for the other queue
+    /// pairs.
     largest: Atomic<u32>,
     id: SessionId,
     epoch: Epoch,
     host: HostId,
     queue_count: u8,
-    /// That its initiator is who it says; `None`: it need not prove that.
+    /// The proof of the initiator's identity; `None`: the volume requires none.
     proof: Option<Arc<SessionProof>>,
-    /// By what it began.
+    /// The kind of proof with which the session began.
     proven: Proven,
     pd: Arc<ProtectionDomain>,
-    /// Its part of the port's memory; set with the admin queue pair, and taken by the teardown.
+    /// The session's share of the port's memory; set with the admin queue pair, and dropped by the
+    /// teardown.
     #[pin]
     client: Mutex<Option<Arc<Client>>>,
-    /// The volumes that are attached.
+    /// The attached volumes.
     #[pin]
     attached: IrqLock<Handles>,
-    /// Requests to attach one that have not been decided.
+    /// The number of requests to attach a volume that are not decided yet.
     attaching: Atomic<u32>,
     #[pin]
     state: IrqLock<State>,
-    /// Empty once the teardown is done with it.
+    /// The admin queue pair. `None` once the teardown has closed it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
-    /// Set with the admin queue pair, until the teardown.
+    /// The RDMA port, watched from the creation of the admin queue pair until the teardown.
     #[pin]
     port: WatchedPort,
-    /// The lock is also held by who gives a volume to them, or takes it away.
+    /// The queue pairs. The lock is also held while a volume is added to or removed from them.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
-    /// Held by who closes queues: the teardown, which has shut them before, or who replaces one.
+    /// Held while queue pairs are closed: by the teardown, which has shut them before, or by the
+    /// replacement of one.
     #[pin]
     closing: Mutex<()>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
-    /// Keep-alive periods for which it has had no volume. Counted by the timer.
+    /// The number of keep-alive periods without a volume. Counted by the timer.
     bare_periods: Atomic<u32>,
     #[pin]
     ended: Event,
@@ -184,8 +188,8 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Makes a session without queues, to which the volume is to be [attached](Attachment::new)
-    /// that `request` names, if it names one. May sleep.
+    /// Creates a session without queues. The volume that `request` names, if any, must be
+    /// [attached](Attachment::new) to it. May sleep.
     pub(crate) fn new(
         registry: &Arc<Registry>,
         memory: &Arc<Memory>,
@@ -234,11 +238,11 @@ impl Session {
         Ok(session)
     }
 
-    /// Gives a volume its handle. Fails with `EIO` if the session ends, and with `ENOSPC` if it has
-    /// no room for another one. May sleep.
+    /// Assigns a handle to a volume. Fails with `EIO` if the session is ending, and with `ENOSPC`
+    /// if it has no room for another volume. May sleep.
     fn attach(&self, attachment: &Arc<Attachment>) -> Result<Handle> {
         let mut attached = self.attached.lock();
-        // Whoever ends the session looks for its volumes after that.
+        // The end of a session lists its volumes only after it has changed the state.
         if !self.state.lock().is_live() {
             return Err(EIO);
         }
@@ -247,20 +251,19 @@ impl Session {
         Ok(handle)
     }
 
-    /// Returns the volume of this handle, unless nothing is left of it. Any context.
+    /// Returns the volume with this handle, unless it has ended completely. Any context.
     pub(crate) fn attachment(&self, handle: Handle) -> Option<Arc<Attachment>> {
         self.attached.lock().get(handle).cloned()
     }
 
-    /// Returns the first volume that is attached whose handle is `from` or a later one. Any
-    /// context.
+    /// Returns the first attached volume whose handle is `from` or later. Any context.
     pub(crate) fn next_attachment(&self, from: u16) -> Option<Arc<Attachment>> {
         let attached = self.attached.lock();
         let mut others = attached.iter().skip_while(|a| a.handle().0 < from);
         others.next().cloned()
     }
 
-    /// Iterates over the volumes that are attached, those that end included. Any context.
+    /// Iterates over the attached volumes, including those that are ending. Any context.
     pub(crate) fn attachments(&self) -> impl Iterator<Item = Arc<Attachment>> + '_ {
         let mut from = 0;
         core::iter::from_fn(move || {
@@ -270,16 +273,17 @@ impl Session {
         })
     }
 
-    /// Begins the end of one volume alone, which `enqueue`s it, and returns whether that had not
-    /// begun before; `None`: it is the last one, so that the session has to end: its queue pairs
-    /// always have a volume. Any context.
+    /// Begins the end of one volume alone, whose teardown `enqueue` queues. Returns `true` if
+    /// that end had not begun before, and `None` for the last volume: the session must then end,
+    /// since its queue pairs always have a volume. Any context.
     fn begin_end_of(
         &self,
         attachment: &Attachment,
         reason: EndReason,
         enqueue: impl FnOnce(),
     ) -> Option<bool> {
-        // Under the lock: the teardown of the session looks who ends alone, and waits for these.
+        // Under the lock: the teardown of the session checks which volumes end alone, and waits for
+        // these.
         let attached = self.attached.lock();
         let goes_on = |a: &Arc<Attachment>| {
             !core::ptr::eq(&**a, attachment) && a.is_live() && a.is_published()
@@ -305,8 +309,8 @@ impl Session {
         }
     }
 
-    /// Begins to detach a volume as the initiator asks, whose handle may be another one's when
-    /// nothing is left of it. Returns whether there is, or was, one of this handle.
+    /// Begins to detach a volume at the initiator's request. Its handle is free when the volume has
+    /// ended completely. Returns whether a volume has, or had, this handle.
     pub(crate) fn detach(&self, handle: Handle) -> bool {
         let Some(found) = self.attached.lock().leave(handle) else {
             return false;
@@ -317,45 +321,46 @@ impl Session {
         true
     }
 
-    /// Takes a volume off the list of whose requests nothing is left. Its handle stays its own
-    /// until the initiator has detached it: it may still name it.
+    /// Removes a volume that has ended completely. Its handle stays taken until the initiator has
+    /// detached the volume: until then it may still name it.
     fn forget(&self, handle: Handle) {
         let former = self.attached.lock().forget(handle);
         drop(former);
     }
 
-    /// Returns what it is called in messages.
+    /// Returns the name of the session in messages.
     pub(crate) fn label(&self) -> &Label {
         &self.label
     }
 
-    /// Returns the name of its volume, if it is of one.
+    /// Returns the name of the session's volume, if it began with one.
     pub(crate) fn volume(&self) -> Option<VolumeName> {
         self.label.0
     }
 
-    /// Returns by what it began.
+    /// Returns the kind of proof with which the session began.
     pub(crate) fn proven(&self) -> Proven {
         self.proven
     }
 
-    /// Returns whether volumes are attached to it when it has begun.
+    /// Returns whether the session began without a volume, so that volumes are attached to it
+    /// later.
     pub(crate) fn is_of_host(&self) -> bool {
         self.label.0.is_none()
     }
 
-    /// Returns whether `request` names it, in whatever epoch.
+    /// Returns whether `request` names the session, in any epoch.
     pub(crate) fn is_named_by(&self, request: &Request) -> bool {
         self.is_of_host() && self.id == request.session && self.host == request.host
     }
 
-    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
+    /// Returns a number, not 0, that changes when the target starts or stops listening at an
     /// address. Any context.
     pub(crate) fn portals_generation(&self) -> u32 {
         self.registry.portals_generation()
     }
 
-    /// Returns whether the session has its memory of `memory`, which is that of one port.
+    /// Returns whether the session uses `memory`, the memory of one port.
     pub(crate) fn uses(&self, memory: &Memory) -> bool {
         core::ptr::eq(&*self.memory, memory)
     }
@@ -365,7 +370,7 @@ impl Session {
         self.largest.load(Relaxed)
     }
 
-    /// Sets [`Self::largest`]. To be called by whoever makes the admin queue pair.
+    /// Sets [`Self::largest`]. Called when the admin queue pair is created.
     pub(crate) fn set_largest(&self, bytes: u32) {
         self.largest.store(bytes, Relaxed);
     }
@@ -382,12 +387,13 @@ impl Session {
         self.epoch
     }
 
-    /// Returns by what requests prove that they are of this session, if it was begun by a proof.
+    /// Returns the key and counter that prove that a request is of this session, if the session
+    /// began with a proof.
     pub(crate) fn proof(&self) -> Option<&Arc<SessionProof>> {
         self.proof.as_ref()
     }
 
-    /// Returns the number by which such requests name it.
+    /// Returns the number with which sealed requests name the session.
     pub(crate) fn handle(&self) -> Option<u64> {
         self.proof.as_ref().map(|proof| proof.handle())
     }
@@ -396,13 +402,13 @@ impl Session {
         &self.pd
     }
 
-    /// Returns its part of the port's memory, unless the teardown has begun.
+    /// Returns the session's share of the port's memory, unless the teardown has begun.
     pub(crate) fn client(&self) -> Option<Arc<Client>> {
         self.client.lock().clone()
     }
 
-    /// Has the share of its host charged no more for its memory, if it has ended: a drive does not
-    /// finish what it has begun for it. Process context.
+    /// Stops charging the host's share for the session's memory, if the session has ended: a drive
+    /// does not finish its requests. Process context.
     #[cold]
     pub(crate) fn strand(&self) {
         if let Some(client) = self.client().filter(|_| self.is_ending()) {
@@ -410,12 +416,12 @@ impl Session {
         }
     }
 
-    /// Sets [`Self::client`]. To be called by whoever makes the admin queue pair.
+    /// Sets [`Self::client`]. Called when the admin queue pair is created.
     pub(crate) fn set_client(&self, client: Arc<Client>) {
         *self.client.lock() = Some(client);
     }
 
-    /// Returns how many queue pairs it shall have beside the admin queue pair.
+    /// Returns the number of queue pairs of the session, not counting the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
         self.queue_count
     }
@@ -425,12 +431,12 @@ impl Session {
         self.queues.lock().iter().any(|q| q.index() == index)
     }
 
-    /// Returns whether it is being torn down.
+    /// Returns whether the session is being torn down.
     pub(crate) fn is_ending(&self) -> bool {
         !self.state.lock().is_live()
     }
 
-    /// Returns how many queue pairs are connected.
+    /// Returns the number of connected queue pairs.
     pub(crate) fn connected(&self) -> usize {
         self.queues.lock().len()
     }
@@ -442,12 +448,12 @@ impl Session {
         }
     }
 
-    /// Returns the queue that came after so many others.
+    /// Returns the queue at `place` in the list.
     fn queue_at(&self, place: usize) -> Option<Arc<Queue>> {
         self.queues.lock().get(place).cloned()
     }
 
-    /// Tells of a state to who listens.
+    /// Emits the trace event of a new state.
     fn comes_to(&self, state: trace::State) {
         trace::target::session(|| trace::Change {
             session: self.id.0,
@@ -458,7 +464,7 @@ impl Session {
         });
     }
 
-    /// Returns why the session ends, if it does.
+    /// Returns the reason why the session ends, if it does.
     fn reason(&self) -> Option<EndReason> {
         self.state.lock().reason()
     }
@@ -473,13 +479,13 @@ impl Session {
         }
         self.comes_to(trace::State::Ending);
         self.report_end(reason);
-        // Queued once: the state never comes back.
+        // Queued once: the state never becomes live again.
         if self.ends.enqueue(self.clone()).is_err() {
             broken!("the end of a session was queued already");
         }
     }
 
-    /// Logs why the session ends, with a rate limit, since a peer can cause it.
+    /// Logs why the session ends, rate-limited, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
         let (label, id, host) = (&self.label, self.id.0, self.host);
@@ -492,8 +498,8 @@ impl Session {
         }
     }
 
-    /// Waits at most `ms` milliseconds until nothing is left of the session, which takes as long as
-    /// the drives need for what they have begun; returns whether that is so. Process context.
+    /// Waits at most `ms` milliseconds until the session has ended completely, which includes the
+    /// requests that the drives have begun. Returns `false` when the time is over. Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
         self.ended.wait_ms(ms).is_ok()
     }
@@ -501,7 +507,7 @@ impl Session {
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
         self.port.leave();
-        // From here on none of them begins to end alone, nor comes to queue pairs.
+        // From here on no volume begins to end alone, and none is added to queue pairs.
         self.begin_ends();
         let with_it = || {
             let is_known = |a: &Arc<Attachment>| a.is_published() || !self.is_of_host();
@@ -512,7 +518,7 @@ impl Session {
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         if let Some(admin) = &admin {
             match withdrawn {
-                // Not shut before the initiator has asked what it wants to know.
+                // Shut later, when the initiator has asked whether its writes are durable.
                 true => {
                     for attachment in with_it() {
                         admin.say_gone(&attachment, true);
@@ -526,17 +532,18 @@ impl Session {
                 }
             }
         }
-        // None comes any more, and these stay listed until they are closed: their counters are
-        // read there.
+        // No queue is added from here on, and the existing ones stay listed until they are closed:
+        // their counters are read there.
         let queues = || (0..).map_while(|place| self.queue_at(place));
-        // Nothing begins on any from here on, before it is waited for one that is being replaced,
-        // for which a drive may take for ever.
+        // Stop requests on all queues first, before waiting for a queue that is being replaced,
+        // whose drive may never finish.
         for queue in queues() {
             queue.comes_to(trace::State::Ending);
             queue.shut();
         }
         let _alone = self.closing.lock();
-        // If the replaced one went meanwhile, the one after it had its place and was missed.
+        // If the replaced queue was removed during the first loop, the next one moved to its place
+        // and was missed.
         for queue in queues() {
             queue.shut();
         }
@@ -552,7 +559,7 @@ impl Session {
             }
             admin.close();
         }
-        // In this order: a volume that comes meanwhile does not find it.
+        // In this order: a volume that is attached meanwhile does not find the admin queue pair.
         let admin = self.admin.lock().take();
         for attachment in self.attachments() {
             attachment.forget_admin();
@@ -568,7 +575,7 @@ impl Session {
         drop(client);
         for attachment in self.attachments() {
             if attachment.ends_alone() {
-                // Its own end releases it, now that the queue pairs are gone.
+                // The volume's own teardown releases it, now that the queue pairs are closed.
                 attachment.wait();
             } else {
                 attachment.release();
@@ -585,7 +592,7 @@ impl Session {
                 self.host
             );
         }
-        // Who waits looks for it in the list, and finds all of it done.
+        // A waiter looks for the session in the list, and must find everything done.
         for attachment in self.attachments() {
             attachment.ended();
             self.forget(attachment.handle());
@@ -612,13 +619,13 @@ impl Tick for Session {
     }
 }
 
-/// Keep-alive periods after which a session ends that has had no volume: an initiator attaches one
-/// at once.
+/// The number of keep-alive periods after which a session without a volume ends: an initiator
+/// attaches a volume at once.
 const BARE_PERIODS: u32 = 3;
 
 impl Session {
-    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host need not be
-    /// allowed to use any of them any more. Called every [`KEEP_ALIVE_PERIOD_MS`].
+    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host may no longer be
+    /// allowed to use any volume. Called every [`KEEP_ALIVE_PERIOD_MS`].
     fn look_for_volumes(&self) {
         let is_bare = self.is_of_host()
             && self.attaching.load(Relaxed) == 0
@@ -632,14 +639,15 @@ impl Session {
         if periods < BARE_PERIODS {
             return;
         }
-        // The timer has the session.
+        // The timer holds a reference to the session.
         if let Some(admin) = self.admin.lock().as_ref() {
             admin.end_bare();
         }
     }
 }
 
-/// The key of a session, by which its initiator names it, and which of its requests have come.
+/// The key of a session, the number with which its initiator names it, and the counters of sealed
+/// requests received so far.
 #[pin_data]
 pub(crate) struct SessionProof {
     handle: u64,
@@ -660,7 +668,7 @@ impl SessionProof {
         )
     }
 
-    /// Returns the number by which requests name the session.
+    /// Returns the number with which requests name the session.
     pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
@@ -670,7 +678,7 @@ impl SessionProof {
         self.key.has_sealed(request, channel)
     }
 
-    /// Returns whether it has not come before. To be asked once, when [`Self::has_sealed`].
+    /// Returns whether `request` is not a replay. Must be called once, after [`Self::has_sealed`].
     pub(crate) fn is_new(&self, request: &Sealed) -> bool {
         self.window.lock().accept(request.counter())
     }
@@ -687,14 +695,14 @@ struct Handles(KVec<Place>);
 enum Place {
     Free,
     Taken(Arc<Attachment>),
-    /// As that, and the initiator does not name it any more.
+    /// The volume is attached, but the initiator has detached the handle and no longer names it.
     Asked(Arc<Attachment>),
-    /// Nothing is left of the volume, but the initiator may still name it.
+    /// The volume has ended completely, but the initiator may still name it.
     Left,
 }
 
 impl Handles {
-    /// Makes room for `count` volumes. May sleep.
+    /// Allocates places for `count` volumes. May sleep.
     fn new(count: u16) -> Result<Self> {
         let mut places = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for _ in 0..count {
@@ -718,7 +726,7 @@ impl Handles {
         (0..self.count()).filter_map(|number| self.get(Handle(number)))
     }
 
-    /// Gives a volume the first handle that is free; `None`: none is.
+    /// Assigns the first free handle to a volume. Returns `None` if no handle is free.
     fn take(&mut self, attachment: &Arc<Attachment>) -> Option<Handle> {
         let mut places = self.0.iter_mut().zip(0..);
         let (place, number) = places.find(|(place, _)| matches!(place, Place::Free))?;
@@ -726,8 +734,8 @@ impl Handles {
         Some(Handle(number))
     }
 
-    /// Records that the initiator names a handle no more. Returns the volume if something is left
-    /// of it; `None`: the handle is none of its own.
+    /// Records that the initiator no longer names a handle. Returns the volume if it has not ended
+    /// completely, or `None` if the handle is not one of the initiator's.
     fn leave(&mut self, handle: Handle) -> Option<Option<Arc<Attachment>>> {
         let place = self.0.get_mut(usize::from(handle.0))?;
         match core::mem::replace(place, Place::Free) {
@@ -743,7 +751,7 @@ impl Handles {
         }
     }
 
-    /// Takes a volume out of which nothing is left.
+    /// Removes a volume that has ended completely.
     fn forget(&mut self, handle: Handle) -> Option<Arc<Attachment>> {
         let place = self.0.get_mut(usize::from(handle.0))?;
         match core::mem::replace(place, Place::Free) {
@@ -760,7 +768,7 @@ impl Handles {
     }
 }
 
-/// What a session is called in messages: by its volume, if it is of one.
+/// The name of a session in messages: that of its volume, if it began with one.
 pub(crate) struct Label(Option<VolumeName>);
 
 impl core::fmt::Display for Label {
@@ -774,7 +782,7 @@ impl core::fmt::Display for Label {
 printable!(Label);
 
 impl Session {
-    /// Ends when the port of `id` goes down, from here on, unless it has ended already. Sleeps.
+    /// Makes the session end when the port of `id` goes down, unless it has ended already. Sleeps.
     fn watch_port(self: &Arc<Self>, id: &Arc<Id>) -> Result {
         self.port
             .watch(id, self.clone(), || !self.state.lock().is_live())
@@ -788,8 +796,8 @@ impl PortListener for Session {
 }
 
 impl Session {
-    /// Makes the admin queue pair of the connection `id`, which `client` was charged for, and adds
-    /// it. May sleep. Fails with `EIO` if the session is ending.
+    /// Creates the admin queue pair of the connection `id`, for which `client` was charged, and
+    /// adds it. May sleep. Fails with `EIO` if the session is ending.
     pub(crate) fn make_admin(
         self: &Arc<Self>,
         id: &Arc<Id>,
@@ -811,8 +819,8 @@ impl Session {
         watched.and(Err(EIO))
     }
 
-    /// Makes queue pair `index` of the connection `id`, which `charge` is for, over what the volume
-    /// of `attachment` is made of. May sleep.
+    /// Creates queue pair `index` of the connection `id`, for which `charge` accounts, with the
+    /// backing of `attachment`'s volume. May sleep.
     pub(crate) fn make_queue(
         self: &Arc<Self>,
         attachment: &Attachment,
@@ -841,14 +849,14 @@ impl Session {
         Queue::new(self.clone(), config, id, shape, charged)
     }
 
-    /// Begins to attach a volume, as request `tag` of the admin queue pair asks: that may wait for
-    /// what is left of an older attachment of the disk. Fails with `ENOMEM`, and with `EBUSY` if
-    /// too many wait. May sleep, but not for that.
+    /// Begins to attach a volume, as request `tag` of the admin queue pair asks. The response may
+    /// have to wait until an older attachment of the disk has ended. Fails with `ENOMEM`, and with
+    /// `EBUSY` if too many requests wait. May sleep, but does not wait for the older attachment.
     pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
         attach::begin(&self.registry, self, tag, attach)
     }
 
-    /// Counts a request to attach a volume that is still to be decided, until it is `over`.
+    /// Counts a request to attach a volume that is not decided yet; with `over`, the end of one.
     pub(crate) fn count_attaching(&self, over: bool) {
         match over {
             false => self.attaching.fetch_add(1, Relaxed),
@@ -856,41 +864,41 @@ impl Session {
         };
     }
 
-    /// Answers a request to attach a volume, unless the session ends. May sleep.
+    /// Answers a request to attach a volume, unless the session is ending. May sleep.
     pub(crate) fn answer_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
-        // Under the lock, so that the teardown has the last reference.
+        // Under the lock, so that the teardown drops the last reference.
         if let Some(admin) = self.admin.lock().as_ref() {
             admin.attached(tag, outcome);
         }
     }
 
-    /// Records that no volume is watched any more. Any context.
+    /// Records that the initiator no longer watches any volume. Any context.
     pub(crate) fn nobody_watches(&self) {
         for attachment in self.attached.lock().iter() {
             attachment.watched.told();
         }
     }
 
-    /// Ends the session because of queue pair `queue`.
+    /// Ends the session because of a fault of queue pair `queue`.
     pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
-            // Nobody will ask.
+            // The initiator cannot ask any more.
             for attachment in self.attached.lock().iter() {
                 attachment.durable_told();
             }
         }
     }
 
-    /// Returns a volume for which a queue pair can be made.
+    /// Returns a volume for which a queue pair can be created.
     pub(crate) fn founder(&self) -> Option<Arc<Attachment>> {
         self.attachments()
             .find(|attachment| attachment.is_live() && attachment.is_published())
     }
 
-    /// Adds a queue pair that was made for `founder`. If the session or that volume is ending, or
-    /// the session has this queue already, or there is no memory, the queue pair is taken down and
-    /// `EIO`, `EEXIST` or `ENOMEM` returned.
+    /// Adds a queue pair that was created for `founder`. Fails with `EIO` if the session or that
+    /// volume is ending, with `EEXIST` if the session has this queue already, or with `ENOMEM`; the
+    /// queue pair is then closed.
     pub(crate) fn add_queue(&self, queue: &Arc<Queue>, founder: &Attachment) -> Result {
         let mut queues = self.queues.lock();
         let result = if !self.state.lock().is_live() || !founder.is_live() {
@@ -909,8 +917,8 @@ impl Session {
         result
     }
 
-    /// Gives a queue pair that comes the volumes that it does not have. Under the lock of the queue
-    /// pairs.
+    /// Adds the attached volumes to a new queue pair that does not have them. Under the lock of the
+    /// queue pairs.
     fn give_volumes(&self, queue: &Queue) -> Result {
         self.attachments()
             .filter(|attachment| attachment.is_published())
@@ -920,16 +928,16 @@ impl Session {
             })
     }
 
-    /// Returns whether to measure how long requests take.
+    /// Returns whether to measure the durations of requests.
     fn is_timed(&self) -> bool {
         self.attachments()
             .any(|attachment| attachment.volume().timing())
     }
 
-    /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
-    /// as long as the drive needs for what it has begun. Does nothing if it is not there, or
-    /// the session is ending. `false`: another one is being taken down, which is not waited for: an
-    /// initiator replaces one after the other. Process context.
+    /// Removes a queue pair while the session continues, and waits until it has ended completely,
+    /// which includes the requests that the drive has begun. Does nothing if there is no such queue
+    /// pair, or the session is ending. Returns `false`, without waiting, if another queue pair is
+    /// being removed: an initiator replaces one after the other. Process context.
     pub(crate) fn replace_queue(&self, index: u8) -> bool {
         let Some(_alone) = self.closing.try_lock() else {
             return !self.state.lock().is_live();

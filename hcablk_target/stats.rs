@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a queue counts and measures.
+//! The counters and the times of a queue.
 
 use crate::memory::layout;
 use hcablk_core::{
@@ -13,8 +13,8 @@ use hcablk_core::{
 };
 
 metrics! {
-    /// Written by a queue's completion handler: what concerns requests, for the volume that they
-    /// are about; what concerns messages and work requests, for the queue.
+    /// The counters of a queue, written by its completion handler: those about requests belong to
+    /// the volume of the request, those about messages and work requests to the queue.
     pub(crate) struct Counters of Counter {
         /// Read requests answered.
         reads,
@@ -22,7 +22,7 @@ metrics! {
         writes,
         /// Flushes answered.
         flushes,
-        /// Writes that had to be stable when they were answered.
+        /// Writes that had to be on stable media before their response.
         fua_writes,
         /// Discards answered.
         discards,
@@ -38,69 +38,69 @@ metrics! {
         written_bytes,
         /// Requests answered with an error.
         errors,
-        /// Queue pairs that their initiator had replaced.
+        /// Queue pairs that were replaced at the request of their initiator.
         replaced_queues,
         /// Bytes that the HCA moved between buffers and initiators.
         rdma_bytes,
-        /// Bytes that a processor of this host copied: successful requests'
-        /// data that the HCA did not move, or not to where the drive has it.
+        /// Bytes that a processor of this host copied: data of successful requests that the HCA did
+        /// not move, or did not move to the drive's memory.
         copied_bytes,
         /// Bytes copied between buffers and the page cache.
         cache_bytes,
-        /// Bytes that crossed this host's RAM: once in a buffer there, once more
-        /// in the page cache or in the volume's cache.
+        /// Bytes that crossed this host's RAM: counted once for a buffer there, and once more for
+        /// the page cache or the volume's cache.
         ram_bytes,
         /// Bytes that the drive exchanged with peer memory.
         p2p_bytes,
-        /// Bytes that a processor copied between peer memory and RAM, since
-        /// the RDMA device does no DMA to other PCI devices.
+        /// Bytes that a processor copied between peer memory and RAM, since the RDMA device does no
+        /// DMA to other PCI devices.
         p2p_bounce_bytes,
-        /// Requests of mode p2p whose data went by RAM instead.
+        /// Requests of mode p2p whose data went through RAM instead.
         p2p_fallbacks,
-        /// Requests that were to pass the page cache and met pages there.
+        /// Requests meant to bypass the page cache that found pages in it.
         met_pages,
         /// Lines of reads that were in the volume's cache.
         cache_hits,
-        /// Lines of reads that were not.
+        /// Lines of reads that were not in the volume's cache.
         cache_misses,
-        /// Lines that had to go for others.
+        /// Lines that were evicted to make room for others.
         cache_evictions,
-        /// Bytes of reads for which the drive was not asked.
+        /// Bytes of reads served without the drive.
         bytes_from_cache,
-        /// Of these, bytes whose lines were in peer memory.
+        /// Bytes of `bytes_from_cache` whose lines were in peer memory.
         cache_peer_bytes,
         /// Reads of volumes of mode p2p whose cache has no lines in peer memory.
         cache_fallbacks,
         /// Bytes copied between buffers and the volume's cache.
         cache_copied_bytes,
-        /// Chunks that large requests moved in.
+        /// Chunks of large requests.
         chunks,
-        /// Of these, the ones that went on before the last of their request had arrived.
+        /// Chunks that were passed on before the last of their request had arrived.
         early_chunks,
-        /// Requests moved whole, though large, since all chunks were in use.
+        /// Large requests that were not split, since too few chunks were free.
         unchunked,
         /// Messages received.
         receives,
         /// Messages sent.
         sends,
-        /// Work requests posted, receives left out.
+        /// Work requests posted, except receives.
         work_requests,
-        /// Calls by which they were, each of which is a doorbell on an HCA.
+        /// Post calls for these work requests, each of which is a doorbell on an HCA.
         doorbells,
-        /// Answers, or messages of several, whose sending was reported: one for those posted
+        /// Completions of responses, or of messages of several: one for those that were posted
         /// together.
         reports,
-        /// Reads answered by the immediate value of the write of their data.
+        /// Reads answered with the immediate value of the RDMA WRITE of their data.
         immediates,
-        /// Writes whose data came with their request.
+        /// Writes whose data came in the same message.
         inline_writes,
-        /// Writes whose data was in the eager ring before they came.
+        /// Writes whose data was in the eager ring before their request arrived.
         eager_writes,
         /// RDMA READs posted.
         rdma_reads,
         /// Memory registrations, one for each write on devices that need it.
         registrations,
-        /// Keys invalidated with an answer.
+        /// Keys invalidated by a response.
         remote_invalidations,
         /// Requests that had to wait for transfer buffers.
         buffer_waits,
@@ -116,7 +116,7 @@ metrics! {
 }
 
 impl Counters {
-    /// Returns what counts requests with buffers of `size_class`.
+    /// Returns the counter of requests with buffers of `size_class`.
     #[inline]
     pub(crate) fn of_class(&self, size_class: usize) -> &Counter {
         match size_class {
@@ -128,24 +128,24 @@ impl Counters {
 }
 
 metrics! {
-    /// How long requests were in each state, for those received while that is
-    /// measured. Written by the queue's completion handler, when the
-    /// completion of their answer's send is found.
+    /// The durations of each state of requests, for those received while times are measured.
+    /// Written by the queue's completion handler, when it finds the completion of their response's
+    /// SEND.
     pub(crate) struct Times of Histogram {
-        /// From the message to the beginning of work: for transfer buffers.
+        /// From the message to the start of work: the wait for transfer buffers.
         waiting,
-        /// Writes: until the data is here.
+        /// Writes: until the data has arrived.
         fetching,
-        /// With the drive, the page cache, the volume's cache.
+        /// In the drive, the page cache, or the volume's cache.
         drive,
-        /// From there until the completion of the answer's send was found: data and answer on
-        /// the wire, and what the completion waited for the next one.
+        /// From there until the completion of the response's SEND was found: data and response on
+        /// the wire, and the wait of the completion for the next one.
         sending,
     }
 }
 
-/// When a request changed its state; `received` is 0, and the others say nothing, unless that is
-/// measured.
+/// The times of a request's changes of state; `received` is 0, and the others are meaningless,
+/// unless times are measured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Marks {
     received: u64,
@@ -155,7 +155,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Begins to measure a request that is received now, if it is `measured`.
+    /// Begins to measure a request that is being received, if it is `measured`.
     #[inline]
     pub(crate) fn receive(&mut self, measured: bool) {
         self.received = 0;
@@ -167,7 +167,7 @@ impl Marks {
         }
     }
 
-    /// Notes that work begins.
+    /// Records that work on the request begins.
     #[inline]
     pub(crate) fn begin(&mut self) {
         if self.received != 0 {
@@ -175,7 +175,7 @@ impl Marks {
         }
     }
 
-    /// Records that the request goes to the drive.
+    /// Records that the request is submitted to the drive.
     #[inline]
     pub(crate) fn enter_drive(&mut self) {
         if self.received != 0 {
@@ -183,7 +183,7 @@ impl Marks {
         }
     }
 
-    /// Records that the drive has completed it.
+    /// Records that the drive has completed the request.
     #[inline]
     pub(crate) fn leave_drive(&mut self) {
         if self.received != 0 {
@@ -197,10 +197,10 @@ impl Marks {
         self.received != 0
     }
 
-    /// Notes that the answer's send has completed, of a request that is measured.
+    /// Adds the durations of a measured request whose response's SEND has completed.
     pub(crate) fn end(&self, fetched: bool, times: &Times) {
         times.waiting.add(self.received, self.begun);
-        // What is refused, or asks nothing of the drive, never got there.
+        // A request that was refused, or does not need the drive, was never submitted to it.
         if self.to_drive != 0 {
             if fetched {
                 times.fetching.add(self.begun, self.to_drive);

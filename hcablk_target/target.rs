@@ -2,17 +2,17 @@
 
 //! The target: serves block devices and files to initiators.
 //!
-//! Each module names those that follow in this list only; what goes up goes by a trait or a
-//! callback. But for [`parameters`]: `module!` has them in this one.
+//! Each module uses only those that follow it in this list, and calls the others through traits or
+//! callbacks. The exception is [`parameters`], which `module!` puts into this one.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
-//! - [`export`]: what is exported, where, and to whom, and how connections come up.
+//! - [`export`]: the exported volumes, the addresses, the hosts, and their connections.
 //! - [`session`]: an initiator's queue pairs, and their end.
 //! - [`admin`]: the admin queue pair of a session.
 //! - [`io`]: the I/O path: queue pairs and their requests.
-//! - [`drive`]: what volumes are made of: drives, files, caches, peer memory.
-//! - [`memory`]: the memory of all sessions, its limit, and who has how much of it.
-//! - [`stats`]: what is counted.
+//! - [`drive`]: the drives, files, caches and peer memory behind volumes.
+//! - [`memory`]: the memory of all sessions, its limit, and its owners.
+//! - [`stats`]: the counters.
 
 mod admin;
 mod config;
@@ -47,7 +47,7 @@ module! {
     params: {
         force_mr: u8 {
             default: 0,
-            description: "1: fetch write data as on iWARP, whatever the device; for tests",
+            description: "1: read write data into registered memory on every device, as on iWARP; for tests",
         },
         rdma_read: u8 {
             default: 1,
@@ -55,42 +55,41 @@ module! {
         },
         pending_connects: u32 {
             default: 4096,
-            description: "connection requests that may be under way; the others are refused",
+            description: "the most connection requests that may wait; others are refused",
         },
         p2p_virtual: u8 {
             default: 0,
-            description: "1: give peer memory to soft-RoCE and siw as to an HCA; x86, for tests",
+            description: "1: treat soft-RoCE and siw as HCAs that reach peer memory; x86, for tests",
         },
     },
 }
 
-/// Returns whether write data is fetched into registered memory on every device.
+/// Returns whether RDMA READs of write data go into registered memory on every device.
 pub(crate) fn force_mr() -> bool {
     // A value on some kernels, a reference on others.
     *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
 }
 
-/// Returns whether write data may be fetched by RDMA READ.
+/// Returns whether RDMA READs may be posted for write data.
 pub(crate) fn rdma_read() -> bool {
     *Borrow::<u8>::borrow(&module_parameters::rdma_read.value()) != 0
 }
 
-/// Returns how many connection requests may wait for their turn at the same time; by default those
-/// of 32 initiators with 128 queue pairs each.
+/// Returns the most connection requests that may wait at the same time; by default those of 32
+/// initiators with 128 queue pairs each.
 pub(crate) fn pending_connects() -> u32 {
     *Borrow::<u32>::borrow(&module_parameters::pending_connects.value())
 }
 
-/// Returns whether an RDMA device without DMA of its own is taken for one that does DMA
-/// among PCI devices.
+/// Returns whether an RDMA device without its own DMA is treated as one that does DMA to PCI
+/// devices.
 pub(crate) fn p2p_virtual() -> bool {
     *Borrow::<u8>::borrow(&module_parameters::p2p_virtual.value()) != 0
 }
 
-/// What the module holds, dropped in this order: when the directories are gone nobody connects any
-/// more, then connections that were coming up, changes of reservations and the ends of sessions are
-/// waited for, and then there are no requests, no volumes with workqueues of their own and no
-/// completions left.
+/// The parts of the module, dropped in this order: when the directories are removed no one can
+/// connect; then pending connections, changes of reservations and the ends of sessions are waited
+/// for; then no requests, no volumes with their own workqueues and no completions are left.
 struct Target {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,
@@ -105,7 +104,7 @@ struct Target {
     _admin: Drained,
 }
 
-/// Lets no volume be attached any more when it is dropped.
+/// Stops the attaching of volumes when it is dropped.
 struct Open(Arc<export::registry::Registry>);
 
 impl Drop for Open {
@@ -114,8 +113,8 @@ impl Drop for Open {
     }
 }
 
-/// Ends what is left of sessions without volumes when it is dropped: those with some are gone with
-/// the volumes.
+/// Ends the remaining sessions, which have no volumes, when it is dropped: those with volumes have
+/// ended with the volumes.
 struct Sessions(Arc<export::registry::Registry>);
 
 impl Drop for Sessions {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What comes by an admin queue pair, and how it is answered.
+//! Serves the requests that arrive on an admin queue pair.
 
 use super::{
     kind,
@@ -58,10 +58,10 @@ use hcablk_core::{
 };
 use kernel::sync::Arc;
 
-/// Answers that news leave to what is answered at once.
+/// The response buffers that notices leave free for requests that are answered at once.
 const NEWS_LEAVE: u32 = ANSWERS / 2;
 
-/// No answer is being sent.
+/// The value of `State::free` when no response is being sent.
 const ALL_FREE: u32 = u32::MAX;
 const _: () = assert!(ANSWERS == u32::BITS);
 
@@ -110,7 +110,8 @@ impl Admin {
                 }
             }
             op => match self.session.attachment(volume) {
-                // One of several is nobody's before its attachment was answered.
+                // In a session of several volumes, a volume cannot be named before its attachment
+                // was answered.
                 Some(attachment) if attachment.is_published() || !self.session.is_of_host() => {
                     self.serve_volume(&attachment, tag, op);
                 }
@@ -119,7 +120,7 @@ impl Admin {
         }
     }
 
-    /// Serves what is asked about a volume.
+    /// Serves a request about a volume.
     fn serve_volume(&self, volume: &Arc<Attachment>, tag: Tag, op: AdminOp) {
         match op {
             AdminOp::KeepAlive { .. }
@@ -178,7 +179,7 @@ impl Admin {
         });
     }
 
-    /// Answers with the key of registrant `index`, or the reservation.
+    /// Answers with the key of registrant `index`, or with the reservation.
     fn tell_reservation(&self, volume: &Attachment, tag: Tag, index: Option<u32>) {
         let reservation = volume.reservation(index);
         let status = reservation.err().unwrap_or(Status::Ok);
@@ -188,13 +189,13 @@ impl Admin {
         });
     }
 
-    /// Answers the watch of a volume if there is one, and the volume is not what its initiator
-    /// knows. May sleep.
+    /// Answers the watch of a volume if there is one, and the volume differs from what its
+    /// initiator knows. May sleep.
     fn look_at_volume(&self, volume: &Attachment) {
         let Some(tag) = volume.watched.tag() else {
             return;
         };
-        // Those that are left over are looked at again.
+        // The remaining watches are checked again later.
         if self.state.lock().free.count_ones() < NEWS_LEAVE {
             return;
         }
@@ -204,7 +205,7 @@ impl Admin {
         }
     }
 
-    /// Keeps the request to be told of the portals, `known` being what its initiator knows of them.
+    /// Stores the request for portals; `known` is the generation that its initiator knows.
     fn keep_portals(&self, tag: Tag, known: u32) {
         let former = self.state.lock().portals.replace((tag, known));
         if former.is_some() {
@@ -213,11 +214,11 @@ impl Admin {
         self.look_at_portals();
     }
 
-    /// Answers that request if there is one, and the portals are others. Any context.
+    /// Answers the request for portals if there is one, and the portals have changed. Any context.
     fn look_at_portals(&self) {
         let (asked, generation) = {
             let mut state = self.state.lock();
-            // With the lock: what is told is no older than what was.
+            // Under the lock: a later response never has an older generation.
             let generation = self.session.portals_generation();
             let asked = state.portals.take_if(|(_, known)| *known != generation);
             (asked, generation)
@@ -230,12 +231,14 @@ impl Admin {
         }
     }
 
-    /// Tells the initiator that a volume is being detached, if it watches that. If it `asks` then
-    /// whether all is durable, and has watched before, its next watch is waited for, and the answer
-    /// has time to leave. Sleeps, for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
+    /// Notifies the initiator that a volume is being detached, if it watches the volume. If `asks`,
+    /// the initiator asks then whether all is durable: if it has watched before, its next watch is
+    /// waited for, and the response has time to be sent. Sleeps, for [`NEXT_WATCH_MS`] and
+    /// [`GONE_MS`] at most.
     pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
-            // One for which there is no room is not answered: requests will be.
+            // Without a free buffer the watch is not answered; the initiator's next requests will
+            // be.
             (Some(tag), _) if asks || self.state.lock().free != 0 => {
                 self.answer(tag, Status::Gone);
             }
@@ -251,23 +254,23 @@ impl Admin {
         }
     }
 
-    /// Ends the session, to which no volume is attached.
+    /// Ends the session, which has no volume.
     pub(crate) fn end_bare(&self) {
         self.session.clone().end(EndReason::Bare);
     }
 
-    /// Waits until the last answer has left, for [`GONE_MS`] at most: the end of the session comes
-    /// in any case. Sleeps.
+    /// Waits until the last response has been sent, for [`GONE_MS`] at most: the session ends in
+    /// any case. Sleeps.
     pub(crate) fn let_answers_leave(&self) {
         let _ = self.all_sent.wait_ms(GONE_MS);
     }
 
-    /// Answers a request for a change of reservations: the change is made. Any context.
+    /// Answers a request for a change of reservations that has been made. Any context.
     pub(crate) fn answer_change(&self, tag: Tag, status: Status) {
         self.answer(tag, status);
     }
 
-    /// Sends an answer that has nothing but a status. Any context.
+    /// Sends a response with a status only. Any context.
     fn answer(&self, tag: Tag, status: Status) {
         self.respond(AdminResponse::bare(tag, status));
     }
@@ -301,7 +304,7 @@ impl Admin {
         }
     }
 
-    /// Handles the completion of an answer's send.
+    /// Handles the completion of a response's SEND.
     fn sent(&self, buffer: u32) {
         let mut state = self.state.lock();
         state.free |= 1 << (buffer % ANSWERS);
@@ -310,8 +313,8 @@ impl Admin {
         }
     }
 
-    /// Returns whether the initiator has been silent for too long, and for how many seconds. Called
-    /// every [`LOOK_MS`].
+    /// Returns the seconds of the initiator's silence, if they exceed the limit. Called every
+    /// [`LOOK_MS`].
     fn is_silent(&self) -> Option<u32> {
         let heard = self.heard.xchg(false, Acquire);
         let mut state = self.state.lock();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a volume is made of, and by what way its data goes.
+//! The block device or file behind a volume, and how data reaches it.
 //!
-//! A block device or a regular file, in a mode:
+//! The mode decides how:
 //!
 //! | mode | reads | writes |
 //! |---|---|---|
@@ -11,11 +11,11 @@
 //! | mixed | drive | page cache |
 //! | p2p | drive | drive |
 //!
-//! In mode p2p the drive's side of the buffers is memory of a PCI device, see
-//! [`p2p`](super::p2p), and so are the cache's lines; for all else it is direct.
+//! In mode p2p, memory of a PCI device replaces the RAM of the buffers on the drive's side, see
+//! [`p2p`](super::p2p), and of the cache's lines; in all else the mode equals direct.
 //!
-//! What goes to the drive passes the page cache by, but not what is in it: see
-//! `io/drive.rs`, which carries this out.
+//! Requests to the drive bypass the page cache, but respect its contents: see `io/drive.rs`, which
+//! implements this.
 
 use super::{
     cache::Cache,
@@ -82,18 +82,18 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The most bytes of a file that one request may empty: others wait for it.
+/// The most bytes of a file that one request may discard or zero: other requests wait for it.
 const FILE_EMPTY_MAX: u64 = 1 << 30;
 
-/// The largest logical block of a drive, in bytes: larger ones have no place in the protocol.
+/// The largest logical block of a drive, in bytes: the protocol cannot express larger ones.
 const LOGICAL_BLOCK_MAX: u32 = 4096;
 
-/// Requests of one volume that may wait for its drive on the workqueue at the same time: as
-/// many threads does a drive hold that does not answer. The others wait in the lines of their
-/// hosts, which take turns.
+/// The most requests of one volume that wait for its drive on the workqueue at the same time, and
+/// thus the most threads that a hanging drive blocks. The others wait in the lines of their hosts,
+/// which take turns.
 const IO_WORK_MAX: u16 = 256;
 
-/// See the module.
+/// The mode of a volume: see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Direct,
@@ -110,7 +110,7 @@ impl Mode {
         ("p2p", Mode::P2p),
     ];
 
-    /// Parses the name of a mode. Errors: `EINVAL` when there is no mode of this name.
+    /// Parses the name of a mode. Fails with `EINVAL` if there is no mode of this name.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let known = Self::NAMES.iter().find(|(name, _)| *name == text);
         known.map(|(_, mode)| *mode).ok_or(EINVAL)
@@ -122,17 +122,17 @@ impl Mode {
     }
 }
 
-/// When a write is answered.
+/// The time at which a write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteCache {
-    /// When the drive has completed it, perhaps into a volatile cache: initiators flush.
+    /// When the drive has completed the write, perhaps into a volatile cache: initiators flush.
     Back,
-    /// When it is on stable media: initiators see a volume without a volatile cache.
+    /// When the write is on stable media: initiators see a volume without a volatile cache.
     Through,
 }
 
 impl WriteCache {
-    /// Parses the text of a setting. Errors: `EINVAL` for any other.
+    /// Parses the text of the setting. Fails with `EINVAL` for any other text.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         match text {
             "back" => Ok(Self::Back),
@@ -149,7 +149,7 @@ impl WriteCache {
     }
 }
 
-/// By what way the data of a request goes.
+/// The route of a request's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// Between buffers and a block device.
@@ -161,7 +161,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Returns the file system's word for it.
+    /// Returns the route as the file layer names it.
     pub(crate) fn way(self) -> FileAccess {
         match self {
             Route::Device | Route::File => FileAccess::Direct,
@@ -177,15 +177,15 @@ enum Store {
 
 /// An open block device or file, with its mode.
 pub(crate) struct Backing {
-    /// Goes before what it names is closed.
+    /// Dropped before the device or file is closed.
     claim: Option<Claim>,
-    /// Goes before that, too.
+    /// Dropped before `claim`.
     drive: Option<Arc<DriveUse>>,
-    /// Where requests wait for the drive: see [`Self::io_work`].
+    /// The workqueue of requests that wait for the drive: see [`Self::io_work`].
     io_work: WorkQueue,
-    /// Which of them are there.
+    /// The order of the requests that wait for `io_work`.
     io_turns: Arc<IoTurns<Request>>,
-    /// Where completions of its queue pairs are handled: see [`Self::completions`].
+    /// The workqueue of the queue pairs' completions: see [`Self::completions`].
     completions: Arc<WorkQueue>,
     software: Arc<WorkQueue>,
     store: Store,
@@ -193,24 +193,24 @@ pub(crate) struct Backing {
     write_cache: WriteCache,
     cache: Option<Arc<Cache>>,
     source: Source,
-    /// Why it has a cache in RAM, though it is of mode p2p.
+    /// The reason why a volume of mode p2p has its cache in RAM.
     fallen: Option<&'static str>,
-    /// Bytes of the chunks that large requests move in, 0: none.
+    /// Bytes of the chunks of large requests; 0: no chunks.
     chunk: u32,
     observer: Arc<Observer>,
-    /// Bytes of what the page cache writes back as a whole, at least.
+    /// The least bytes that the page cache writes back as a whole.
     cache_unit: u64,
-    /// With other volumes that export the same, once it is claimed.
+    /// The state shared with other volumes on the same device or file, once it is claimed.
     shared: Arc<Shared>,
     _in_use: Use,
-    /// The last to go: then the device or file is closed.
+    /// Dropped last: then the device or file is closed.
     closed: Option<Closed>,
 }
 
-/// What this host exports.
+/// The exports of this host, which prevent hibernation.
 pub(crate) static EXPORTS: Uses = Uses::new(c"volumes of hcablk are exported");
 
-/// Tells when it is dropped.
+/// Sets an event when it is dropped.
 struct Closed(Arc<Event>);
 
 impl Drop for Closed {
@@ -220,8 +220,8 @@ impl Drop for Closed {
 }
 
 impl Backing {
-    /// Opens what is at `path` for the volume `name`. Sleeps. Errors come with what could not
-    /// be done.
+    /// Opens the device or file at `path` for the volume `name`. Sleeps. Errors name the step that
+    /// failed.
     pub(crate) fn open(
         name: &str,
         path: &CStr,
@@ -293,7 +293,7 @@ impl Backing {
         Ok(backing)
     }
 
-    /// Makes the workqueue of the volume `name` for `what`.
+    /// Creates the workqueue `what` of the volume `name`.
     fn new_work(
         what: &str,
         name: &str,
@@ -313,31 +313,31 @@ impl Backing {
         Arc::new(work, GFP_KERNEL).map_err(|e| ("the workqueue", e.into()))
     }
 
-    /// Returns where requests wait for the drive: a workqueue of the volume's own, so that those
-    /// that a drive does not answer keep no other volume's from a worker.
+    /// Returns the workqueue of requests that wait for the drive. It is the volume's own, so that
+    /// requests to a hanging drive do not block the workers of other volumes.
     ///
-    /// Its work never drops it: the work has references to queues, which have the backing, and
-    /// a queue that is closed waits for it to return (the end of an
-    /// `Io`'s or a chunk's `WorkSlot`) before it lets go of its own.
+    /// Its work never drops the backing: the work has references to queues, which have the backing,
+    /// and a queue that is being closed waits for the work to return (the end of the `WorkSlot` of
+    /// a request or chunk) before it drops its own reference.
     pub(crate) fn io_work(&self) -> &WorkQueue {
         &self.io_work
     }
 
-    /// Returns in which order requests come to [`Self::io_work`].
+    /// Returns the order in which requests enter [`Self::io_work`].
     pub(crate) fn io_turns(&self) -> &Arc<IoTurns<Request>> {
         &self.io_turns
     }
 
-    /// Returns where completions of the volume's queue pairs are handled. Submitting a bio there
-    /// waits where a drive takes no more requests, with a thread for each queue pair: no other
-    /// volume's completions wait behind them.
+    /// Returns the workqueue on which completions of the volume's queue pairs are handled.
+    /// Submitting a bio there blocks while a drive accepts no requests, with one thread for each
+    /// queue pair: no other volume's completions wait for it.
     ///
-    /// Those of HCAs are handled on the processor that they interrupt; those of devices that are
-    /// programs (`software`) are not: soft-RoCE does its work on an unbound queue, and ours is
-    /// handled by the same workers, so that no change of threads is between its part of a request
-    /// and ours.
+    /// Completions of HCAs are handled on the processor that they interrupt. Completions of
+    /// software devices (`software`) are not: soft-RoCE works on an unbound workqueue, and the same
+    /// workers handle our completions, so that a request needs no switch between threads.
     ///
-    /// As of [`Self::io_work`] its work never drops it: [`CompletionQueue::stop`] waits for that.
+    /// As with [`Self::io_work`], its work never drops the backing: [`CompletionQueue::stop`] waits
+    /// for the work.
     ///
     /// [`CompletionQueue::stop`]: hcablk_core::rdma::cq::CompletionQueue::stop
     pub(crate) fn completions(&self, software: bool) -> &Arc<WorkQueue> {
@@ -347,8 +347,8 @@ impl Backing {
         }
     }
 
-    /// Says that it is exported, and gives it a cache of `mib` MiB, 0: none.
-    /// Sleeps. Errors come with what could not be done.
+    /// Claims the device or file as exported, and adds a cache of `mib` MiB; 0: none. Sleeps.
+    /// Errors name the step that failed.
     pub(crate) fn claim(
         mut self,
         claims: &Arc<Claims>,
@@ -367,7 +367,7 @@ impl Backing {
         };
         let claim = Claims::claim(claims, self.file(), manner).map_err(|e| match e {
             e if e == EBUSY => (
-                "another volume exports the same: neither may have a cache",
+                "another volume exports the same device or file, and one of the two has a cache",
                 e,
             ),
             e => ("memory", e),
@@ -390,13 +390,13 @@ impl Backing {
         Ok(self)
     }
 
-    /// Says what is to happen when it is closed.
+    /// Sets the event that is set when the device or file is closed.
     pub(crate) fn tells(mut self, closed: Arc<Event>) -> Self {
         self.closed = Some(Closed(closed));
         self
     }
 
-    /// Says whose reservations its drive has.
+    /// Sets the reservations of the drive.
     pub(crate) fn reserved_by(mut self, drive: Arc<DriveUse>) -> Self {
         self.drive = Some(drive);
         self
@@ -408,7 +408,7 @@ impl Backing {
         self.drive.as_deref().map(|drive| &**drive)
     }
 
-    /// Returns the use of these, which may outlive the volume's.
+    /// Returns the use of these reservations, which may outlive the volume's use.
     pub(crate) fn drive_use(&self) -> Option<&Arc<DriveUse>> {
         self.drive.as_ref()
     }
@@ -419,7 +419,7 @@ impl Backing {
         self.cache.as_deref()
     }
 
-    /// Returns the block device, if it is one.
+    /// Returns the block device; `None`: a regular file.
     #[inline]
     pub(crate) fn device(&self) -> Option<&BlockDevice> {
         match &self.store {
@@ -428,25 +428,26 @@ impl Backing {
         }
     }
 
-    /// Returns whether it is of mode p2p.
+    /// Returns whether the volume is of mode p2p.
     #[inline]
     pub(crate) fn wants_peers(&self) -> bool {
         self.mode == Mode::P2p
     }
 
-    /// Returns where peer memory shall come from, if it is wanted. What goes between a cache in RAM
-    /// and the wire is better in RAM, too.
+    /// Returns the source of peer memory, if the volume wants it. With a cache in RAM, transfer
+    /// buffers are better in RAM, too.
     #[inline]
     pub(crate) fn peers(&self) -> Option<Source> {
         (self.wants_peers() && self.fallen.is_none()).then_some(self.source)
     }
 
-    /// Returns why a volume of mode p2p with a cache uses RAM, if it does from the start.
+    /// Returns the reason why a volume of mode p2p with a cache uses RAM from the start, if it
+    /// does.
     pub(crate) fn fallen(&self) -> Option<&'static str> {
         self.fallen
     }
 
-    /// Returns the way to the page cache.
+    /// Returns the file, for access through the page cache.
     #[inline]
     pub(crate) fn file(&self) -> FileRef<'_> {
         match &self.store {
@@ -455,7 +456,7 @@ impl Backing {
         }
     }
 
-    /// Makes durable what was written to the drive, or to the file's blocks. Sleeps.
+    /// Makes writes to the drive, or to the file's blocks, durable. Sleeps.
     pub(crate) fn make_durable(&self) -> Result {
         match &self.store {
             Store::Device(device) => {
@@ -469,7 +470,7 @@ impl Backing {
         }
     }
 
-    /// Makes durable what was written by any way, through the page cache, too. Sleeps.
+    /// Makes all writes durable, including those through the page cache. Sleeps.
     pub(crate) fn make_all_durable(&self) -> Result {
         match self.write_route() {
             Route::Cache => self.sync(),
@@ -477,52 +478,53 @@ impl Backing {
         }
     }
 
-    /// Writes back what is dirty in the page cache and makes all durable. Sleeps.
+    /// Writes back the dirty pages of the page cache, and makes all writes durable. Sleeps.
     pub(crate) fn sync(&self) -> Result {
         let file = self.file();
         if let Store::Device(_) = self.store {
-            // As `blkdev_fsync()`, which does not tell which of the two has failed.
+            // As `blkdev_fsync()`, which does not report which of the two has failed.
             let written = file.write_all_back();
             return self.make_durable().and(written);
         }
         let synced = file.sync();
-        // That may be a write-back of the file, too, which is found by each session's own cursor
-        // besides: told twice, and by others for nothing, but not missed.
+        // The failure may be that of a write-back, too, which each session also finds with its own
+        // cursor: such an error is reported twice, and needlessly to other sessions, but never
+        // missed.
         if synced.is_err_and(may_be_of_flush) {
             self.flush_failures().add();
         }
         synced
     }
 
-    /// Returns the bytes that the page cache writes back as a whole, at least: a power of two.
+    /// Returns the least bytes that the page cache writes back as a whole: a power of two.
     #[inline]
     pub(crate) fn cache_unit(&self) -> u64 {
         self.cache_unit
     }
 
-    /// Returns which flushes of the drive have failed.
+    /// Returns the failed flushes of the drive.
     pub(crate) fn flush_failures(&self) -> &Arc<FlushFailures> {
         self.shared.flush_failures()
     }
 
-    /// Returns which pages are written back whole, by any volume that exports the same.
+    /// Returns the write-backs of whole pages, by all volumes on the same device or file.
     #[inline]
     pub(crate) fn rewrites(&self) -> &Rewrites {
         self.shared.rewrites()
     }
 
-    /// Returns whether the error of a write with FUA that went straight to the drive tells of that
-    /// write alone; else a flush of the drive may have failed. Any context.
+    /// Returns whether the error of a write with FUA to the device means that only this write has
+    /// failed; otherwise a flush of the drive may have failed. Any context.
     pub(crate) fn fua_fails_alone(&self) -> bool {
         self.device().is_some_and(BlockDevice::fua_fails_alone)
     }
 
-    /// Returns what the page cache has lost so far.
+    /// Returns the current position in the write-back errors of the page cache.
     pub(crate) fn wb_err_cursor(&self) -> WbErrCursor {
         self.file().wb_err_cursor()
     }
 
-    /// Returns the way of what moves no data.
+    /// Returns the route of requests that move no data.
     pub(crate) fn direct(&self) -> Route {
         match self.store {
             Store::Device(_) => Route::Device,
@@ -546,29 +548,29 @@ impl Backing {
         }
     }
 
-    /// Returns whether data goes between the wire and the drive by RAM, and by neither a cache of
-    /// the volume's nor, unless there are pages already, the page cache.
+    /// Returns whether data moves between the wire and the drive through RAM, and bypasses the
+    /// volume's cache and, unless it has pages already, the page cache.
     pub(crate) fn is_straight(&self) -> bool {
         let device = self.read_route() == Route::Device && self.write_route() == Route::Device;
         device && !self.wants_peers() && self.cache.is_none()
     }
 
-    /// Returns whether it may be written through the page cache as well at this moment: by another
-    /// volume, or by somebody on this host who has it open. Any context.
+    /// Returns whether the device or file may currently also be written through the page cache: by
+    /// another volume, or by a program on this host that has it open. Any context.
     #[inline]
     pub(crate) fn is_also_cached(&self) -> bool {
         self.shared.is_also_cached(self.file())
     }
 
-    /// Returns whether a write's data may change until the write is done. A copy of the
-    /// target's own, a checksum or a parity would not be that of what is written.
+    /// Returns whether the data of a write may change until the write is done. A copy, checksum or
+    /// parity on the target would not match the written data.
     pub(crate) fn bears_change(&self) -> bool {
-        // The page cache is written by copying.
+        // The page cache copies the data.
         let copied = self.write_route() == Route::Cache;
         self.cache.is_none() && (copied || !self.file().wants_stable_data())
     }
 
-    /// Returns how large requests are split: not at all if none goes straight to a device.
+    /// Returns how large requests are split: not at all if none goes directly to a device.
     pub(crate) fn split(&self) -> Split {
         match self.device() {
             Some(device) if self.read_route() == Route::Device => {
@@ -578,28 +580,28 @@ impl Backing {
         }
     }
 
-    /// Returns whether completed writes may be lost when the drive or this machine loses its power,
-    /// until they are flushed. It changes when the drive's cache is switched. Any context; no more
-    /// than a few loads, since each write may ask.
+    /// Returns whether completed writes may be lost on a power failure of the drive or this machine
+    /// until they are flushed. Changes when the drive's cache is switched on or off. Any context;
+    /// only a few loads, since each write may call it.
     #[inline]
     pub(crate) fn is_volatile(&self) -> bool {
         match &self.store {
             Store::Device(device) => device.write_cache() || self.write_route() == Route::Cache,
-            // Blocks may have yet to be allocated when a write is done: nothing is durable before a
+            // Blocks may not be allocated yet when a write completes: nothing is durable before a
             // flush.
             Store::File(_) => true,
         }
     }
 
-    /// Returns whether initiators have to flush before they rely on a write. Any context.
+    /// Returns whether initiators must flush before they rely on a write. Any context.
     #[inline]
     pub(crate) fn wants_flushes(&self) -> bool {
         self.write_cache == WriteCache::Back && self.is_volatile()
     }
 
-    /// Returns whether a write that has to be on stable media when it is answered is sent as one
-    /// with FUA. Otherwise the drive is flushed afterwards: its cache was switched on after
-    /// initiators were told that it has none.
+    /// Returns whether FUA is used for a write that must be on stable media before its response.
+    /// Otherwise the drive is flushed afterwards: its cache was switched on after initiators were
+    /// informed that there is none.
     #[inline]
     pub(crate) fn writes_with_fua(&self) -> bool {
         self.write_cache == WriteCache::Through || self.write_route() == Route::Cache
@@ -611,7 +613,7 @@ impl Backing {
             .is_some_and(|device| device.write_cache() && !device.fua())
     }
 
-    /// Returns the size in bytes; it changes when the block device or file does.
+    /// Returns the size in bytes, which changes with the block device or file.
     pub(crate) fn size_bytes(&self) -> u64 {
         match &self.store {
             Store::Device(device) => device.size_bytes(),
@@ -619,8 +621,8 @@ impl Backing {
         }
     }
 
-    /// Returns whether what it is refuses writes; that changes when the block device does. Any
-    /// context; no more than a few loads, since each write asks.
+    /// Returns whether the device or file refuses writes, which changes with the block device. Any
+    /// context; only a few loads, since each write calls it.
     #[inline]
     pub(crate) fn refuses_writes(&self) -> bool {
         match &self.store {
@@ -629,8 +631,8 @@ impl Backing {
         }
     }
 
-    /// Returns what goes to initiators; `None` when the block size is beyond what the protocol
-    /// knows.
+    /// Returns the geometry for initiators, or `None` if the protocol does not support the block
+    /// size.
     pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
         let logical = self.logical_block_size();
         let logical_block_shift = logical
@@ -663,13 +665,13 @@ impl Backing {
     fn logical_block_size(&self) -> u32 {
         match &self.store {
             Store::Device(device) => device.logical_block_size(),
-            // The unit of direct I/O in every mode, so that what is on it stays
-            // usable in another.
+            // The unit of direct I/O in every mode, so that data written in one mode is usable in
+            // another.
             Store::File(file) => file.direct_unit().max(512),
         }
     }
 
-    /// Returns what the drive takes and prefers at this moment, for logical blocks of 2^`shift`
+    /// Returns the current limits and preferences of the drive, for logical blocks of 2^`shift`
     /// bytes. Any context.
     pub(crate) fn limits(&self, shift: u8) -> VolumeLimits {
         let block = 1u32 << shift;
@@ -724,14 +726,15 @@ impl Backing {
         }
     }
 
-    /// Returns whether atomic writes go to a drive whole, and nowhere else: an export of the same
-    /// through the page cache may write old blocks over a part of one at any time. Any context.
+    /// Returns whether atomic writes go to the drive as a whole, and only there: an export of the
+    /// same device through the page cache may write old blocks over a part of one at any time. Any
+    /// context.
     fn takes_atomic_writes(&self) -> bool {
         let cached = self.shared.is_exported_cached();
         self.cache.is_none() && self.write_route() == Route::Device && !cached
     }
 
-    /// Returns whether the drive writes `length` bytes whole or not at all, at this moment. Any
+    /// Returns whether the drive currently writes `length` bytes as a whole or not at all. Any
     /// context.
     #[cold]
     pub(crate) fn takes_atomic_write(&self, length: u32) -> bool {
@@ -742,7 +745,7 @@ impl Backing {
         })
     }
 
-    /// Returns how much one request may empty. Any context.
+    /// Returns the most bytes that one request may discard or zero. Any context.
     #[cold]
     pub(crate) fn emptied(&self) -> Emptied {
         let limits = self.limits(self.logical_block_size().trailing_zeros() as u8);
@@ -752,8 +755,8 @@ impl Backing {
         }
     }
 
-    /// Returns the volume as it is at this moment, and its generation; `None` if there is nothing
-    /// of it. May sleep.
+    /// Returns the current state of the volume, and its generation; `None` if the drive was
+    /// removed. May sleep.
     pub(crate) fn observe(&self) -> Option<(Observed, u32)> {
         let shift = self.logical_block_size().trailing_zeros() as u8;
         self.observer.observe(|| Observed {
@@ -765,13 +768,14 @@ impl Backing {
     }
 }
 
-/// Returns the most of `bytes` that a request's length can say, in whole blocks of `block` bytes.
+/// Returns the most of `bytes` that the length of a request can express, in whole blocks of `block`
+/// bytes.
 fn longest(bytes: u64, block: u32) -> u32 {
     bytes.min(u32::MAX.into()) as u32 & !(block - 1)
 }
 
-/// Returns log2 of the size of a physical block, or what comes next to it, for logical blocks of
-/// 2^`logical` bytes.
+/// Returns log2 of the size of a physical block, or the nearest supported value, for logical blocks
+/// of 2^`logical` bytes.
 fn physical_shift(bytes: u32, logical: u8) -> u8 {
     let shift = bytes
         .is_power_of_two()

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A volume's cache: lines of the drive's data in this host's memory, or in that of
-//! a PCI device (mode p2p).
+//! Holds a volume's cache: lines of the drive's data in this host's memory, or in that of a PCI
+//! device (mode p2p).
 //!
-//! Write-through, and for what initiators read again and again. Which lines are
-//! kept, and who may use one, is [`lines`](hcablk_core::logic::mq::lines)' to say; here
-//! is the memory; the part of requests is in `io/cache.rs`.
+//! It is write-through, and meant for data that initiators read repeatedly.
+//! [`lines`](hcablk_core::logic::mq::lines) decides which lines are kept, and which requests may
+//! use one; this file has the memory; `io/cache.rs` has the requests' part.
 //!
 //! ```text
 //!  begin ──► enter_cache ──┬─ a read, all there: lines ──copy──► buffers ──► answer
 //!                          └─ else: drive ──► leave_cache ──copy──► lines ──► answer
 //! ```
 //!
-//! Lines in peer memory need no buffers: the drive's DMA goes to them, and an HCA's comes
-//! from them: see `io/cache.rs`.
+//! Lines in peer memory need no buffers: the DMA of drive and HCA goes directly to and from them,
+//! see `io/cache.rs`.
 //!
 //! ```text
 //!            enabled, mode p2p                 the provider's driver is unbound
@@ -21,25 +21,22 @@
 //!           └─► Ram: mode direct, or nobody lends as much
 //! ```
 //!
-//! *Lost* is for good: nothing is read from lines or put there any more, until the
-//! volume is enabled again. That is said, and each read counted
-//! (`cache_fallbacks`). To have as much RAM at that moment would be to take it from others, under
-//! load; and whoever asked for peer memory wanted to spare it.
+//! *Lost* is final: no line is read or written any more, until the volume is enabled again. This is
+//! logged, and each read is counted (`cache_fallbacks`). Replacing the lines with RAM at that
+//! moment would take it from others, under load; and peer memory was chosen to save RAM.
 //!
 //! # Locks and contexts
 //!
 //! One lock, `lines`, taken inside no other: once before the drive (or the copy), once after it,
-//! and more often for requests of many lines, which are gone through a few at a time.
-//! `enter_cache()` runs in process context,
-//! `leave_cache()` in any. Copies, of 64 KiB at most, are made without
-//! the lock, by the right that the request's `Visit` has.
+//! and more often for requests of many lines, which are processed a few at a time. `enter_cache()`
+//! runs in process context, `leave_cache()` in any. Copies, of 64 KiB at most, are made without the
+//! lock, under the right that the request's `Visit` has.
 //!
 //! # Memory
 //!
-//! Peer memory is a [`PeerLease`] that goes with the cache; who uses a line has a reference to the
-//! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, and not by
-//! taking it from others: a request of the cache's that the page allocator cannot fulfill easily is
-//! an error.
+//! Peer memory is a [`PeerLease`] owned by the cache; a user of a line has a reference to the
+//! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, and never
+//! reclaimed from others: if the page allocator cannot fulfill a request easily, enabling fails.
 
 use super::p2p::{
     borrow_lines,
@@ -83,19 +80,19 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Pages that are allocated together for lines, as a power of two.
+/// The order of the page allocations for lines.
 pub(crate) const BLOCK_ORDER: u32 = 3;
-/// Lines in them.
+/// Lines in each of these allocations.
 pub(crate) const BLOCK_LINES: usize = (PAGE_SIZE << BLOCK_ORDER) >> LINE_SHIFT;
 
-/// Returns the piece of the lines' memory that the line in `slot` is in, and the byte there of the
-/// line's byte `within`.
+/// Returns the piece of the lines' memory that holds the line in `slot`, and the offset there of
+/// the line's byte `within`.
 pub(crate) fn place_of(slot: u32, within: usize) -> (u32, usize) {
     let lines = BLOCK_LINES as u32;
     (slot / lines, (slot % lines) as usize * LINE + within)
 }
 
-/// Arrays of the kernel's.
+/// Arrays allocated with the kernel's allocator.
 struct Arrays;
 
 impl Memory for Arrays {
@@ -119,24 +116,25 @@ pub(crate) enum CopyDirection {
     ToLines,
 }
 
-/// See the module.
+/// A volume's cache: see the module.
 #[pin_data]
 pub(crate) struct Cache {
     #[pin]
     lines: IrqLock<Lines<Arrays>>,
     memory: LineMemory,
-    /// It was said that its memory is gone.
+    /// The loss of its memory was logged.
     reported: Atomic<bool>,
 }
 
-/// Where the lines are.
+/// The memory of the lines.
 enum LineMemory {
     Ram(KVVec<ContiguousPages>),
     Peer(PeerLease),
 }
 
 impl Cache {
-    /// Borrows peer memory for a cache of `mib` MiB, all of it, or says why not. Sleeps.
+    /// Borrows peer memory for all of a cache of `mib` MiB, or returns the reason why it cannot.
+    /// Sleeps.
     pub(crate) fn borrow(
         source: Source,
         drive: &BlockDevice,
@@ -145,13 +143,13 @@ impl Cache {
         borrow_lines(source, drive, Self::blocks(mib), BLOCK_LINES * LINE)
     }
 
-    /// Returns the pieces of memory that are allocated for `mib` MiB.
+    /// Returns the number of pieces of memory for `mib` MiB.
     fn blocks(mib: u32) -> usize {
         ((u64::from(mib) << 20) >> LINE_SHIFT) as usize / BLOCK_LINES
     }
 
-    /// Makes an empty cache, in what is leased to it, or in RAM. May sleep. Errors come
-    /// with what could not be done.
+    /// Creates an empty cache, in the leased memory, or in RAM. May sleep. Errors name the step
+    /// that failed.
     pub(crate) fn new(
         mib: u32,
         leased: Option<PeerLease>,
@@ -186,7 +184,7 @@ impl Cache {
         Ok(memory)
     }
 
-    /// Returns the lease that the lines are in, if they are in peer memory.
+    /// Returns the lease of the lines' memory, if they are in peer memory.
     pub(crate) fn lease(&self) -> Option<&PeerLease> {
         match &self.memory {
             LineMemory::Peer(lease) => Some(lease),
@@ -194,12 +192,12 @@ impl Cache {
         }
     }
 
-    /// Returns who lends it.
+    /// Returns the provider of the peer memory.
     pub(crate) fn lender(&self) -> Option<&Arc<Provider>> {
         self.lease().map(PeerLease::provider)
     }
 
-    /// Returns a piece of the line in `slot`, in RAM.
+    /// Returns a part of the line in `slot`, in RAM.
     fn piece(&self, slot: u32, offset: usize, length: usize) -> Option<PageRange<'_>> {
         let LineMemory::Ram(memory) = &self.memory else {
             return None;
@@ -208,9 +206,8 @@ impl Cache {
         Some(memory.get(block as usize)?.range(start, length))
     }
 
-    /// Copies between the lines that `visit` has a right to, in peer memory if they are
-    /// `leased`, and the RAM of its request, which begins at `offset`; how many bytes
-    /// that were.
+    /// Copies between the lines that `visit` may use, in peer memory if they are `leased`, and the
+    /// RAM of its request, which begins at `offset`. Returns the number of bytes copied.
     pub(crate) fn copy<'a>(
         &self,
         visit: &Visit,
@@ -272,17 +269,17 @@ impl Cache {
         self.lines.lock().read(offset, length, size)
     }
 
-    /// Begins the visit `visit` of another request, on a drive of `size` bytes. Process context.
+    /// Begins the visit of another kind of request, on a drive of `size` bytes. Process context.
     pub(crate) fn enter(&self, visit: &mut Visit, size: u64) {
         while !self.lines.lock().enter(visit, size) {}
     }
 
-    /// Keeps the lines of a visit pinned, since an answer is sent from them. Any context.
+    /// Keeps the lines of a visit pinned, since a response is sent from them. Any context.
     pub(crate) fn stay(&self, visit: &mut Visit) {
         self.lines.lock().stay(visit);
     }
 
-    /// Returns whether it is the first time that somebody finds its memory gone.
+    /// Returns `true` on the first call, which finds the memory lost.
     pub(crate) fn finds_lost(&self) -> bool {
         !self.reported.xchg(true, Relaxed)
     }

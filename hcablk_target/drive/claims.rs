@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What drives and files are exported, and what the volumes that export the same share: so that one
-//! with a cache is exported once, since what another volume writes would not be known to the cache;
-//! who writes through the page cache, which writes back more than was written to it; and which
-//! flushes of the drive have failed.
+//! Lists the exported devices and files, and the state that volumes on the same one share. A volume
+//! with a cache must be the only one, since the cache would not see another volume's writes. A
+//! write must know of others that use the page cache, which writes back more than was written to
+//! it. And all volumes need the failed flushes of the drive.
 //!
-//! A [`Claim`] is a part of the volume's backing and goes with it, when nobody
-//! can write by it any more. The lock is taken inside a volume's or a session's.
+//! A [`Claim`] is part of the volume's backing and is dropped with it, when the volume can no
+//! longer write. The lock is taken inside a volume's or a session's.
 
 use super::flush_failures::FlushFailures;
 use hcablk_core::{
@@ -30,19 +30,19 @@ use kernel::{
     },
 };
 
-/// What all volumes share that export the same.
+/// The state shared by all volumes on the same device or file.
 pub(crate) struct Shared {
-    /// How many of them do so through the page cache.
+    /// The number of these volumes that use the page cache.
     cached: Atomic<u32>,
-    /// How many of them count in [`FileRef::openers`].
+    /// The number of these volumes that count in [`FileRef::openers`].
     open: Atomic<u32>,
     rewrites: Rewrites,
-    /// Those of all volumes on the drive.
+    /// The failed flushes of all volumes on the drive.
     flush_failures: Arc<FlushFailures>,
 }
 
 impl Shared {
-    /// Makes what a volume shares with nobody yet. May sleep.
+    /// Creates the state of a device or file with one volume. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Self::on(Arc::new(FlushFailures::new(), GFP_KERNEL)?)
     }
@@ -60,15 +60,16 @@ impl Shared {
         Ok(Arc::new(shared, GFP_KERNEL)?)
     }
 
-    /// Returns whether a volume exports the same through the page cache, at this moment. Any
-    /// context.
+    /// Returns whether a volume currently exports the same device or file through the page cache.
+    /// Any context.
     #[inline]
     pub(crate) fn is_exported_cached(&self) -> bool {
         self.cached.load(Relaxed) != 0
     }
 
-    /// Returns whether others may write the same through the page cache at this moment: a volume,
-    /// or somebody on this host who has `file`, the one that is exported, open. Any context.
+    /// Returns whether others may currently write the same device or file through the page cache:
+    /// another volume, or a program on this host that has `file`, the exported file, open. Any
+    /// context.
     #[inline]
     pub(crate) fn is_also_cached(&self, file: FileRef<'_>) -> bool {
         self.is_exported_cached() || file.openers() > self.open.load(Relaxed)
@@ -83,10 +84,10 @@ impl Shared {
     }
 }
 
-/// Pages that are written back whole, by a request for a part of them. A write past the page cache
-/// to the rest of such a page may be overwritten by that with what was there before, and may find
-/// no page when it is done; so it finds out by these whether it was under way at the same time as
-/// one of them.
+/// Counts write-backs of whole pages on behalf of requests for parts of them. Such a write-back may
+/// overwrite a direct write to the rest of the page with the former data, and the direct write may
+/// find no page when it completes. With these counts it detects whether a write-back was under way
+/// at the same time.
 pub(crate) struct Rewrites {
     begun: Atomic<u32>,
     ended: Atomic<u32>,
@@ -97,28 +98,29 @@ pub(crate) struct Rewrites {
 pub(crate) struct RewriteMark(u32);
 
 impl Rewrites {
-    /// Notes that pages may be read and written whole, until the returned guard is dropped: before
-    /// the pages are, so that who finds no page any more finds this. Any context.
+    /// Records that pages may be read and written whole, until the returned guard is dropped. Must
+    /// be called before the pages are: a request that no longer finds a page then finds this. Any
+    /// context.
     pub(crate) fn begin(&self) -> Rewriting<'_> {
         self.begun.fetch_add(1, Full);
         Rewriting(self)
     }
 
-    /// Returns this moment, in order with what is looked at before and after. Any context.
+    /// Returns the current moment, fully ordered with accesses before and after. Any context.
     #[inline]
     pub(crate) fn mark(&self) -> RewriteMark {
         RewriteMark(self.ended.fetch_add(0, Full))
     }
 
-    /// Returns whether one was under way since `mark`, or is. Any context.
+    /// Returns whether a write-back was under way at any time since `mark`. Any context.
     #[inline]
     pub(crate) fn any_since(&self, mark: RewriteMark) -> bool {
-        // Those that had begun by now, and those that had ended by then.
+        // Compares those that have begun by now with those that had ended by then.
         RewriteMark(self.begun.fetch_add(0, Full)) != mark
     }
 }
 
-/// Pages are being written back whole.
+/// A guard: pages are being written back whole.
 #[must_use]
 pub(crate) struct Rewriting<'a>(&'a Rewrites);
 
@@ -128,7 +130,7 @@ impl Drop for Rewriting<'_> {
     }
 }
 
-/// Exported, and whether by one volume alone.
+/// An export of a device or file, and whether it must be the only one.
 struct Entry {
     file: FileId,
     drive: DriveId,
@@ -136,25 +138,25 @@ struct Entry {
     shared: Arc<Shared>,
 }
 
-/// The list.
+/// The list of exported devices and files.
 #[pin_data]
 pub(crate) struct Claims {
     #[pin]
     entries: Mutex<KVec<Entry>>,
 }
 
-/// How a volume exports what it has open.
+/// The manner in which a volume exports a device or file.
 #[derive(Clone, Copy)]
 pub(crate) struct Manner {
-    /// No other volume may.
+    /// No other volume may export it.
     pub(crate) alone: bool,
-    /// Through the page cache.
+    /// The volume uses the page cache.
     pub(crate) cached: bool,
-    /// It counts in [`FileRef::openers`].
+    /// The volume counts in [`FileRef::openers`].
     pub(crate) counts: bool,
 }
 
-/// A drive or file is exported, as long as this is there.
+/// Keeps a device or file listed as exported while it exists.
 pub(crate) struct Claim {
     claims: Arc<Claims>,
     file: FileId,
@@ -163,7 +165,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Returns what it shares with others that export the same.
+    /// Returns the state shared with other volumes on the same device or file.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -177,8 +179,8 @@ impl Claims {
         Arc::pin_init(claims, GFP_KERNEL)
     }
 
-    /// Lists that a volume exports `file`; `EBUSY` when another one has it and either wants to be
-    /// alone.
+    /// Lists `file` as exported. Fails with `EBUSY` if another volume exports it and either must be
+    /// the only one.
     pub(crate) fn claim(this: &Arc<Self>, file: FileRef<'_>, manner: Manner) -> Result<Claim> {
         let (id, drive) = (file.id(), file.drive_id());
         let mut entries = this.entries.lock();
@@ -220,7 +222,7 @@ impl Drop for Claim {
             .open
             .fetch_sub(self.manner.counts.into(), Relaxed);
         let mut entries = self.claims.entries.lock();
-        // Those that are equal stand for each other.
+        // Entries that are equal are interchangeable.
         let mut left = false;
         entries.retain(|entry| {
             let go = !left && entry.file == self.file && entry.alone == self.manner.alone;

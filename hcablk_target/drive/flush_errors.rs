@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Errors of flushes that an initiator has yet to be told. Uses nothing but the wire
+//! Stores errors of flushes that an initiator has not been notified of. Uses nothing but the wire
 //! format: its tests run on the host.
 //!
-//! A drive or the page cache tells of a loss once. The answer that carries the error may never
-//! leave, because its queue pair is replaced; the flush is then issued again, and would succeed. So
-//! an error is kept for the disk until an answer that carried it has arrived, and meanwhile every
-//! flush ends with it. On InfiniBand and RoCE an answer has arrived when its send has completed; on
-//! iWARP that says only that it was sent. There the session's own flushes succeed from then on, and
-//! one of another session, which may be what is left of this one's, ends with it once more: to be
-//! told twice does no harm.
+//! A drive or the page cache reports a loss once. The response with the error may never be sent,
+//! because its queue pair is replaced; the flush is then issued again, and would succeed. So an
+//! error is stored for the disk until a response with it has arrived, and until then every flush
+//! ends with it. On InfiniBand and RoCE a response has arrived when its SEND has completed; on
+//! iWARP completion only means that it was sent. There the session's own flushes succeed from then
+//! on, and the next flush of another session, which may be the successor of this one, ends with the
+//! error once more: reporting an error twice does no harm.
 //!
 //! ```text
 //!   a flush fails, or a write
@@ -25,7 +25,7 @@
 
 use crate::proto::message::Status;
 
-/// A session that tells errors, among those of a disk.
+/// A session that reports errors, among those of a disk.
 pub(crate) type Teller = u32;
 
 #[derive(Clone, Copy)]
@@ -36,10 +36,10 @@ enum State {
     Repeated(Status),
 }
 
-/// See the module.
+/// The flush errors of a disk: see the module.
 pub(crate) struct FlushErrors {
     state: State,
-    /// How many there were, never 0 once there was one.
+    /// The number of errors so far, never 0 once there was one.
     number: u32,
 }
 
@@ -51,14 +51,14 @@ impl FlushErrors {
         }
     }
 
-    /// Notes that what was acknowledged may be lost, by `error`: the next flush tells of it.
+    /// Records that acknowledged writes may be lost, because of `error`: the next flush reports it.
     pub(crate) fn owe(&mut self, error: Status) {
         self.state = State::Owed(error);
         self.number = self.number.wrapping_add(1).max(1);
     }
 
-    /// Returns how a flush of session `by` ends for which the drive's part ended with `own`; and
-    /// which error that is, for [`Self::sent`], or 0.
+    /// Returns the status of a flush of session `by` for which the drive returned `own`, and the
+    /// number of the reported error, for [`Self::sent`], or 0.
     pub(crate) fn end(&mut self, own: Status, by: Teller) -> (Status, u32) {
         if own != Status::Ok {
             self.owe(own);
@@ -73,8 +73,8 @@ impl FlushErrors {
         }
     }
 
-    /// Notes that an answer with error `number` was sent by session `by`, and whether that says
-    /// that it has `arrived`. An error that came after it is still to be reported.
+    /// Records that a response with error `number` was sent by session `by`, and whether it is
+    /// certain that it has `arrived`. A later error must still be reported.
     pub(crate) fn sent(&mut self, number: u32, by: Teller, arrived: bool) {
         if number != self.number {
             return;
@@ -86,7 +86,7 @@ impl FlushErrors {
         };
     }
 
-    /// Returns whether there is none that is still to be told, to anybody.
+    /// Returns whether every error has been reported.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self.state, State::None)
     }
@@ -109,7 +109,7 @@ mod tests {
         let mut errors = FlushErrors::new();
         let (status, first) = errors.end(Status::IoError, 1);
         assert_eq!(status, Status::IoError);
-        // That answer never left: these are told, too.
+        // That response was never sent: these report the error, too.
         for _ in 0..3 {
             assert_eq!(errors.end(Status::Ok, 1), (Status::IoError, first));
         }
@@ -156,7 +156,7 @@ mod tests {
             "not to the same"
         );
         assert!(!errors.is_empty());
-        // The first may have been lost with session 1, and this answer with session 2.
+        // The first response may have been lost with session 1, and this one with session 2.
         assert_eq!(errors.end(Status::Ok, 2), (Status::IoError, number));
         assert_eq!(errors.end(Status::Ok, 3), (Status::IoError, number));
         errors.sent(number, 3, false);

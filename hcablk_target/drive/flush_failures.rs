@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which flushes of a drive have failed. A drive that fails one may have lost what anybody had
-//! written there, and says so to who flushed; the next flush succeeds. So each failure is counted,
-//! for all volumes on the drive, and each initiator's next flush fails once if it has not seen the
-//! latest: as `errseq_t` has it for write-backs of the page cache.
+//! Counts the failed flushes of a drive. A drive that fails a flush may have lost writes of any
+//! volume, and reports that only to the caller that flushed; the next flush succeeds. So failures
+//! are counted for all volumes on the drive, and each initiator's next flush fails once if it has
+//! not seen the latest, as with `errseq_t` for write-backs of the page cache.
 //!
-//! What is made durable by a flush for it alone, such as a write with FUA on a drive without, is
-//! not durable if another flush has failed since it was begun.
+//! A write that is made durable by its own flush, such as one with FUA on a drive without FUA, is
+//! not durable if another flush has failed since the write was begun.
 //!
 //! One gap is left: a flush that the drive carried out after the failed one, but whose completion
-//! is handled before the failed one is counted, succeeds; the initiator's next one fails.
-//! Completions of two processors have no order, and a thread that has waited for a flush counts
+//! is handled before the failed one is counted, succeeds; the initiator's next flush fails.
+//! Completions on two processors have no order, and a thread that has waited for a flush counts
 //! when it runs.
 
 use hcablk_core::{
@@ -23,14 +23,15 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Returns whether a file system that fails a sync or a write may say by `e` that it could not
-/// flush the drive: what it refuses it has not begun.
+/// Returns whether error `e` of a sync or write in a file system can mean that flushing the drive
+/// failed: a file system has not begun requests that it refuses.
 pub(crate) fn may_be_of_flush(e: Error) -> bool {
     let refusals = [ENOSPC, EROFS, EFBIG, EPERM, EINVAL];
     !(refusals.contains(&e) || e == errno::edquot() || e == errno::eopnotsupp())
 }
 
-/// See the module. Shared by all volumes on a drive; any context.
+/// The number of failed flushes of a drive: see the module. Shared by all volumes on the drive; any
+/// context.
 pub(crate) struct FlushFailures(Atomic<u32>);
 
 impl FlushFailures {
@@ -38,12 +39,12 @@ impl FlushFailures {
         Self(Atomic::new(0))
     }
 
-    /// Counts a flush that has failed.
+    /// Counts a failed flush.
     pub(crate) fn add(&self) {
         self.0.fetch_add(1, Full);
     }
 
-    /// Returns how many there were.
+    /// Returns the number of failed flushes.
     #[inline]
     pub(crate) fn count(&self) -> u32 {
         self.0.load(Acquire)

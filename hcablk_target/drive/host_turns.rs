@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose request is next when more wait for a drive than it has workers: one of each host in turn.
-//! Uses nothing but `core`: its tests run on the host.
+//! Chooses the next request when more wait for a drive than it has workers: one of each host in
+//! turn. Uses nothing but `core`: its tests run on the host.
 //!
 //! ```text
 //!            arrive(): a worker is free                 end()
@@ -10,43 +10,44 @@
 //!     └─ all are busy ─► waiting in a line ──┘ end() of another one, when it is the line's turn
 //! ```
 //!
-//! Each host has a *line*, with all its sessions and queue pairs. The lines with waiting requests
-//! are in a ring: the first one's oldest request is next, and then the line is the last. So a host
-//! that keeps thousands of requests in flight (flushes, most of all) has another host's request
-//! wait for as many requests to end as hosts wait, and not for all of its own.
+//! Each host has a *line*, for all its sessions and queue pairs. The lines with waiting requests
+//! form a ring: the oldest request of the first line is next, and then the line becomes the last.
+//! So if one host keeps thousands of requests in flight (mostly flushes), a request of another host
+//! waits only for one request of each waiting host, and not for all of the first one's.
 //!
-//! Nothing waits while a worker is free. A caller keeps the requests themselves, a FIFO for each
+//! No request waits while a worker is free. A caller keeps the requests themselves, a FIFO for each
 //! line, and a lock around all of it.
 
 use hcablk_core::proto::name::HostId;
 
-/// Lines of a drive. When more hosts use it at the same time some of them share a line.
+/// The number of lines of a drive. If more hosts use it at the same time, some of them share a
+/// line.
 pub(crate) const LINES: usize = 64;
 
 /// The requests of one host, or of several.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Line {
-    /// The host that it began with.
+    /// The host for which the line was begun.
     host: Option<HostId>,
-    /// Queue pairs and volumes that use it.
+    /// The number of queue pairs and volumes that use the line.
     users: u32,
-    /// Requests that wait.
+    /// The number of waiting requests.
     waiting: u32,
-    /// The one behind it in the ring, if requests wait.
+    /// The next line in the ring, if requests wait.
     next: Option<usize>,
 }
 
-/// See the module. All functions get the same lines.
+/// The turns of the hosts at a drive: see the module. All functions get the same lines.
 pub(crate) struct HostTurns {
     workers: u32,
     running: u32,
-    /// The ring: whose turn it is, and who is last.
+    /// The ring of lines: the first, whose turn it is, and the last.
     first: Option<usize>,
     last: Option<usize>,
 }
 
 impl HostTurns {
-    /// Makes the turns of a drive on which `workers` requests run at the same time.
+    /// Returns the turns of a drive on which `workers` requests run at the same time.
     pub(crate) const fn new(workers: u32) -> Self {
         Self {
             workers,
@@ -56,7 +57,7 @@ impl HostTurns {
         }
     }
 
-    /// Returns the line for requests of `host`, and uses it until [`Self::leave`].
+    /// Returns the line for requests of `host`, which is in use until [`Self::leave`].
     pub(crate) fn join(&mut self, lines: &mut [Line], host: HostId) -> usize {
         let own = lines.iter().position(|line| line.host == Some(host));
         let free = || lines.iter().position(|line| line.users == 0);
@@ -72,7 +73,7 @@ impl HostTurns {
         at
     }
 
-    /// Ends the use of a line by one that [joined](Self::join). None of its requests waits.
+    /// Ends the use of a line by a user that [joined](Self::join). None of its requests waits.
     pub(crate) fn leave(&mut self, lines: &mut [Line], at: usize) {
         if let Some(line) = lines.get_mut(at) {
             line.users -= 1;
@@ -98,7 +99,7 @@ impl HostTurns {
         false
     }
 
-    /// Ends one that ran. Returns the line whose oldest request runs in its place.
+    /// Ends a request that ran. Returns the line whose oldest request runs in its place.
     #[must_use]
     pub(crate) fn end(&mut self, lines: &mut [Line]) -> Option<usize> {
         let turn = self.first.and_then(|at| Some((at, lines.get_mut(at)?)));
@@ -118,7 +119,7 @@ impl HostTurns {
         Some(at)
     }
 
-    /// Puts a line, which is not in the ring, behind the last one.
+    /// Appends a line, which is not in the ring, to the ring.
     fn append(&mut self, lines: &mut [Line], at: usize) {
         match self.last.replace(at).and_then(|last| lines.get_mut(last)) {
             Some(last) => last.next = Some(at),
@@ -136,7 +137,7 @@ mod tests {
         HostId::from_wire([number + 1; 16]).unwrap()
     }
 
-    /// A drive with the requests themselves, which are numbers.
+    /// A drive together with the requests themselves, which are numbers.
     struct Drive {
         turns: HostTurns,
         lines: Vec<Line>,
@@ -168,7 +169,7 @@ mod tests {
             self.check();
         }
 
-        /// Ends the one that has run longest; returns the one that runs in its place.
+        /// Ends the oldest running request. Returns the request that runs in its place.
         fn end(&mut self) -> Option<u32> {
             self.running.remove(0);
             let next = self.turns.end(&mut self.lines);
@@ -206,7 +207,7 @@ mod tests {
             "the greedy one's turn had come before"
         );
         assert_eq!(drive.end(), Some(10_000));
-        // One after the other, as a writer that flushes does.
+        // One request after the other, as of a writer that flushes.
         for n in 1..100 {
             drive.arrive(modest, 10_000 + n);
             drive.end();
@@ -230,7 +231,7 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| drive.end()).collect();
         assert_eq!(order, [101, 201, 301, 102, 202, 302, 103, 203, 303]);
         assert_eq!(drive.turns.running, 0);
-        // What comes then runs at once.
+        // The next request runs at once.
         drive.arrive(lines[1], 7);
         assert_eq!(drive.running, [7]);
     }
@@ -244,7 +245,7 @@ mod tests {
         drive.turns.leave(&mut drive.lines, at);
         assert_ne!(drive.join(3), at, "it is used still");
         drive.turns.leave(&mut drive.lines, at);
-        assert_eq!(drive.join(4), at, "it is another one's then");
+        assert_eq!(drive.join(4), at, "it belongs to a new host then");
     }
 
     #[test]

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that wait for a volume's drive on its workqueue: when there are more than that does at
-//! a time, those of all hosts [take turns](super::host_turns).
+//! Holds requests that wait for a volume's drive on its workqueue: if there are more than can run
+//! at the same time, those of all hosts [take turns](super::host_turns).
 //!
 //! # Ownership
 //!
-//! A request that waits is in the line of its host, in its box. It refers to its volume, whose
-//! [`HostLine`] so stays as long as requests wait in it. Nothing here refers to the workqueue: its
+//! A waiting request is in the line of its host, in its box. It refers to its volume, whose
+//! [`HostLine`] thus exists while requests wait in it. Nothing here refers to the workqueue: its
 //! work may drop the last reference to this.
 //!
-//! One lock, for any context, guards all of it; nothing is allocated or freed under it, and no
-//! other lock is taken.
+//! One lock, for any context, protects all of it; nothing is allocated or freed under it, and no
+//! other lock is taken inside.
 
 use super::host_turns::{
     HostTurns,
@@ -35,12 +35,12 @@ use kernel::{
 
 struct State<T: Deferred> {
     turns: HostTurns,
-    /// Of the same length, and never longer or shorter.
+    /// `lines` and `waiting` have the same, constant length.
     lines: KVec<Line>,
     waiting: KVec<DeferredList<T>>,
 }
 
-/// See the module.
+/// The turns of the hosts' requests at a drive: see the module.
 #[pin_data]
 pub(crate) struct IoTurns<T: Deferred> {
     #[pin]
@@ -48,7 +48,7 @@ pub(crate) struct IoTurns<T: Deferred> {
 }
 
 impl<T: Deferred> IoTurns<T> {
-    /// Makes the turns of a drive on which `workers` requests run at the same time. May sleep.
+    /// Creates the turns of a drive on which `workers` requests run at the same time. May sleep.
     pub(crate) fn new(workers: u16) -> Result<Arc<Self>> {
         let mut lines = KVec::with_capacity(LINES, GFP_KERNEL)?;
         let mut waiting = KVec::with_capacity(LINES, GFP_KERNEL)?;
@@ -87,7 +87,7 @@ pub(crate) struct HostLine<T: Deferred> {
 }
 
 impl<T: Deferred> HostLine<T> {
-    /// Returns `request` if it is to run now; otherwise it waits in this line. Any context.
+    /// Returns `request` if it can run now; otherwise it waits in this line. Any context.
     pub(crate) fn arrive(&self, request: KBox<T>) -> Option<KBox<T>> {
         let mut state = self.turns.state.lock();
         let State {
@@ -95,7 +95,7 @@ impl<T: Deferred> HostLine<T> {
             lines,
             waiting,
         } = &mut *state;
-        // Without a line it runs: so it is not lost.
+        // Without a line the request runs, so that it is not lost.
         let Some(line) = waiting.get_mut(self.at) else {
             return Some(request);
         };
@@ -106,8 +106,8 @@ impl<T: Deferred> HostLine<T> {
         None
     }
 
-    /// Ends the run of a request that [arrived](Self::arrive). Returns one, of whatever line, that
-    /// is to run in its place. Any context.
+    /// Ends the run of a request that [arrived](Self::arrive). Returns the request, of any line,
+    /// that runs in its place. Any context.
     pub(crate) fn end(&self) -> Option<KBox<T>> {
         let mut state = self.turns.state.lock();
         let State {

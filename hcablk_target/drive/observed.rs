@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a volume was when somebody looked last. Neither block devices nor files tell their users
-//! what changes, so each session looks by itself. The observations of all are numbered: initiators
-//! with several paths hear of a change by each of them, and tell by its generation which one is
-//! newer.
+//! Records the last observed state of a volume. Neither block devices nor files notify their users
+//! of changes, so each session checks by itself. The observations of all sessions are numbered: an
+//! initiator with several paths gets a notice of each change over each path, and needs the
+//! generation to know which one is newer.
 
 use hcablk_core::proto::message::VolumeLimits;
 use kernel::{
@@ -15,7 +15,7 @@ use kernel::{
     },
 };
 
-/// What of a volume may change while it is exported.
+/// The properties of a volume that may change while it is exported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Observed {
     /// Units of 512 bytes.
@@ -30,16 +30,16 @@ struct Last {
     generation: u32,
 }
 
-/// See the module.
+/// The observer of one volume: see the module.
 #[pin_data]
 pub(crate) struct Observer {
-    /// Held while the volume is looked at: a later generation was seen later.
+    /// Held while the volume is observed: a later generation is a later observation.
     #[pin]
     last: Mutex<Last>,
 }
 
 impl Observer {
-    /// Makes the observer of a volume that nobody has looked at. May sleep.
+    /// Creates the observer of a volume that was not observed yet. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -52,8 +52,8 @@ impl Observer {
         )
     }
 
-    /// Looks at the volume by `look`; returns what it is, and its generation, not 0. `None` if it
-    /// has no size: its drive is gone. May sleep.
+    /// Observes the volume with `look`. Returns its state, and its generation, not 0; `None` if the
+    /// volume has no size, since its drive was removed. May sleep.
     pub(crate) fn observe(&self, look: impl FnOnce() -> Observed) -> Option<(Observed, u32)> {
         let mut last = self.last.lock();
         let now = look();

@@ -7,23 +7,22 @@
 //! | does DMA among PCI devices | RDMA READ to peer memory, drive reads it | drive writes it, RDMA WRITE from there |
 //! | does not (soft-RoCE, siw, iWARP's registered memory) | RDMA READ to RAM, copied to peer memory | drive writes peer memory, copied to RAM |
 //!
-//! The second is a *bounce*: it keeps the drive off the memory bus, not the
-//! processor, and is counted by itself (`p2p_bounce_bytes`).
+//! The second is a *bounce*: it relieves the memory bus of the drive's DMA, but not the processor,
+//! and has its own counter (`p2p_bounce_bytes`).
 //!
-//! A buffer with peer memory has as much RAM beside it. A request falls back to
-//! that, and is counted in `p2p_fallbacks`, when there is no peer memory, it was
-//! called back or is in use, or when the page cache has what the request is
-//! about. What a volume had to do without is logged when a session begins. The lines
-//! of a cache are peer memory, too: see `io/cache.rs`.
+//! A buffer with peer memory also has RAM of the same size. A request falls back to the RAM, and is
+//! counted in `p2p_fallbacks`, if there is no peer memory, if it was called back or is in use, or
+//! if the page cache has data of the request's range. A session logs at its start that it does
+//! without peer memory, and why. The lines of a cache are peer memory, too: see `io/cache.rs`.
 //!
-//! A queue has a [`PeerLease`], see `io/p2p.rs`. A request that got buffers of it holds
-//! a reference to the memory until it is idle again; one that is given up leaves that with its
-//! queue, so that an unbinding waits until the queue pair is destroyed. How a provider that is
-//! unbound gets its memory back is described with the lease.
+//! A queue has a [`PeerLease`], see `io/p2p.rs`. A request that got buffers with peer memory has a
+//! reference to it until the request is idle again. A request that is given up leaves that
+//! reference with its queue, so that an unbinding waits until the queue pair is destroyed. The
+//! lease describes how a provider that is unbound gets its memory back.
 //!
-//! The module's parameter `p2p_virtual=1` takes soft-RoCE for an HCA that does DMA to PCI
-//! devices: on x86 the kernel's address of peer memory works as ordinary memory does. It is there
-//! for tests of the branch that is for real HCAs.
+//! The module's parameter `p2p_virtual=1` treats soft-RoCE as an HCA that does DMA to PCI devices:
+//! on x86 the kernel's address of peer memory works like ordinary memory. It exists for tests of
+//! the code for real HCAs.
 
 use hcablk_core::{
     blkdev::BlockDevice,
@@ -39,16 +38,16 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Which device shall lend memory.
+/// The device that lends memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Whichever is nearest to the drive and the HCA.
+    /// The device that is nearest to the drive and the HCA.
     Nearest,
     Named(PciAddress),
 }
 
 impl Source {
-    /// Parses a source. Errors: `EINVAL` when it is neither `auto` nor a PCI address.
+    /// Parses a source. Fails with `EINVAL` if it is neither `auto` nor a PCI address.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         match text {
             "auto" => Ok(Self::Nearest),
@@ -66,10 +65,10 @@ impl core::fmt::Display for Source {
     }
 }
 
-/// Why a named device does not do.
+/// The reason why a named device cannot be used.
 pub(crate) const OUT_OF_REACH: &str = "the drive and the HCA do not reach that device";
 
-/// Finds the device that is to lend memory to `clients`; the error is the reason why there is none.
+/// Finds the device that lends memory to `clients`. The error is the reason why there is none.
 /// Sleeps.
 pub(crate) fn find(source: Source, clients: &Clients<'_>) -> Result<Arc<Provider>, &'static str> {
     let provider = match source {
@@ -83,12 +82,12 @@ pub(crate) fn find(source: Source, clients: &Clients<'_>) -> Result<Arc<Provider
             provider
         }
     };
-    Arc::new(provider, GFP_KERNEL).map_err(|_| "there is no memory for its books")
+    Arc::new(provider, GFP_KERNEL).map_err(|_| "out of memory for its bookkeeping")
 }
 
-/// Borrows `pieces` pieces of `bytes` bytes for a cache of what is on `drive`: all of
-/// them, or says why there are none. Which HCAs will use it is not known yet, so it is
-/// mapped for none. Sleeps.
+/// Borrows `pieces` pieces of `bytes` bytes for a cache of the data on `drive`: all of them, or
+/// none, with the reason. It is unknown which HCAs will use them, so they are mapped for none.
+/// Sleeps.
 pub(crate) fn borrow_lines(
     source: Source,
     drive: &BlockDevice,
@@ -99,7 +98,7 @@ pub(crate) fn borrow_lines(
         return Err("its drive does no DMA to other PCI devices");
     }
     let provider = find(source, &Clients::drive(drive))?;
-    let scarce = "that device has not so much memory left to lend";
+    let scarce = "that device has too little memory left to lend";
     let lease = PeerLease::new(&provider, pieces, bytes, None).map_err(|_| scarce)?;
     let got = lease.memory().map_or(0, |memory| memory.pieces());
     if got != pieces {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The persistent reservations of the exported drives, the same for all volumes of one drive, and
-//! the files that keep them.
+//! Holds the persistent reservations of the exported drives, shared by all volumes of one drive,
+//! and the files that store them.
 //!
-//! A change is durable before it counts, and counts before it is answered. So a target that starts
-//! again finds the last change that was answered, or one that was being made, whole. A volume
-//! without a wwid has no reservations: they would be forgotten.
+//! A change is made durable before it takes effect, and takes effect before its response. So a
+//! target that restarts finds the last change that was answered, or the one that was being made, as
+//! a whole. A volume without a wwid has no reservations: the target would lose them.
 //!
-//! - [`drives`]: which drives are exported, and by which wwids.
-//! - [`file`]: the file that keeps a drive's.
+//! - [`drives`]: the exported drives, and their wwids.
+//! - [`file`]: the file with the reservations of a drive.
 //!
 //! # Locks and contexts
 //!
-//! `control` is held while a file is written, and `turns` says who may: see [`ChangeTurns`].
-//! `state` is held while a request is checked. Requests look at `held` first, which is all that
-//! they pay while there is no reservation.
+//! `control` is held while a file is written, and `turns` decides which change may: see
+//! [`ChangeTurns`]. `state` is held while a request is checked. Requests read `held` first, which
+//! is their only cost while there is no reservation.
 
 use self::file::DriveFile;
 use hcablk_core::{
@@ -78,7 +78,8 @@ pub(crate) use self::drives::{
     Keep, //
 };
 
-/// Who asks for a change: disk `disk` of `host`, by its `sequence`; and when.
+/// The requester of a change: disk `disk` of `host`, as its number `sequence`; and the time of the
+/// request.
 #[derive(Clone, Copy)]
 pub(crate) struct Asking {
     pub(crate) host: HostId,
@@ -90,30 +91,30 @@ pub(crate) struct Asking {
 /// The hosts whose registrations a preemption has ended.
 type Victims = KVec<HostId>;
 
-/// See the module.
+/// The reservations of one drive: see the module.
 #[pin_data]
 pub(crate) struct Drive {
     file: FileId,
     wwid: Option<VolumeId>,
-    /// There is a file, in a directory that is known for the right one.
+    /// The reservations are stored in a file, in a directory that has the marker file.
     is_kept: bool,
-    /// It is exported by another wwid, too. Set under `control`.
+    /// The drive is also exported under another wwid. Set under `control`.
     ambiguous: Atomic<bool>,
     held: Atomic<bool>,
-    /// A preemption counts, and its victims' sessions are not marked by it.
+    /// A preemption is in effect, and its victims' sessions are not marked yet.
     marking: Atomic<bool>,
     #[pin]
     state: IrqLock<KBox<Reservations>>,
     #[pin]
     turns: IrqLock<ChangeTurns>,
-    /// Its file; `None`: there is nowhere to keep it.
+    /// The file of the reservations; `None`: they cannot be stored.
     #[pin]
     control: Mutex<Option<DriveFile>>,
 }
 
 impl Drive {
-    /// Makes that of `file`, which is kept in the file of `kept`, as `state`; with that, whether
-    /// its directory is known for the right one.
+    /// Creates the reservations `state` of the drive `file`. `kept` is the file that stores them,
+    /// and whether its directory has the marker file.
     fn new(
         file: FileId,
         wwid: Option<VolumeId>,
@@ -137,14 +138,14 @@ impl Drive {
         Arc::pin_init(drive, GFP_KERNEL)
     }
 
-    /// Returns whether a request of `host` may not be carried out. Any context.
+    /// Returns whether the reservations forbid a request of `host`. Any context.
     #[inline]
     pub(crate) fn forbids(&self, host: &HostId, op: &Op) -> bool {
         let writes = !matches!(op, Op::Read(..));
         self.held.load(Relaxed) && !matches!(op, Op::Nop) && self.forbids_now(host, writes)
     }
 
-    /// Returns whether a write of `host` may not be carried out. Any context.
+    /// Returns whether the reservations forbid a write of `host`. Any context.
     #[inline]
     pub(crate) fn forbids_writes(&self, host: &HostId) -> bool {
         self.held.load(Relaxed) && self.forbids_now(host, true)
@@ -155,27 +156,27 @@ impl Drive {
         !self.state.lock().allows(*host, writes)
     }
 
-    /// Returns by what a change can be made that is asked for now. To be taken before it is looked
-    /// whether the session ends: whoever shuts a host out ends its sessions first, and gives up
-    /// changes then, so that a session which does not end yet has a ticket that will be given up.
-    /// Any context.
+    /// Returns a ticket for a change that is requested now. Must be called before the caller checks
+    /// whether the session is ending: a caller that evicts a host ends its sessions first, and then
+    /// gives up changes, so that a session which is not ending yet has a ticket that will be given
+    /// up. Any context.
     pub(crate) fn ticket(&self) -> Ticket {
         self.turns.lock().ticket()
     }
 
-    /// Has all changes that were asked for asked for again, if they have not begun. Returns whether
-    /// one of `host` has, and has not ended. Any context.
+    /// Gives up all requested changes that have not begun; their initiators repeat them. Returns
+    /// whether a change of `host` has begun and not ended. Any context.
     fn give_up_changes(&self, host: HostId) -> bool {
         let mut turns = self.turns.lock();
         turns.give_up();
         turns.is_making(host)
     }
 
-    /// Makes a change that is asked for, and returns how it ended. When a preemption counts,
-    /// `preempted` is called with its number and the hosts whose registrations it has ended, to
-    /// mark their sessions, before anybody is told that. `Draining`: it is not made, since another
-    /// one is being made, or is to be made before; or it was given up. Sleeps, as long as the file
-    /// takes.
+    /// Makes a requested change, and returns its outcome. When a preemption takes effect, calls
+    /// `preempted` with its number and the hosts whose registrations it has ended, to mark their
+    /// sessions, before the response is sent. Returns `Draining` if the change is not made, since
+    /// another change is being made or must be made first, or it was given up. Sleeps until the
+    /// file is written.
     pub(crate) fn change(
         &self,
         asking: Asking,
@@ -192,7 +193,7 @@ impl Drive {
         outcome
     }
 
-    /// Makes a change whose turn it is.
+    /// Makes a change whose turn has come.
     fn make(
         &self,
         asking: Asking,
@@ -230,19 +231,19 @@ impl Drive {
         })
     }
 
-    /// Returns whether a preemption counts whose victims' sessions are not marked by it yet. To be
-    /// asked after [`Self::read`], and before it is looked for marked sessions. Any context.
+    /// Returns whether a preemption is in effect whose victims' sessions are not marked yet. Must
+    /// be called after [`Self::read`], and before the check for marked sessions. Any context.
     pub(crate) fn is_marking(&self) -> bool {
         self.marking.load(Acquire)
     }
 
-    /// Makes `next` durable in the place of what there is, and logs if it cannot be.
+    /// Makes `next` durable in place of the current state, and logs a failure.
     fn save(&self, kept: &mut DriveFile, next: &Reservations) -> Result {
         let mut former = KBox::new(Reservations::new(), GFP_KERNEL)?;
         former.clone_from(&self.state.lock());
         kept.save(&former, next).inspect_err(|e| {
             let told = match kept.is_uncertain() {
-                true => "nothing is changed now, but it may be when the target begins again",
+                true => "nothing is changed now, but the change may take effect when the target restarts",
                 false => "nothing is changed",
             };
             let errno = e.to_errno();
@@ -273,7 +274,7 @@ impl Drive {
         Ok((next, outcome, victims))
     }
 
-    /// Returns the key of registrant `index`; or the reservation if that is `None`. Any context.
+    /// Returns the key of registrant `index`, or with `None` the reservation. Any context.
     pub(crate) fn read(&self, index: Option<u32>) -> ReservationInfo {
         let state = self.state.lock();
         match index {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a volume remembers of a disk's writes that were acknowledged and are not durable yet: which
-//! errors of their write-back the initiator has still to be told. It is one for all paths of the
-//! disk, since a flush by one of them covers the writes by the others.
+//! Records, for each disk, the write-back errors of acknowledged writes that its initiator has not
+//! been notified of. There is one record for all paths of the disk, since a flush on one path
+//! covers the writes on the others.
 //!
-//! It outlives the session, so that no error is lost with a connection, and dies with the
-//! export. Its number, the *export instance*, tells the initiator whether it is still the same: if
-//! it is another one, acknowledged writes may be lost and nobody knows, and the initiator's next
-//! flush fails.
+//! A record outlives the session, so that no error is lost with a connection, and is dropped with
+//! the export. Its number, the *export instance*, lets the initiator check whether the record is
+//! the same. If not, acknowledged writes may be lost without notice, and the initiator's next flush
+//! fails.
 //!
-//! A host has at most [`RECORDS_PER_HOST`] of them on a volume, beyond those of live sessions; the
-//! one that has not been used for longest goes. An initiator that needs it then sees another
-//! instance.
+//! A host has at most [`RECORDS_PER_HOST`] records on a volume, in addition to those of live
+//! sessions; beyond that the least recently used one is dropped. An initiator that needs it then
+//! sees another instance.
 
 use super::{
     backing::Backing,
@@ -58,19 +58,20 @@ use kernel::{
     },
 };
 
-/// How many disks of a host a volume remembers: more than a host may have sessions.
+/// The number of disks of a host that a volume remembers: more than a host may have sessions.
 const RECORDS_PER_HOST: usize = 32;
 
-/// Which errors of the page cache the initiator has got.
+/// The errors of the page cache that were reported to the initiator.
 struct Seen {
-    /// Up to which failed write-back.
+    /// The position in the file's write-back errors.
     cursor: WbErrCursor,
-    /// How many there were, and the last one.
+    /// The number of these errors, and the last one.
     count: u32,
     last: Result,
 }
 
-/// See the module. Shared by the volume and, while there is one, by the session.
+/// The record of one disk: see the module. Shared by the volume and the disk's sessions, if there
+/// are any.
 #[pin_data]
 pub(crate) struct WriteErrors {
     instance: Option<ExportInstance>,
@@ -78,19 +79,19 @@ pub(crate) struct WriteErrors {
     seen: Mutex<Seen>,
     #[pin]
     flushes: IrqLock<FlushErrors>,
-    /// The failed flushes of the drive, and how many of them are among `flushes`.
+    /// The failed flushes of the drive, and how many of them are accounted for in `flushes`.
     failures: Arc<FlushFailures>,
     seen_failures: Atomic<u32>,
-    /// Whether there is one of these that is still to be told.
+    /// Whether `flushes` has an error that is not reported yet.
     owes_error: Atomic<bool>,
-    /// Sessions that have it. It grows under the records' lock.
+    /// The number of sessions that have the record. Grows under the lock of the records.
     sessions: Atomic<u32>,
-    /// Those of them by which something may still be acknowledged.
+    /// The number of these sessions that may still acknowledge writes.
     open: Atomic<u32>,
-    /// Whether all is durable that was acknowledged, once an export that ends has found out.
+    /// Whether all acknowledged writes are durable, once an ending export has determined it.
     #[pin]
     durable: Mutex<Option<bool>>,
-    /// How many sessions have had it so far.
+    /// The number of sessions that have had the record so far.
     tellers: Atomic<Teller>,
 }
 
@@ -120,30 +121,30 @@ impl WriteErrors {
         )
     }
 
-    /// Returns whether a session has it.
+    /// Returns whether a session has the record.
     fn is_used(&self) -> bool {
         self.sessions.load(Acquire) != 0
     }
 
-    /// Returns the number by which an initiator knows it again.
+    /// Returns the number with which an initiator recognizes the record.
     pub(crate) fn instance(&self) -> Option<ExportInstance> {
         self.instance
     }
 
-    /// Returns how many errors of write-backs the initiator has got so far, for
+    /// Returns the number of write-back errors reported to the initiator so far, for
     /// [`Self::check_wb_err`]. May sleep.
     pub(crate) fn seen(&self) -> u32 {
         self.seen.lock().count
     }
 
-    /// Returns whether something may still be acknowledged, by any session.
+    /// Returns whether any session may still acknowledge writes.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Acquire) != 0
     }
 
-    /// Makes durable what was acknowledged, if no error is still to be told. Returns whether it is:
-    /// to all sessions the same, since an error is found once. To be called when the export ends,
-    /// and [`Self::is_open`] no more. Sleeps, as long as the drive takes.
+    /// Makes acknowledged writes durable, if no error is left to report. Returns `true` on success:
+    /// the same to all sessions, since an error is found only once. Must be called when the export
+    /// ends, and [`Self::is_open`] returns `false`. Sleeps until the drive has finished.
     pub(crate) fn is_durable(&self, backing: &Backing) -> bool {
         let mut known = self.durable.lock();
         *known.get_or_insert_with(|| self.make_durable(backing))
@@ -158,15 +159,15 @@ impl WriteErrors {
         synced.is_ok() && !self.owes_error.load(Acquire) && !self.misses_failure()
     }
 
-    /// Returns whether a flush of the drive has failed that the initiator was not told of.
+    /// Returns whether a flush of the drive has failed that was not reported to the initiator.
     #[inline]
     fn misses_failure(&self) -> bool {
         self.failures.count() != self.seen_failures.load(Acquire)
     }
 
-    /// Returns the error of a write-back that has failed since this was called last, or since the
-    /// record began; or the last one that a caller beside this one got, since they were `before`:
-    /// of two flushes that wait at the same time each covers what was lost. May sleep.
+    /// Returns the error of a write-back that has failed since the last call, or since the record
+    /// began; or the last error that another caller got, if the number of errors has changed since
+    /// it was `before`: two flushes that wait at the same time both cover the loss. May sleep.
     pub(crate) fn check_wb_err(&self, backing: &Backing, before: u32) -> Result {
         let mut seen = self.seen.lock();
         let found = backing.file().check_wb_err(&mut seen.cursor);
@@ -180,10 +181,10 @@ impl WriteErrors {
         }
     }
 
-    /// Returns how a flush of session `by` ends for which the drive's part ended with `own`, and
-    /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
+    /// Returns the status of a flush of session `by` for which the drive returned `own`, and the
+    /// number of the flush error that it reports, or 0: [`FlushErrors::end`]. Any context.
     pub(crate) fn end_flush(&self, own: Status, by: Teller) -> (Status, u32) {
-        // In this order: who sees the failures has the error owed before.
+        // In this order: `seen_failures` changes only after `owes_error` is set.
         if own == Status::Ok && !self.misses_failure() && !self.owes_error.load(Acquire) {
             return (own, 0);
         }
@@ -198,7 +199,7 @@ impl WriteErrors {
     }
 
     /// Records that a write with FUA ended with `error`, which may be that of a flush: the next
-    /// flush tells of it. Any context.
+    /// flush reports it. Any context.
     #[cold]
     pub(crate) fn owe_flush_error(&self, error: Status) {
         let mut errors = self.flushes.lock();
@@ -207,8 +208,8 @@ impl WriteErrors {
         self.see_failures();
     }
 
-    /// Takes all failed flushes of the drive for known, and returns whether there was one that was
-    /// not. To be called with the lock of `flushes`.
+    /// Accounts for all failed flushes of the drive, and returns whether any was new. Must be
+    /// called with the lock of `flushes`.
     fn see_failures(&self) -> bool {
         let count = self.failures.count();
         let missed = self.seen_failures.load(Relaxed) != count;
@@ -221,8 +222,8 @@ impl WriteErrors {
         missed
     }
 
-    /// Records that an answer that told of the error of a flush was sent by session `by`, and has
-    /// `arrived` or may not have: [`FlushErrors::sent`]. Any context.
+    /// Records that a response with a flush error was sent by session `by`, and whether it is
+    /// certain that it has `arrived`: [`FlushErrors::sent`]. Any context.
     pub(crate) fn flush_error_sent(&self, number: u32, by: Teller, arrived: bool) {
         let mut errors = self.flushes.lock();
         errors.sent(number, by, arrived);
@@ -230,12 +231,12 @@ impl WriteErrors {
     }
 }
 
-/// A session's use of a record, which stays as long as there is one: who forgets it would tell the
-/// initiator of another instance, and that nothing is left of what the session has begun.
+/// A session's use of a record, which is kept while there is one: without the record, the initiator
+/// would see another instance, and believe that no request of the session is left.
 pub(crate) struct WriteErrorsUse {
     errors: Arc<WriteErrors>,
     teller: Teller,
-    /// Whether it is counted as one by which something may be acknowledged.
+    /// Whether the session is counted as one that may acknowledge writes.
     is_open: Atomic<bool>,
 }
 
@@ -250,15 +251,14 @@ impl WriteErrorsUse {
         }
     }
 
-    /// Counts the session no longer as one by which something may be acknowledged: its queues are
-    /// closed.
+    /// Stops counting the session as one that may acknowledge writes: its queues are closed.
     pub(crate) fn close(&self) {
         if self.is_open.xchg(false, Relaxed) {
             self.errors.open.fetch_sub(1, Release);
         }
     }
 
-    /// Returns which session this is, among those that have the record.
+    /// Returns the number of this session, among those that have the record.
     pub(crate) fn teller(&self) -> Teller {
         self.teller
     }
@@ -283,14 +283,13 @@ struct Record {
     host: HostId,
     /// The id of the disk's sessions on path 0.
     disk: SessionId,
-    /// For each path the highest epoch that a session had, or that was fenced; 0: there was none
-    /// yet.
+    /// For each path the highest epoch that a session had, or that was fenced; 0: no session yet.
     epochs: [Epoch; PATHS_MAX as usize],
     errors: Arc<WriteErrors>,
 }
 
 impl Record {
-    /// Returns whether it is of the disk whose session of `host` is `session`.
+    /// Returns whether the record is of the disk with the session `session` of `host`.
     fn is_of(&self, host: HostId, session: SessionId) -> bool {
         self.host == host && self.disk == session.on_path(0)
     }
@@ -308,7 +307,7 @@ impl Record {
         self.epochs.iter().copied().max().unwrap_or(Epoch(0))
     }
 
-    /// Remembers an epoch of a path.
+    /// Records an epoch of a path.
     fn remember(&mut self, path: u8, epoch: Epoch) {
         if let Some(last) = self.epochs.get_mut(usize::from(path)) {
             *last = epoch.max(*last);
@@ -316,7 +315,7 @@ impl Record {
     }
 }
 
-/// The records of an export, the one that was used last at the end.
+/// The records of an export, with the most recently used one at the end.
 #[pin_data]
 pub(crate) struct Records {
     #[pin]
@@ -324,7 +323,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Makes the records of a new export: there are none. May sleep.
+    /// Creates the empty records of a new export. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self { list <- new_mutex!(KVec::new()) }),
@@ -332,7 +331,7 @@ impl Records {
         )
     }
 
-    /// Returns the last epoch of the session that `request` names, if it is remembered.
+    /// Returns the last epoch of the session that `request` names, if it is recorded.
     pub(crate) fn last_epoch(&self, request: &Request) -> Option<Epoch> {
         let list = self.list.lock();
         let found = list
@@ -343,8 +342,8 @@ impl Records {
             .filter(|epoch| epoch.0 != 0)
     }
 
-    /// Remembers that `session` of `host` has begun with `epoch`. May sleep. Fails with `ESTALE` if
-    /// it had that one or a later one, or was fenced with it.
+    /// Records that `session` of `host` has begun with `epoch`. May sleep. Fails with `ESTALE` if
+    /// the session had this epoch or a later one, or was fenced with it.
     pub(crate) fn remember_epoch(&self, host: HostId, session: SessionId, epoch: Epoch) -> Result {
         let mut list = self.list.lock();
         if let Some(record) = list.iter_mut().find(|r| r.is_of(host, session)) {
@@ -356,24 +355,24 @@ impl Records {
         Ok(())
     }
 
-    /// Lets no session of this id begin with `epoch` or one before. May sleep.
+    /// Lets no session of this id begin with `epoch` or an earlier one. May sleep.
     pub(crate) fn fence(&self, host: HostId, session: SessionId, epoch: Epoch) {
-        // There is nothing to remember if it had that one.
+        // If the session had this epoch already, nothing has to be recorded.
         let _ = self.remember_epoch(host, session, epoch);
     }
 
-    /// Returns the record for the session that `request` begins: that of its disk if it goes on
-    /// with former epochs and there is one, else a new one. May sleep. Fails with `ESTALE` if that
-    /// id had this epoch or a later one, or, if it does not go on, any session of the disk had; and
-    /// with `ENOMEM`.
+    /// Returns the record for the session that `request` begins: the existing one of its disk if
+    /// the request resumes former epochs, else a new one. May sleep. Fails with `ESTALE` if the
+    /// session id had this epoch or a later one, or, if the request does not resume, any session of
+    /// the disk had; and with `ENOMEM`.
     pub(crate) fn begin(&self, request: &Request, backing: &Backing) -> Result<WriteErrorsUse> {
         let mut list = self.list.lock();
         let found = list
             .iter()
             .position(|record| record.is_of(request.host, request.session));
         let known = found.and_then(|place| list.get(place));
-        // A first request that comes late must not have the record forgotten of a session which
-        // began after it, by another path.
+        // A delayed first request must not discard the record of a session that began after it,
+        // over another path.
         let last = |record: &Record| match request.resume {
             true => record.epoch(request.session.path()),
             false => record.newest_epoch(),

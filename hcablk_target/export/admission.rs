@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a connection request is granted. Uses nothing but `core` and the
-//! wire format: its tests run on the host.
+//! Decides whether a connection request is granted. Uses nothing but `core` and the wire format:
+//! its tests run on the host.
 
 use crate::proto::connect::{
     Epoch,
@@ -9,84 +9,82 @@ use crate::proto::connect::{
     Request, //
 };
 
-/// What the target knows about what is asked for.
+/// The state of the target that matters for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
-    /// The volume is exported; whether its export is being ended.
+    /// The volume, if it is exported.
     pub(crate) volume: Option<Volume>,
-    /// The session that the request names, of the host that asks, on the
-    /// volume that it asks for.
+    /// The session that the request names, of the requesting host, on the requested volume.
     pub(crate) session: Option<Session>,
-    /// The last epoch that the session had, as far as it is remembered; also if there is no
-    /// session.
+    /// The last epoch of the session, if the target remembers one; also set if there is no session.
     pub(crate) last_epoch: Option<Epoch>,
-    /// The host has sessions on the volume that are of another instance.
+    /// The host has sessions of another instance on the volume.
     pub(crate) other_instance: bool,
 }
 
-/// What matters of a volume.
+/// The state of a volume that matters for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Volume {
-    /// It demands a proof of who asks, and there is none.
+    /// The volume demands a proof of identity, and the request has none.
     pub(crate) unproven: bool,
-    /// The key by which it was proven is set no more.
+    /// The key of the proof is no longer set.
     pub(crate) revoked: bool,
-    /// No new connections: it is being disabled.
+    /// The volume is being disabled and accepts no new connections.
     pub(crate) withdrawn: bool,
-    /// The host that asks is among those allowed.
+    /// The requesting host is among those allowed.
     pub(crate) allowed: bool,
-    /// It is evicted.
+    /// The requesting host is evicted.
     pub(crate) evicted: bool,
-    /// A later instance of it has come.
+    /// A later instance of the requesting host has connected.
     pub(crate) superseded: bool,
 }
 
 impl Volume {
-    /// Returns whether a session may begin on it.
+    /// Returns whether a session may begin on the volume.
     pub(crate) fn is_open(&self) -> bool {
         let is_known = !self.unproven && !self.revoked && self.allowed;
         is_known && !self.evicted && !self.superseded && !self.withdrawn
     }
 }
 
-/// What matters of a session.
+/// The state of a session that matters for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Session {
     /// Its epoch.
     pub(crate) epoch: Epoch,
-    /// It is being torn down.
+    /// The session is being torn down.
     pub(crate) ending: bool,
-    /// Queue pairs that it has and how many it shall have.
+    /// The number of queue pairs that the session was begun with.
     pub(crate) queues: u8,
-    /// Whether the queue that is asked for is connected already.
+    /// The requested queue is connected already.
     pub(crate) has_queue: bool,
 }
 
-/// What to do.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Make a session with this as its admin queue pair.
+    /// Create a session with this as its admin queue pair.
     Begin,
-    /// End the sessions of the host's other instances, wait until nothing of them is left, and
+    /// End the sessions of the host's other instances, wait until they have ended completely, and
     /// decide again.
     Supersede,
-    /// End the session that is there, of an older epoch, wait until nothing of
-    /// it is left, and decide again.
+    /// End the existing session, of an older epoch, wait until it has ended completely, and decide
+    /// again.
     Replace,
-    /// Add the queue pair to the session that is there.
+    /// Add the queue pair to the existing session.
     Join,
-    /// Take down the queue pair that the session has there, wait until nothing
-    /// of it is left, and decide again.
+    /// Remove the queue pair of this number from the session, wait until it has ended completely,
+    /// and decide again.
     ReplaceQueue,
-    /// Refuse.
+    /// Refuse the request for this reason.
     Refuse(Reason),
 }
 
 /// Decides about a well-formed request.
 ///
-/// Who does not prove who it is, where that is demanded, learns nothing about a volume; a host that
-/// is not allowed nothing but that it cannot have it. A session's newer epoch replaces the older
-/// one only when nothing of that can write any more, and a host's newer instance the older ones.
+/// A host without the required proof learns nothing about a volume; a host that is not allowed
+/// learns only that it cannot have the volume. A session's newer epoch replaces the older one, and
+/// a host's newer instance the older ones, only when these can no longer write.
 pub(crate) fn decide(request: &Request, view: &View) -> Decision {
     let refuse = Decision::Refuse;
     let Some(volume) = view.volume else {

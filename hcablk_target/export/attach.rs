@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a volume is attached to a session: whether it may be, and what is waited for before.
+//! Attaches a volume to a session: decides whether that is allowed, and waits for older
+//! attachments.
 //!
-//! An admin queue pair that is asked for a volume answers when that is decided, which may wait for
-//! what is left of an older attachment of the same disk, and so for a drive. So it is done on the
-//! workqueue on which connections come up. A request waits as long as its session lives, at most.
+//! An admin queue pair answers a request for a volume when it is decided. This may wait for the end
+//! of an older attachment of the same disk, and thus for a drive, so it runs on the workqueue on
+//! which connections are established. A request waits at most until its session ends.
 
 use super::{
     admission::{
@@ -66,13 +67,14 @@ use kernel::{
     },
 };
 
-/// Attachments that a host may have on one volume. One for each path of each of its disks is usual.
+/// The most attachments of one host on one volume. Usually a host has one for each path of each of
+/// its disks.
 const ATTACHED_PER_HOST: usize = 16;
 
-/// How long a request waits for the end of an older attachment: as long as an initiator may wait
-/// for an answer, in milliseconds.
+/// The time limit for the end of an older attachment, in milliseconds: the longest time that an
+/// initiator may wait for the answer.
 const WAIT_MS: u32 = 600_000;
-/// How often it is looked whether the initiator still does, in milliseconds.
+/// The interval for checking whether the initiator still waits, in milliseconds.
 const LOOK_MS: u32 = 500;
 
 pub(super) const WITHDRAWN: Refusal = Refusal::new(
@@ -83,8 +85,8 @@ pub(super) const WITHDRAWN: Refusal = Refusal::new(
 const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
 impl Registry {
-    /// Refuses a request if its host has too many attachments of `volume`, before anything is made;
-    /// what counts is looked at when one is listed.
+    /// Refuses a request if its host has too many attachments of `volume`, before anything is
+    /// allocated. The decisive check is made when an attachment is listed.
     pub(super) fn check_count(
         &self,
         request: &Request,
@@ -96,8 +98,9 @@ impl Registry {
         }
     }
 
-    /// Attaches `volume` to `session` as `request` asks, and lists it; `None` if there are sessions
-    /// of another instance of its host by then: that is to be decided about again. May sleep.
+    /// Attaches `volume` to `session` as `request` asks, and lists the attachment. Returns `None`
+    /// if the request must be decided again, since sessions of another instance of its host exist
+    /// by then. May sleep.
     pub(super) fn attach(
         &self,
         session: &Arc<Session>,
@@ -106,7 +109,8 @@ impl Registry {
         request: &Request,
         proven: Proven,
     ) -> Result<Option<Arc<Attachment>>, Refusal> {
-        // Until it has ended if it is not listed: what it ends on goes with the volume.
+        // Held until an attachment that is not listed has ended: its workqueue is dropped with the
+        // volume.
         let _open = exported.backing.clone();
         let attachment = Attachment::new(session, volume.clone(), exported, write_errors, request)
             .map_err(|e| match e {
@@ -114,8 +118,8 @@ impl Registry {
                 _ => Refusal::NO_MEMORY,
             })?;
         let listed = self.add_attachment(&attachment, volume, request, ATTACHED_PER_HOST);
-        // Whoever withdraws the volume or forbids the host ends the attachments that are listed:
-        // look again now that this one is.
+        // A function that withdraws the volume or forbids the host ends the listed attachments:
+        // check again now that this one is listed.
         let (now, _) = self.admission(volume, request, proven);
         let allowed = now.is_open();
         let same_backing = match (volume.backing(), attachment.backing()) {
@@ -130,7 +134,8 @@ impl Registry {
             Err(_) => EndReason::Second,
         });
         match listed {
-            // The volume was withdrawn, or the host forbidden or evicted: that is found then.
+            // The volume was withdrawn, or the host forbidden or evicted: the next decision finds
+            // it.
             Ok(()) if !allowed => Ok(None),
             Ok(()) => Err(WITHDRAWN),
             Err(EBUSY | ENODEV) => Ok(None),
@@ -138,14 +143,14 @@ impl Registry {
             Err(EMFILE) => Err(Refusal::TOO_MANY),
             Err(e) if e == errno::estale() => Err(Refusal::new(
                 Reason::StaleEpoch,
-                "it was fenced, or comes after a newer epoch of its disk",
+                "it was fenced, or its disk has a newer epoch",
             )),
             Err(_) => Err(Refusal::NO_MEMORY),
         }
     }
 
-    /// Counts a request among those that wait for the drive of `volume`, of which each host and
-    /// each drive may have some.
+    /// Counts a request among those that wait for the drive of `volume`. Each host and each drive
+    /// may have a limited number.
     pub(super) fn wait_for_drive_of(
         &self,
         request: &Request,
@@ -157,8 +162,8 @@ impl Registry {
             .map_err(|_| Refusal::CROWD)
     }
 
-    /// Waits until nothing is left of the attachments of the host's other instances on the volume
-    /// that end, as [`wait_for`].
+    /// Waits until the attachments of the host's other instances on the volume have ended
+    /// completely, as [`wait_for`].
     pub(super) fn wait_for_other_instances(
         &self,
         request: &Request,
@@ -172,8 +177,9 @@ impl Registry {
     }
 }
 
-/// Waits until something older `has_ended`, of which that tells whether it has within so many
-/// milliseconds, unless the initiator `is_lost` that waits for us.
+/// Waits until an older session or attachment has ended. `has_ended` waits for that at most the
+/// given number of milliseconds, and returns whether it has. Fails if `is_lost` reports that the
+/// initiator no longer waits, or after the time limit.
 pub(super) fn wait_for(
     has_ended: impl Fn(u32) -> bool,
     is_lost: impl Fn() -> bool,
@@ -183,7 +189,7 @@ pub(super) fn wait_for(
         if is_lost() {
             return Err(Refusal::new(
                 Reason::StaleEpoch,
-                "it has not waited for the end of its older session",
+                "it stopped waiting for the end of its older session",
             ));
         }
         if ended {
@@ -192,11 +198,11 @@ pub(super) fn wait_for(
     }
     Err(Refusal::new(
         Reason::StaleEpoch,
-        "the drive has not finished what it had begun for its older session",
+        "the drive has not finished the requests of its older session",
     ))
 }
 
-/// A request to attach a volume that waits for its turn.
+/// A request to attach a volume that waits on the workqueue.
 #[pin_data]
 pub(crate) struct Attaching {
     registry: Arc<Registry>,
@@ -212,7 +218,7 @@ impl_has_work! {
     impl HasWork<Self> for Attaching { self.work }
 }
 
-/// A session for which a volume is to be attached, which does not end meanwhile for having none.
+/// A session that waits for a volume, and must not end meanwhile for having none.
 struct Counted(Arc<Session>);
 
 impl core::ops::Deref for Counted {
@@ -230,7 +236,8 @@ impl Drop for Counted {
 }
 
 /// Begins to attach a volume to `session`, as request `tag` of its admin queue pair asks. Fails
-/// with `ENOMEM`, and with `EBUSY` if too many requests wait. May sleep, but waits for nothing.
+/// with `ENOMEM`, and with `EBUSY` if too many requests wait. May sleep, but does not wait for
+/// anything else.
 pub(crate) fn begin(
     registry: &Arc<Registry>,
     session: &Arc<Session>,
@@ -252,7 +259,7 @@ pub(crate) fn begin(
         GFP_KERNEL,
     )?;
     registry.while_open(|| {
-        // It was never queued, so it is not queued twice.
+        // A new object, so it cannot be queued already.
         if let Err(attaching) = registry.connect_work().enqueue(attaching) {
             keep(attaching, "a request for a volume was queued already");
         }
@@ -260,7 +267,7 @@ pub(crate) fn begin(
 }
 
 impl Attaching {
-    /// Returns the connection request by which a session of this volume alone would begin.
+    /// Returns the connection request that would begin a session of this volume only.
     fn request(&self) -> Request {
         let Attach {
             volume,
@@ -301,10 +308,10 @@ impl Attaching {
 
     fn attach(&self, request: &Request) -> Result<Attached, Refusal> {
         let (attachment, volume) = self.find(request)?;
-        // As above.
+        // As in `Registry::attach()`.
         let _open = attachment.backing();
         let proven = self.session.proven();
-        // Not before: who is refused leaves its host's instances as they are.
+        // Only now: a refused host leaves its instances unchanged.
         if !self.registry.enter(&attachment, &volume, (request, proven)) {
             attachment.end(EndReason::Second);
             return Err(ENDED);
@@ -330,7 +337,7 @@ impl Attaching {
         })
     }
 
-    /// Attaches the volume once nothing is in the way.
+    /// Attaches the volume once no older attachment prevents it.
     fn find(&self, request: &Request) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         let (registry, proven) = (&self.registry, self.session.proven());
         let is_lost = || self.session.is_ending();
@@ -371,8 +378,7 @@ impl Attaching {
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
                 }
                 (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
-                    let why =
-                        "its session does not prove who it is, which the volume demands of it";
+                    let why = "its session does not prove its identity, which the volume demands";
                     return Err(Refusal::new(reason, why));
                 }
                 (Decision::Refuse(reason), ..) => return Err(Refusal::not_admitted(reason)),

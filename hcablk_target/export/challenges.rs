@@ -1,48 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Initiators that were challenged and have not proven who they are: how many there may be. Uses
-//! nothing but `core`: its tests run on the host.
+//! Holds the initiators that were challenged and have not proven their identity, and limits their
+//! number. Uses nothing but `core`: its tests run on the host.
 //!
-//! None of them has a queue pair, a drive or a buffer here, only a place in this table. There is a
-//! fixed number of places. Who asks when all are taken gets that of the oldest challenge, and who
-//! asks from an address that has its share that of the oldest from there: so nobody can keep others
-//! out by not answering, unless by asking faster than they answer.
+//! None of them has a queue pair, a drive or a buffer here, only a place in this table. The number
+//! of places is fixed. When all are taken, a new initiator gets the place of the oldest challenge;
+//! an initiator at an address that has used its share gets the place of the oldest from that
+//! address. So an attacker cannot exclude others by not answering, unless it asks faster than they
+//! answer.
 //!
-//! A challenge stays when a proof of it is wrong, so that nobody can use up that of another by
-//! naming its handle; but not more than [`TRIES`] are looked at, each of which costs some work. It
-//! is taken when a proof of it was right.
+//! A challenge stays in the table after a wrong proof, so that an attacker cannot use up the
+//! challenge of another initiator by naming its handle. But at most [`TRIES`] proofs are checked,
+//! each of which costs some work. A right proof removes the challenge.
 
-/// Places of the table.
+/// The number of places in the table.
 pub(crate) const PLACES: usize = 4096;
-/// Places that one address may have.
+/// The most places of one address.
 pub(crate) const PLACES_PER_ADDRESS: usize = 512;
-/// Proofs of a challenge that are looked at.
+/// The most proofs of one challenge that are checked.
 pub(crate) const TRIES: u8 = 8;
-/// Milliseconds after which a challenge is not to be answered any more.
+/// The time limit for answering a challenge, in milliseconds.
 pub(crate) const DEADLINE_MS: u64 = 10_000;
 
-/// Bits of a handle that say the place; those above are another number each time.
+/// The bits of a handle that name the place; those above differ each time.
 const PLACE_BITS: u32 = PLACES.trailing_zeros();
 const _: () = assert!(PLACES.is_power_of_two());
 
-/// An address, as an IPv6 one.
+/// An address, in the form of an IPv6 address.
 pub(crate) type Address = [u8; 16];
 
-/// A challenge: who was challenged, and when.
+/// A challenge: the initiator that was challenged, and the time.
 pub(crate) struct Entry<T> {
     handle: u16,
-    /// Proofs that were looked at.
+    /// The number of proofs checked so far.
     tries: u8,
     address: Address,
     began_ms: u64,
-    /// Later challenges have larger ones.
+    /// Later challenges have larger numbers.
     number: u64,
     challenged: T,
 }
 
-/// Chooses the place of a challenge that begins at `now_ms`, and its handle, by a random number:
-/// any of the free places, so that who does not see the challenge must try as many handles as there
-/// are.
+/// Chooses the place of a challenge that begins at `now_ms`, and its handle, from a random number:
+/// any of the free places, so that an attacker that does not see the challenge must try all
+/// handles.
 pub(crate) fn choose<T>(
     table: &[Option<Entry<T>>],
     address: &Address,
@@ -75,7 +76,7 @@ fn handle(place: usize, random: u16) -> u16 {
     (random << PLACE_BITS | place as u16) % crate::proto::auth::CHALLENGES_MAX
 }
 
-/// Finds the challenge `handle`, if it is one of `address` that may be answered still.
+/// Finds the challenge `handle`, if it was sent to `address` and may still be answered.
 fn find<'a, T>(
     table: &'a mut [Option<Entry<T>>],
     handle: u16,
@@ -89,8 +90,8 @@ fn find<'a, T>(
     place.as_ref().is_some_and(is_its).then_some(place)
 }
 
-/// Returns the challenge `handle` to check a proof by, and its number, if it is one of `address`
-/// that may be answered still.
+/// Returns the challenge `handle` for the check of a proof, and its number, if it was sent to
+/// `address` and may still be answered.
 pub(crate) fn look<T: Clone>(
     table: &mut [Option<Entry<T>>],
     handle: u16,
@@ -105,8 +106,8 @@ pub(crate) fn look<T: Clone>(
     Some((entry.challenged.clone(), entry.number))
 }
 
-/// Takes the challenge `handle` with this number, whose proof was right; `false`: another one was
-/// before, or it is over.
+/// Removes the challenge `handle` with this number, which has a right proof. Returns `false` if
+/// another proof was faster, or the time is over.
 pub(crate) fn take<T>(
     table: &mut [Option<Entry<T>>],
     (handle, number): (u16, u64),
@@ -158,7 +159,7 @@ mod tests {
         handle
     }
 
-    /// A right proof.
+    /// Answers with a right proof.
     fn answer(
         table: &mut [Option<Entry<u64>>],
         handle: u16,
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(answer(&mut table, handle, &address(2), 6), None);
         let other = handle ^ 1 << PLACE_BITS;
         assert_eq!(answer(&mut table, other, &address(1), 6), None);
-        // Two at the same time: one is too late.
+        // Two proofs at the same time: one is too late.
         let (_, number) = look(&mut table, handle, &address(1), 6).unwrap();
         assert_eq!(answer(&mut table, handle, &address(1), 6), Some(42));
         assert!(!take(&mut table, (handle, number), &address(1), 6));
@@ -219,7 +220,7 @@ mod tests {
             .iter()
             .filter_map(|h| answer(&mut table, *h, &address(1), now))
             .collect();
-        // Handles come again, with other challenges.
+        // Handles are reused for other challenges.
         left.sort();
         assert_eq!(left, (all - share..all).collect::<Vec<_>>());
         assert_eq!(answer(&mut table, other, &address(2), now), Some(7));
@@ -242,8 +243,8 @@ mod tests {
         assert_eq!(place_of(u32::MAX), 1);
     }
 
-    /// What 10,000 unproven initiators take: the size of a place does not depend on what is in it
-    /// but for the box.
+    /// Checks the memory for 10,000 unproven initiators: the size of a place does not depend on the
+    /// challenge, except for the box.
     #[test]
     fn there_is_room_for_who_comes_last_and_the_memory_is_bounded() {
         let mut table = table();
@@ -254,13 +255,13 @@ mod tests {
         assert_eq!(table.iter().flatten().count(), PLACES);
         let last = table.iter().flatten().map(|entry| entry.challenged);
         assert_eq!(last.min(), Some(10_000 - PLACES as u64));
-        // What nobody answers is gone after a while.
+        // Unanswered challenges are dropped after a while.
         let late = put(&mut table, address(1), 1001 + DEADLINE_MS, 1);
         assert_eq!(usize::from(late) % PLACES, 0);
         let place = size_of::<Option<Entry<Box<u64>>>>();
         assert_eq!(place, 48);
         let challenged = size_of::<crate::proto::auth::Challenged<crate::crypto::HostCrypto>>();
-        // An `Arc` has a counter beside that, and the kernel's slab has them in 256 bytes.
+        // An `Arc` adds a counter, and the kernel's slab allocates 256 bytes for both.
         assert!(challenged + 8 <= 256, "{challenged}");
         let most = PLACES * (place + 256);
         assert_eq!(most, 1_245_184);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a queue pair comes up: what to do about a connection request.
+//! Handles connection requests: decides about them, and establishes their queue pairs.
 //!
-//! The connection manager's thread only copies the request; everything else
-//! happens on a workqueue for this alone, so that many queue pairs can come up at
-//! the same time, and sessions can end meanwhile. A request that has to wait for what is left of
-//! an earlier session does so as long as its initiator does, at most.
+//! The connection manager's thread only copies the request. Everything else happens on a workqueue
+//! of its own, so that many queue pairs can be established at the same time, and sessions can end
+//! meanwhile. A request that has to wait for the end of an earlier session waits at most until its
+//! initiator gives up.
 
 use self::{
     identify::{
@@ -89,7 +89,7 @@ mod identify;
 pub(super) mod refusal;
 mod sizing;
 
-/// Hears when a connection goes down.
+/// Listens for the loss of a connection.
 #[pin_data]
 struct Link {
     #[pin]
@@ -97,19 +97,19 @@ struct Link {
 }
 
 struct LinkState {
-    /// And the number of the queue pair.
+    /// The session of the connection, and the index of its queue pair.
     session: Option<(Arc<Session>, u8)>,
     lost: Option<Fault>,
 }
 
 impl Link {
-    /// Returns whether the initiator does not wait any more.
+    /// Returns whether the initiator has stopped waiting.
     fn is_lost(&self) -> bool {
         self.state.lock().lost.is_some()
     }
 
-    /// Ends `session` when the connection is lost, which is its queue pair `queue`, or at once if
-    /// it was.
+    /// Makes the loss of the connection, which is queue pair `queue` of `session`, end the session;
+    /// ends it at once if the connection is lost already.
     fn attach(&self, session: &Arc<Session>, queue: u8) {
         let lost = {
             let mut state = self.state.lock();
@@ -147,7 +147,7 @@ impl cm::Handler for Link {
     }
 }
 
-/// A connection request that waits for its turn.
+/// A connection request that waits on the workqueue.
 #[pin_data]
 pub(crate) struct Connect {
     registry: Arc<Registry>,
@@ -167,8 +167,7 @@ impl_has_work! {
     impl HasWork<Self> for Connect { self.work }
 }
 
-/// Takes a request out of the connection manager's hands. Short, and must not
-/// wait.
+/// Accepts a request from the connection manager for later processing. Short, and must not wait.
 pub(crate) fn begin(
     registry: &Arc<Registry>,
     port: &Arc<Port>,
@@ -194,8 +193,8 @@ pub(crate) fn begin(
         ends: incoming.ends(),
         qp: incoming.peer_qp(),
     };
-    // The identifier is claimed last: once it is ours it must not be dropped in
-    // the connection manager's thread.
+    // The identifier is claimed last: once it is ours, it must not be dropped in the connection
+    // manager's thread.
     let connect = Arc::pin_init(
         pin_init!(Connect {
             registry: registry.clone(),
@@ -212,7 +211,7 @@ pub(crate) fn begin(
     )?;
     let id = incoming.claim(link.clone())?;
     *connect.claimed.lock() = Some((link, id));
-    // It was never queued, so it is not queued twice.
+    // A new object, so it cannot be queued already.
     if let Err(connect) = registry.connect_work().enqueue(connect) {
         keep(connect, "a connection request was queued already");
     }
@@ -224,8 +223,7 @@ impl Connect {
         let Some((link, id)) = self.claimed.lock().take() else {
             return;
         };
-        // Of an initiator that makes the next attempt already nothing is to wait for what is made
-        // here.
+        // The initiator has moved on to its next attempt; do not hold it up.
         if link.is_lost() {
             return id.detach();
         }
@@ -243,13 +241,13 @@ impl Connect {
                 Ok(()) => return,
                 Err(refusal) => (Some(request), refusal, seal),
             },
-            // It was challenged, or told an entry.
+            // The request was answered with a challenge, or with an entry of a list.
             Ok(None) => return id.detach(),
             Err((request, refusal)) => (request, refusal, None),
         };
         identify::reject(&id, &Reject::new(refusal.reason()), seal.as_ref());
         match request {
-            // Whoever is refused may try again at once.
+            // Rate-limited: a refused peer may try again at once.
             _ if !may_print(Lines::Refusals) => {}
             Some(Request {
                 host,
@@ -259,12 +257,12 @@ impl Connect {
             Some(Request { host, .. }) => pr_warn!("refused {host}: {refusal}\n"),
             None => pr_warn!("refused a connection: {refusal}\n"),
         }
-        // No event may come back to an identifier that is given up here.
+        // No event may arrive for an identifier that is dropped here.
         id.detach();
     }
 
-    /// Returns the volume of the session that the queue pair belongs to, which is a new one for an
-    /// admin queue pair.
+    /// Returns the volume of the session that the queue pair belongs to. For an admin queue pair
+    /// this begins a new session.
     fn find_attachment(
         &self,
         request: &Request,
@@ -278,7 +276,7 @@ impl Connect {
                 (_, Some(volume), _) if seal.is_some_and(|seal| seal.is_for_other(&volume)) => {
                     return Err(Refusal::new(
                         Reason::NotProven,
-                        "the volume is not the one that it has proven itself for",
+                        "its proof was made for another volume of this name",
                     ))
                 }
                 (Decision::Begin, Some(volume), _) => {
@@ -288,7 +286,7 @@ impl Connect {
                 }
                 (Decision::Supersede, Some(volume), _) => {
                     let _waits = self.registry.wait_for_drive_of(request, Some(&volume))?;
-                    // From now on the others are refused, whatever comes of this one.
+                    // From now on the other instances are refused, even if this request fails.
                     self.registry.supersede(&volume, request, proven(seal));
                     self.registry
                         .wait_for_other_instances(request, || link.is_lost())?;
@@ -313,13 +311,13 @@ impl Connect {
                 }
                 (Decision::Replace, volume, Some(old)) => {
                     let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
-                    // Its initiator came back: nothing of the old epoch may
-                    // reach the drive after anything of the new one.
+                    // The initiator has reconnected: no request of the old epoch may reach the
+                    // drive after one of the new epoch.
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
                 }
                 (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
-                    let why = "it does not prove who it is, which the volume demands of it";
+                    let why = "it does not prove its identity, which the volume demands";
                     return Err(Refusal::new(reason, why));
                 }
                 (Decision::Refuse(reason), ..) => return Err(Refusal::not_admitted(reason)),
@@ -328,7 +326,7 @@ impl Connect {
         }
     }
 
-    /// Returns why a queue pair that `id` is for cannot be one of `session`; `None`: it can.
+    /// Returns why the queue pair of `id` cannot belong to `session`, or `None` if it can.
     fn is_foreign(
         session: &Session,
         request: &Request,
@@ -338,18 +336,18 @@ impl Connect {
         if session.is_of_host() != request.volume.is_none() {
             return Some("its session is of another version");
         }
-        // By names alone nobody joins a session that was begun by a proof.
+        // Names alone do not suffice to join a session that was begun with a proof.
         if session.handle() != seal.map(|seal| seal.proof.handle()) {
-            Some("it has not the key of its session")
+            Some("it does not hold the key of its session")
         } else if !session.pd().same_device(id) {
-            Some("it came over another device than its session")
+            Some("it came over another RDMA device than its session")
         } else {
             None
         }
     }
 
-    /// Makes a session for `volume` and lists that; `None` if there are sessions of another
-    /// instance of its host by then: that is to be decided about again.
+    /// Creates a session for `volume`, and lists its attachment. Returns `None` if the request must
+    /// be decided again, since sessions of another instance of its host exist by then.
     fn begin_session(
         &self,
         request: &Request,
@@ -359,7 +357,7 @@ impl Connect {
     ) -> Result<Option<Arc<Attachment>>, Refusal> {
         self.registry.check_count(request, volume)?;
         let exported = volume.export().ok_or(WITHDRAWN)?;
-        // Until the session ends if it is refused: what it ends on goes with the volume.
+        // Held until a refused session has ended: its workqueue is dropped with the volume.
         let _open = exported.backing.clone();
         let write_errors = exported
             .records
@@ -376,7 +374,7 @@ impl Connect {
         attached
     }
 
-    /// Makes a session without queue pairs and without volumes, which ends on `ends`.
+    /// Creates a session without queue pairs and volumes, whose teardown runs on `ends`.
     fn make_session(
         &self,
         request: &Request,
@@ -391,8 +389,8 @@ impl Connect {
             .map_err(|_| Refusal::NO_MEMORY)
     }
 
-    /// Returns the session that the queue pair belongs to, which names no volume: a new one for an
-    /// admin queue pair.
+    /// Returns the session of a queue pair that names no volume. For an admin queue pair this
+    /// creates a new session.
     fn find_session(
         &self,
         request: &Request,
@@ -442,7 +440,7 @@ impl Connect {
                 (Decision::Refuse(Reason::Forbidden), _) => {
                     return Err(Refusal::new(
                         Reason::Forbidden,
-                        "no volume is exported to it, or it does not prove who it is",
+                        "no volume is exported to it, or it does not prove its identity",
                     ))
                 }
                 (Decision::Refuse(reason), _) => return Err(Refusal::not_admitted(reason)),

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many connection requests may wait for drives. Uses nothing but `core`: its tests run on the
-//! host.
+//! Limits the connection requests that wait for drives. Uses nothing but `core`: its tests run on
+//! the host.
 //!
-//! Each takes a worker of the target, of which there are far more than may wait. A drive that hangs
-//! leaves room to those who come for another one, whoever they are; a host that asks again and
-//! again for what hangs leaves room to others.
+//! Each waiting request takes a worker of the target, which has far more workers than may wait. The
+//! requests for a hanging drive leave room for requests for other drives, of any host; a host that
+//! repeats its requests for a hanging drive leaves room for other hosts.
 
 use hcablk_core::proto::name::HostId;
 
-/// Those that may wait in all.
+/// The most requests that may wait in total.
 pub(crate) const WAITERS_MAX: usize = 128;
 
-/// Those of one host: an initiator has one for each disk that it lost.
+/// The most waiting requests of one host: an initiator has one for each disk that it lost.
 const PER_HOST: usize = 32;
 
-/// Returns whether one more may wait, of `host` for `drive`, when those of `waiters` do. A drive
-/// may have half of what the others leave.
+/// Returns whether a request of `host` for `drive` may wait in addition to `waiters`. A drive may
+/// have half of the places that the other drives leave.
 pub(crate) fn is_room<D: PartialEq>(waiters: &[(HostId, D)], host: HostId, drive: &D) -> bool {
     let of_host = waiters.iter().filter(|(other, _)| *other == host).count();
     let of_drive = waiters.iter().filter(|(_, other)| other == drive).count();
@@ -28,8 +28,8 @@ pub(crate) fn is_room<D: PartialEq>(waiters: &[(HostId, D)], host: HostId, drive
 mod tests {
     use super::*;
 
-    /// Has one host after the other wait for `drive`, as many as there may be; returns how many of
-    /// them do.
+    /// Adds waiters for `drive` of one host after the other, until no more may wait. Returns how
+    /// many were added.
     fn crowd(waiters: &mut Vec<(HostId, u8)>, drive: u8) -> usize {
         let before = waiters.len();
         for host in 1..=255 {
@@ -63,11 +63,11 @@ mod tests {
         assert_eq!(crowd(&mut waiters, 2), 16);
         assert_eq!(crowd(&mut waiters, 3), 8);
         assert_eq!(crowd(&mut waiters, 4), 4);
-        // No more than there may be in all.
+        // Not more than the total limit.
         let more: usize = (5..255).map(|drive| crowd(&mut waiters, drive)).sum();
         assert_eq!(waiters.len(), WAITERS_MAX);
         assert_eq!(more, 4);
-        // Who goes leaves room to what comes then.
+        // A request that ends leaves room for a later one.
         waiters.retain(|(_, drive)| *drive != 0);
         assert_eq!(crowd(&mut waiters, 255), 32);
     }

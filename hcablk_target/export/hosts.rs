@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The hosts of a volume: which may use it, which of their instances is the newest, and which are
-//! evicted.
+//! The hosts of a volume: the allowed ones, the newest instance of each, and the evicted ones.
 //!
-//! Both are the administrator's words. A host that is *allowed* may use the volume by
-//! configuration. One that is *evicted* may not until it is admitted again, allowed or not: a
-//! cluster manager evicts a host that it does not trust to have stopped.
+//! The administrator sets both. An *allowed* host may use the volume by configuration. An *evicted*
+//! host may not, allowed or not, until it is admitted again: a cluster manager evicts a host when
+//! it cannot be sure that the host has stopped.
 
 use super::{
     instances::Instances,
@@ -17,17 +16,17 @@ use hcablk_core::proto::{
 };
 use kernel::prelude::*;
 
-/// How many hosts may be evicted from a volume.
+/// The most hosts that may be evicted from a volume.
 const EVICTED_MAX: usize = 64;
 
 struct Allowed {
     host: HostId,
-    /// By which it proves that it is this host.
+    /// The keys with which the host proves its identity.
     keys: Keys,
     instances: Instances,
 }
 
-/// See the module. It is guarded by the lock of its volume.
+/// The hosts of a volume: see the module. Protected by the lock of its volume.
 pub(crate) struct Hosts {
     allowed: KVec<Allowed>,
     evicted: KVec<HostId>,
@@ -45,7 +44,7 @@ impl Hosts {
         self.allowed.iter().find(|allowed| allowed.host == host)
     }
 
-    /// Lets a host use the volume. Fails with `EEXIST` if it may, and with `ENOMEM`.
+    /// Lets a host use the volume. Fails with `EEXIST` if it already may, and with `ENOMEM`.
     pub(crate) fn allow(&mut self, host: HostId) -> Result {
         if self.find(host).is_some() {
             return Err(EEXIST);
@@ -59,12 +58,12 @@ impl Hosts {
         Ok(())
     }
 
-    /// Lets a host use the volume no longer, and forgets its instances.
+    /// Withdraws a host's right to use the volume, and forgets its instances.
     pub(crate) fn forbid(&mut self, host: HostId) {
         self.allowed.retain(|allowed| allowed.host != host);
     }
 
-    /// Returns whether a host may use the volume, unless it is evicted.
+    /// Returns whether a host may use the volume, provided that it is not evicted.
     pub(crate) fn allows(&self, host: HostId) -> bool {
         self.find(host).is_some()
     }
@@ -74,15 +73,15 @@ impl Hosts {
         self.find(host).map(|allowed| &allowed.keys)
     }
 
-    /// Sets key `place` of a host, as [`Keys::set`]. Fails with `ENOENT` if it may not use the
-    /// volume.
+    /// Sets key `place` of a host, as [`Keys::set`]. Fails with `ENOENT` if the host may not use
+    /// the volume.
     pub(crate) fn set_key(&mut self, host: HostId, place: usize, text: &str) -> Result {
         let found = self.allowed.iter_mut().find(|allowed| allowed.host == host);
         found.ok_or(ENOENT)?.keys.set(place, text)
     }
 
-    /// Returns whether a later instance of the host has come than `instance`, which is proven by
-    /// challenge `number`, if it is.
+    /// Returns whether a later instance of the host than `instance` has connected. `number` is that
+    /// of the challenge with which `instance` was proven, if it was.
     pub(crate) fn has_superseded(
         &self,
         host: HostId,
@@ -93,8 +92,9 @@ impl Hosts {
             .is_some_and(|allowed| allowed.instances.is_past(instance, number))
     }
 
-    /// Makes `instance`, proven by challenge `number`, if it is, the newest of its host. `false`: a
-    /// later one has come, or the host is not allowed.
+    /// Makes `instance` the newest of its host. `number` is that of the challenge with which it was
+    /// proven, if it was. Returns `false` if a later instance has connected, or the host is not
+    /// allowed.
     pub(crate) fn enter(
         &mut self,
         host: HostId,
@@ -111,8 +111,8 @@ impl Hosts {
         }
     }
 
-    /// Evicts a host. Nothing happens if it is evicted. Fails with `ENOSPC` when [`EVICTED_MAX`]
-    /// are, and with `ENOMEM`.
+    /// Evicts a host. Does nothing if it is evicted already. Fails with `ENOSPC` if [`EVICTED_MAX`]
+    /// hosts are evicted, and with `ENOMEM`.
     pub(crate) fn evict(&mut self, host: HostId) -> Result {
         if self.is_evicted(host) {
             return Ok(());
@@ -124,7 +124,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Ends that. Fails with `ENOENT` if the host is not evicted.
+    /// Ends the eviction of a host. Fails with `ENOENT` if the host is not evicted.
     pub(crate) fn admit(&mut self, host: HostId) -> Result {
         if !self.is_evicted(host) {
             return Err(ENOENT);
@@ -138,7 +138,7 @@ impl Hosts {
         self.evicted.contains(&host)
     }
 
-    /// Returns the evicted hosts, the one that was evicted first at the front. Fails with `ENOMEM`.
+    /// Returns the evicted hosts in the order of their evictions. Fails with `ENOMEM`.
     pub(crate) fn evicted(&self) -> Result<KVec<HostId>> {
         let mut hosts = KVec::with_capacity(self.evicted.len(), GFP_KERNEL)?;
         hosts.extend_from_slice(&self.evicted, GFP_KERNEL)?;

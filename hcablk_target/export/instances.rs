@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which instance of a host is its newest, whose sessions come behind those of the others: a pure
-//! state machine. Uses nothing but `core` and the wire format: its tests run on the host.
+//! Tracks the newest instance of a host, whose sessions supersede those of the others: a pure state
+//! machine. Uses nothing but `core` and the wire format: its tests run on the host.
 //!
-//! An instance that was never seen is the newest from then on. One that was the newest once never
-//! is again: a machine with the id of another one, or the copy of one from before, is refused and
-//! does not take turns with it. The last [`FORMER_MAX`] of these are known; one that has been
-//! forgotten counts as new.
+//! An instance that was never seen becomes the newest. One that was the newest before never is
+//! again: a second machine with the same id, or an old copy of a machine, is refused instead of
+//! taking turns with it. The last [`FORMER_MAX`] former instances are remembered; a forgotten one
+//! counts as new.
 //!
-//! Who proves who it is does so by a challenge, and these are numbered. A proof that somebody has
-//! kept back, of an instance that was never seen, comes behind the newest one by a challenge that
-//! is older than that one's last: it is refused.
+//! Hosts prove their identity with challenges, which are numbered. An attacker may hold back the
+//! proof of an instance that was never seen, and send it after a newer instance has connected. Its
+//! challenge is then older than the last one of the newest instance, so it is refused.
 
 use crate::proto::connect::HostInstance;
 
-/// How many former instances of a host are known.
+/// The number of former instances of a host that are remembered.
 pub(crate) const FORMER_MAX: usize = 16;
 
 /// The instances of one host.
@@ -22,14 +22,14 @@ pub(crate) const FORMER_MAX: usize = 16;
 pub(crate) struct Instances {
     newest: Option<HostInstance>,
     former: [Option<HostInstance>; FORMER_MAX],
-    /// Where in `former` the next one goes.
+    /// The index in `former` for the next former instance.
     next: usize,
-    /// The number of the last challenge by which the newest was proven.
+    /// The number of the last challenge with which the newest instance was proven.
     proven: u64,
 }
 
 impl Instances {
-    /// Makes the memory of a host of which nothing is known.
+    /// Returns the state of a host of which no instance is known.
     pub(crate) const fn new() -> Self {
         Self {
             newest: None,
@@ -39,18 +39,19 @@ impl Instances {
         }
     }
 
-    /// Returns whether `instance` was the newest and is not any more.
+    /// Returns whether `instance` was the newest before and is not any more.
     pub(crate) fn is_former(&self, instance: HostInstance) -> bool {
         self.newest != Some(instance) && self.former.contains(&Some(instance))
     }
 
-    /// Returns whether `instance` comes too late, proven by challenge `number`, if it is.
+    /// Returns whether `instance` is not newer than a known one. `number` is that of the challenge
+    /// with which it was proven, if it was.
     pub(crate) fn is_past(&self, instance: HostInstance, number: Option<u64>) -> bool {
         let is_older = |number| number < self.proven;
         self.is_former(instance) || self.newest != Some(instance) && number.is_some_and(is_older)
     }
 
-    /// Makes `instance`, which [is not past](Self::is_past), the newest.
+    /// Makes `instance` the newest, for which [`Self::is_past`] has returned `false`.
     pub(crate) fn enter(&mut self, instance: HostInstance, number: Option<u64>) {
         self.proven = self.proven.max(number.unwrap_or(0));
         if self.newest == Some(instance) {
@@ -103,13 +104,13 @@ mod tests {
         assert!(!host.is_past(instance(2), Some(6)));
         host.enter(instance(2), Some(6));
         assert!(host.is_past(instance(1), Some(5)));
-        // The newest comes again by several paths, in whatever order, and a later one supersedes
-        // it.
+        // The newest instance connects again over several paths, in any order, and a later one
+        // supersedes it.
         assert!(!host.is_past(instance(2), Some(5)));
         host.enter(instance(2), Some(5));
         assert!(host.is_past(instance(1), Some(5)));
         assert!(!host.is_past(instance(3), Some(7)));
-        // Where nothing is proven there is no order.
+        // Without proofs there is no order.
         assert!(!host.is_past(instance(3), None));
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Keys that an administrator has set: this target's, and those of hosts. Two of each are valid at
-//! a time.
+//! The keys that an administrator has set: this target's, and those of hosts. Two of each are valid
+//! at a time.
 
 use hcablk_core::{
     crypto::Key,
@@ -12,7 +12,7 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// See the module.
+/// The keys of one host or target.
 pub(crate) struct Keys([Option<KBox<Key>>; KEYS_MAX]);
 
 impl Keys {
@@ -20,7 +20,8 @@ impl Keys {
         Self([const { None }; KEYS_MAX])
     }
 
-    /// Sets key `place`, or removes it if `text` is empty. Fails with `EINVAL` if it is no key.
+    /// Sets key `place`, or removes it if `text` is empty. Fails with `EINVAL` if `text` is not a
+    /// key.
     pub(crate) fn set(&mut self, place: usize, text: &str) -> Result {
         let key = match text {
             "" => None,
@@ -30,20 +31,20 @@ impl Keys {
         Ok(())
     }
 
-    /// Returns how many there are.
+    /// Returns the number of keys that are set.
     pub(crate) fn count(&self) -> usize {
         self.0.iter().flatten().count()
     }
 
-    /// Returns each, and `nobody`, which is nobody's, in the place of one that is not set. They are
-    /// not copied: that would leave some of them on the stack.
+    /// Returns each key, with `nobody`, a key that no one has, in place of one that is not set. The
+    /// keys are not copied, since copies would stay on the stack.
     pub(crate) fn each<'a>(&'a self, nobody: &'a Key) -> [&'a Key; KEYS_MAX] {
         self.0
             .each_ref()
             .map(|key| key.as_deref().unwrap_or(nobody))
     }
 
-    /// Returns each that is set.
+    /// Returns each key that is set.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Key> {
         self.0.iter().flatten().map(|key| &**key)
     }
@@ -54,28 +55,28 @@ impl Keys {
     }
 }
 
-/// The keys that a proof of a host may be made by.
+/// The pair keys with which a host's proof may be made.
 pub(crate) struct Pairs {
     pairs: [[Key; KEYS_MAX]; KEYS_MAX],
     host: [Print; KEYS_MAX],
     target: [Print; KEYS_MAX],
 }
 
-/// Of which two keys a proof was made.
+/// The two keys that a proof was made with.
 #[derive(Clone, Copy)]
 pub(crate) struct Made {
     pub(crate) host: Print,
     pub(crate) target: Print,
 }
 
-/// How a connection request is proven.
+/// The kind of proof of a connection request.
 #[derive(Clone, Copy)]
 pub(crate) enum Proven {
-    /// By nothing.
+    /// There is no proof.
     Not,
-    /// By the key of a session.
+    /// Proven with the key of a session.
     BySession,
-    /// By a challenge of this number, and these keys.
+    /// Proven with the challenge of this number, and with these keys.
     ByKeys(u64, Made),
 }
 
@@ -84,7 +85,7 @@ impl Proven {
         !matches!(self, Self::Not)
     }
 
-    /// Returns by which keys, if it was by keys.
+    /// Returns the two keys, if the proof was made with keys.
     pub(crate) fn made(self) -> Option<Made> {
         match self {
             Self::ByKeys(_, made) => Some(made),
@@ -102,7 +103,7 @@ impl Proven {
 }
 
 impl Pairs {
-    /// Makes those of a host's keys and this target's.
+    /// Computes the pair keys of a host's keys and this target's.
     pub(crate) fn of(hosts: [&Key; KEYS_MAX], target: [&Key; KEYS_MAX]) -> Self {
         Self {
             pairs: hosts.map(|host| target.map(|target| host.pair(target))),
@@ -116,7 +117,7 @@ impl Pairs {
         self.pairs.iter().flatten()
     }
 
-    /// Returns of which keys the pair at `place` of [`Self::iter`] is made.
+    /// Returns the two keys of the pair at `place` of [`Self::iter`].
     pub(crate) fn made(&self, place: usize) -> Option<Made> {
         Some(Made {
             host: *self.host.get(place / KEYS_MAX)?,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An address that is listened on.
+//! Listens at an address for connection requests.
 //!
 //! ```text
 //!            enable=1                enable=0
@@ -11,10 +11,10 @@
 //!                        Waiting ───────────────────────┘
 //! ```
 //!
-//! A port that waits tries again every [`RETRY_MS`]; its attribute `error` says why it does not
-//! listen.
+//! A waiting port tries to listen again every [`RETRY_MS`]; its attribute `error` shows why it does
+//! not listen.
 //!
-//! Disabling a port ends no session: it only lets nobody in any more.
+//! Disabling a port ends no session: it only stops new ones.
 
 use super::registry::Registry;
 use crate::memory::Memory;
@@ -60,17 +60,17 @@ use kernel::{
     },
 };
 
-/// What a port lets a session have.
+/// The limits of a port for each session.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Transfer buffers and the eager ring of a session, at most but for what its queue pairs need;
-    /// 0: by what it asks for.
+    /// The most MiB of transfer buffers and eager rings of a session, unless its queue pairs need
+    /// more for one request each; 0: as requested by the initiator.
     pub(crate) buffer_mib: usize,
-    /// Receive buffers of a queue pair, 0: as many as the initiator wants.
+    /// The most receive buffers of a queue pair; 0: as requested by the initiator.
     pub(crate) queue_credits: u16,
 }
 
-/// What users set.
+/// The settings of a port.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) address: IpAddr,
@@ -78,22 +78,22 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
 }
 
-/// Takes a connection request out of the connection manager's hands, which refuses it otherwise.
-/// Short, and must not wait.
+/// Accepts a connection request from the connection manager, which refuses it if this fails. Short,
+/// and must not wait.
 pub(crate) type Begin = fn(&Arc<Registry>, &Arc<Port>, &mut Incoming<'_>) -> Result;
 
-/// Milliseconds between two attempts to listen again.
+/// The interval for attempts to listen again, in milliseconds.
 const RETRY_MS: u32 = 500;
 
 struct Listening {
-    /// Dropped first: no request comes after that. `None`: the port waits.
+    /// Dropped first: no request arrives after that. `None`: the port waits.
     listener: Option<Listener>,
-    /// Holds a reference to the port until that is disabled.
+    /// Holds a reference to the port until the port is disabled.
     retry: Running<Retry>,
     _pin: DirectoryPin,
 }
 
-/// What makes a port that waits try again.
+/// The timer of a waiting port that tries to listen again.
 struct Retry(Arc<Port>);
 
 impl Tick for Retry {
@@ -114,14 +114,14 @@ impl State {
     }
 }
 
-/// See the module.
+/// An address at which the target listens: see the module.
 #[pin_data]
 pub(crate) struct Port {
     registry: Arc<Registry>,
     begin: Begin,
     #[pin]
     state: Mutex<State>,
-    /// A copy for requests, which must not wait for `state`.
+    /// A copy for connection requests, which must not wait for `state`.
     #[pin]
     limits: Mutex<Limits>,
     memory: Arc<Memory>,
@@ -142,12 +142,12 @@ const DEFAULT: Settings = Settings {
     },
 };
 
-/// MiB of memory of all sessions together, unless it is set: half of what the machine has left,
-/// but not less and not more than these.
+/// The bounds, in MiB, of the default memory limit of all sessions of a port, which is half of the
+/// machine's available memory.
 const MEMORY_MIB: (u64, u64) = (1024, 4096);
 
 impl Port {
-    /// Makes a port that does not listen; `begin` takes connection requests when it does. May
+    /// Creates a port that does not listen; `begin` accepts connection requests when it does. May
     /// sleep.
     pub(crate) fn new(registry: &Arc<Registry>, begin: Begin) -> Result<Arc<Self>> {
         let mib = (system::available_memory() >> 21).clamp(MEMORY_MIB.0, MEMORY_MIB.1);
@@ -173,12 +173,12 @@ impl Port {
         &self.registry
     }
 
-    /// Returns what sessions may have; a copy, since `state` is held while listening ends.
+    /// Returns the limits for sessions: a copy, since `state` is locked while listening ends.
     pub(crate) fn limits(&self) -> Limits {
         *self.limits.lock()
     }
 
-    /// Returns the memory of all sessions that begin here.
+    /// Returns the memory of all sessions that begin at this port.
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
@@ -187,7 +187,7 @@ impl Port {
         self.state.lock().settings
     }
 
-    /// Changes settings, `EBUSY` while the port is enabled.
+    /// Changes settings. Fails with `EBUSY` while the port is enabled.
     pub(crate) fn configure(&self, change: impl FnOnce(&mut Settings)) -> Result {
         let mut state = self.state.lock();
         if state.listening.is_some() {
@@ -201,12 +201,12 @@ impl Port {
         self.state.lock().listening.is_some()
     }
 
-    /// Returns why enabling failed.
+    /// Returns the error of the last attempt to listen.
     pub(crate) fn error(&self) -> Option<Error> {
         self.state.lock().error
     }
 
-    /// Begins to listen. Nothing happens when that is done.
+    /// Begins to listen. Does nothing if the port is enabled already.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
         let mut state = self.state.lock();
         if state.listening.is_some() {
@@ -217,7 +217,8 @@ impl Port {
         let address = SocketAddr::new(settings.address, settings.port);
         let result = directory.pin().and_then(|pin| {
             let retry = Arc::new(Retry(self.clone()), GFP_KERNEL)?;
-            // First: after it nothing fails that would have to take the portal back.
+            // Started first: after the portal is added nothing may fail, as that would have to
+            // remove it again.
             let retry = Periodic::start(retry, RETRY_MS)?;
             Ok(Listening {
                 listener: Some(self.listen(&address)?),
@@ -244,7 +245,7 @@ impl Port {
         Ok(listener)
     }
 
-    /// Listens no longer. Waits for a request that is being taken.
+    /// Stops listening. Waits for a request that is being accepted.
     pub(crate) fn disable(&self) {
         let (listening, address) = {
             let mut state = self.state.lock();
@@ -260,8 +261,8 @@ impl Port {
         }
     }
 
-    /// Waits for another RDMA device that has the address, since the one of the listener was
-    /// removed.
+    /// Stops listening, since the RDMA device of the listener was removed, and waits for another
+    /// device that has the address.
     fn wait_for_device(&self) {
         let (listener, address) = {
             let mut state = self.state.lock();
@@ -274,13 +275,13 @@ impl Port {
         if listener.is_some() {
             self.stop(listener, address);
             pr_warn!(
-                "the RDMA device of {} was removed: the port waits for another one\n",
+                "the RDMA device of {} was removed: the port waits for a device with this address\n",
                 PrintedAddress(address)
             );
         }
     }
 
-    /// Ends what [`Self::listen`] began. Waits for a request that is being taken.
+    /// Undoes [`Self::listen`]. Waits for a request that is being accepted.
     fn stop(&self, listener: Option<Listener>, address: SocketAddr) {
         if listener.is_some() {
             self.registry.remove_portal(address);
@@ -288,7 +289,7 @@ impl Port {
         drop(listener);
     }
 
-    /// Listens if the port waits. May sleep.
+    /// Listens if the port waits for a device. May sleep.
     fn listen_again(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let address = state.address();
@@ -321,7 +322,8 @@ impl Accept for Port {
     }
 
     fn removed(self: Arc<Self>) {
-        // Not here: the listener waits for this very call. If it is queued already that is as good.
+        // Not in this context: the listener waits for this call to return. It may be queued
+        // already.
         let _ = self.registry.clone().work().enqueue(self);
     }
 }

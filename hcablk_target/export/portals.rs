@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which addresses the target reports to a host that asks where to connect. Uses nothing but `core`
-//! and the wire format: its tests run on the host.
+//! Selects the addresses that the target reports to a host that asks where to connect. Uses nothing
+//! but `core` and the wire format: its tests run on the host.
 
 use crate::proto::discovery::{
     Entry,
@@ -13,9 +13,9 @@ use core::net::{
     SocketAddr, //
 };
 
-/// Adds `portals`, where is listened, to the answer to a question that came to the address `own`,
-/// each once. A port that listens at any address is told as that one, if it can have got the
-/// question: one of IPv4 has nothing that comes by IPv6.
+/// Adds `portals`, the addresses at which the target listens, to the answer to a question that
+/// arrived at the address `own`; each address once. A port that listens at any address is reported
+/// with `own`, if it can have received the question: an IPv4 port receives nothing over IPv6.
 pub(crate) fn tell(portals: &[SocketAddr], own: IpAddr, listing: &mut Listing) {
     let here = |portal: &SocketAddr| match portal {
         portal if !portal.ip().is_unspecified() => Some(*portal),
@@ -48,7 +48,8 @@ mod tests {
         name::HostId, //
     };
 
-    /// What is told of `portals` to who asks by `own`.
+    /// Returns the portals among `portals` that are reported to a host that asks at the address
+    /// `own`.
     fn told(portals: &[&str], own: &str) -> Vec<String> {
         let portals: Vec<SocketAddr> = portals.iter().map(|p| p.parse().unwrap()).collect();
         let entry = |index| {

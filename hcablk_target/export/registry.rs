@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which volumes there are, which of them are attached to sessions, and what connections are coming
-//! up.
+//! Lists the volumes, their attachments to sessions, and the connection requests being handled.
 //!
-//! One lock guards the lists of volumes, attached volumes and portals; it is held for look-ups and
-//! changes only, never while waiting. Keys, challenges and drive waiters have locks of their own.
-//! An attached volume is listed from its birth until nothing of its requests is left, so that
-//! whoever does not find it knows that these cannot write.
+//! One lock protects the lists of volumes, attached volumes and portals; it is held for look-ups
+//! and changes only, never while waiting. Keys, challenges and drive waiters have their own locks.
+//! An attached volume is listed from its creation until it has ended completely, so a caller that
+//! does not find it knows that its requests can no longer write.
 
 use super::{
     admission,
@@ -74,13 +73,13 @@ use kernel::{
 mod listing;
 mod proofs;
 
-/// The lists.
+/// The lists of the registry.
 pub(crate) struct Lists {
     volumes: KVec<Arc<Volume>>,
     attachments: KVec<Arc<Attachment>>,
-    /// Those to which volumes are attached when they have begun.
+    /// Sessions that began without a volume, to which volumes are attached later.
     sessions: KVec<Arc<Session>>,
-    /// Where is listened.
+    /// The addresses at which the target listens.
     portals: KVec<SocketAddr>,
 }
 
@@ -94,34 +93,33 @@ impl Lists {
 /// The module's workqueues.
 #[derive(Clone)]
 pub(crate) struct WorkQueues {
-    /// Where ports and their memory look for what they wait for.
+    /// Ports and their memory retry here when a resource becomes available.
     pub(crate) control: Arc<WorkQueue>,
-    /// Where connections come up: what they wait for are the ends of sessions, which must find
+    /// Connections are established here. They wait for the ends of sessions, which must find other
     /// workers.
     pub(crate) connect: Arc<WorkQueue>,
-    /// Where completions of admin queue pairs are handled: nothing that is there waits for a drive,
-    /// so that keep-alives, fences and watches are answered whatever hangs.
+    /// Completions of admin queue pairs are handled here. No work on it waits for a drive, so that
+    /// keep-alives, fences and watches are answered even if a drive hangs.
     pub(crate) admin: Arc<WorkQueue>,
-    /// Where completions of the queue pairs of sessions of several volumes are handled. They never
-    /// wait until a drive has room.
+    /// Completions of the queue pairs of sessions of several volumes are handled here. They never
+    /// wait for room in a drive.
     pub(crate) completions: Arc<WorkQueue>,
-    /// The same, for RDMA devices that are programs: see
+    /// The same, for software RDMA devices: see
     /// [`Backing::completions`](crate::drive::backing::Backing::completions).
     pub(crate) software: Arc<WorkQueue>,
-    /// Where changes of reservations are made, which wait for the file system that keeps them.
+    /// Changes of reservations are made here; they wait for the file system that stores them.
     pub(crate) changes: Arc<WorkQueue>,
-    /// Where sessions of several volumes end, which wait for the drives of all of these.
+    /// Sessions of several volumes are torn down here; that waits for the drives of all of them.
     pub(crate) ends: Arc<WorkQueue>,
 }
 
-/// Sessions that a host may have to which volumes are attached when they have begun: one for each
-/// of its paths is usual.
+/// The most sessions of a host that begin without a volume. Usually a host has one for each path.
 const SESSIONS_PER_HOST: usize = 64;
 
-/// A place for an initiator that is to prove who it is.
+/// A place for an initiator that must prove its identity.
 type Challenge = Option<Entry<Arc<Challenged<KernelCrypto>>>>;
 
-/// See the module.
+/// The volumes, sessions and pending connections of the target: see the module.
 #[pin_data]
 pub(crate) struct Registry {
     queues: WorkQueues,
@@ -129,30 +127,29 @@ pub(crate) struct Registry {
     drives: Arc<Drives>,
     #[pin]
     lists: Mutex<Lists>,
-    /// Volumes may be attached.
+    /// Whether volumes may still be attached.
     #[pin]
     open: Mutex<bool>,
-    /// Another number, not 0, when `portals` are others. Written under the lists' lock.
+    /// Changes whenever `portals` change, and is never 0. Written under the lock of the lists.
     portals_generation: Atomic<u32>,
-    /// This target's.
+    /// This target's keys.
     #[pin]
     keys: Mutex<Keys>,
-    /// Initiators that are to prove who they are.
+    /// Initiators that must prove their identity.
     #[pin]
     challenges: Mutex<KVVec<Challenge>>,
-    /// Challenges that there were.
+    /// The number of challenges so far.
     challenge_count: Atomic<u64>,
-    /// A key that is nobody's.
+    /// A random key that no one has.
     nobody: KBox<Key>,
-    /// Connection requests that were taken and are not decided.
+    /// The number of connection requests that were accepted and are not decided.
     pending: Atomic<u32>,
-    /// Those that wait until a drive has finished what it has begun for older ones: of which host,
-    /// for which drive.
+    /// The host and the drive of each request that waits until a drive has finished older requests.
     #[pin]
     drive_waiters: Mutex<KVec<(HostId, Option<FileId>)>>,
 }
 
-/// A connection request that waits for a drive, counted as long as this is there.
+/// A connection request that waits for a drive, counted while this exists.
 pub(crate) struct DriveWaiter<'a> {
     registry: &'a Registry,
     who: (HostId, Option<FileId>),
@@ -169,7 +166,7 @@ impl Drop for DriveWaiter<'_> {
     }
 }
 
-/// A connection request that waits for its turn, counted as long as this is there.
+/// A connection request that waits on the workqueue, counted while this exists.
 pub(crate) struct Pending(Arc<Registry>);
 
 impl Drop for Pending {
@@ -200,7 +197,7 @@ impl Registry {
                     portals: KVec::new(),
                 }),
                 open <- new_mutex!(true),
-                // Not that of a target that was here before, by all odds.
+                // A random start: most likely not the value of an earlier start of the target.
                 portals_generation: Atomic::new((random_u64() as u32).max(1)),
                 keys <- new_mutex!(Keys::new()),
                 challenges <- new_mutex!(challenges),
@@ -213,23 +210,23 @@ impl Registry {
         )
     }
 
-    /// Returns where ports and their memory look for what they wait for.
+    /// Returns the workqueue on which ports and their memory retry.
     pub(crate) fn work(&self) -> &Arc<WorkQueue> {
         &self.queues.control
     }
 
-    /// Returns the reservations of what is exported.
+    /// Returns the reservations of the exported drives.
     pub(crate) fn drives(&self) -> &Arc<Drives> {
         &self.drives
     }
 
-    /// Returns where connections come up.
+    /// Returns the workqueue on which connections are established.
     pub(crate) fn connect_work(&self) -> &Arc<WorkQueue> {
         &self.queues.connect
     }
 
-    /// Counts a connection request that will wait for its turn; `EBUSY`: there are too many. Any
-    /// context.
+    /// Counts a connection request that will wait on the workqueue. Fails with `EBUSY` if there are
+    /// too many. Any context.
     pub(crate) fn wait_in_line(self: &Arc<Self>) -> Result<Pending> {
         let pending = Pending(self.clone());
         if self.pending.fetch_add(1, Relaxed) >= pending_connects() {
@@ -238,8 +235,9 @@ impl Registry {
         Ok(pending)
     }
 
-    /// Counts a connection request of `host` that will wait for `drive`, where `None`, that of a
-    /// volume which is exported no longer, is one, too; `EBUSY`: there are [too many](is_room).
+    /// Counts a connection request of `host` that will wait for `drive`; `None` stands for the
+    /// drive of a volume that is no longer exported. Fails with `EBUSY` if [too many](is_room)
+    /// wait.
     pub(crate) fn wait_for_drive(
         &self,
         host: HostId,
@@ -258,7 +256,7 @@ impl Registry {
         })
     }
 
-    /// Lists a volume, `EEXIST` when its name is taken.
+    /// Lists a volume. Fails with `EEXIST` if its name is taken.
     pub(crate) fn add_volume(&self, volume: &Arc<Volume>) -> Result {
         let mut lists = self.lists.lock();
         if lists.volumes.iter().any(|v| v.name() == volume.name()) {
@@ -273,12 +271,12 @@ impl Registry {
         self.keys.lock().set(place, text)
     }
 
-    /// Returns how many keys this target has.
+    /// Returns the number of this target's keys.
     pub(crate) fn key_count(&self) -> usize {
         self.keys.lock().count()
     }
 
-    /// Returns the session that was begun by a proof and has this handle.
+    /// Returns the session that was begun with a proof and has this handle.
     pub(crate) fn proven_session(&self, handle: u64) -> Option<(Arc<Session>, Arc<SessionProof>)> {
         let lists = self.lists.lock();
         let found = |session: &Arc<Session>| {
@@ -291,8 +289,8 @@ impl Registry {
             .or_else(|| lists.sessions.iter().find_map(found))
     }
 
-    /// Returns what admission must know of a request, and of how it is proven, with the volume and
-    /// the session that it is about.
+    /// Returns the state that admission needs for a request proven as `proven`, with the volume and
+    /// the session that the request names.
     pub(crate) fn view(&self, request: &Request, proven: Proven) -> (admission::View, Found) {
         let lists = self.lists.lock();
         let exported = |v: &&Arc<Volume>| Some(v.name()) == request.volume && v.is_exported();
@@ -304,7 +302,7 @@ impl Registry {
             volume: seen.map(|(view, _)| view),
             session: attachment.map(|a| admission::Session {
                 epoch: a.epoch(),
-                // One lock after the other.
+                // This takes one lock after the other.
                 has_queue: a.session().has_queue(request.queue),
                 ending: a.is_ending(),
                 queues: a.session().queue_count(),
@@ -322,8 +320,8 @@ impl Registry {
         (view, found)
     }
 
-    /// Returns what admission must know of a request that names no volume, and of how it is proven,
-    /// with the session that it is about. The host is allowed if it may use any volume.
+    /// Returns the state that admission needs for a request without a volume, proven as `proven`,
+    /// with the session that it names. The host is allowed if it may use any volume.
     pub(crate) fn view_of_host(
         &self,
         request: &Request,
@@ -331,7 +329,7 @@ impl Registry {
     ) -> (admission::View, Option<Arc<Session>>) {
         let lists = self.lists.lock();
         let session = lists.sessions.iter().find(|s| s.is_named_by(request));
-        // A session's own queue pairs are proven by its key.
+        // The other queue pairs of a session are proven with the session's key.
         let allowed = session.is_some() && !request.is_admin()
             || lists
                 .volumes
@@ -358,8 +356,8 @@ impl Registry {
         (view, session.cloned())
     }
 
-    /// Lists a new session to which volumes are to be attached. Fails with `EEXIST` when there is
-    /// one of its name, with `EMFILE` when its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
+    /// Lists a new session without volumes. Fails with `EEXIST` if there is a session of its name,
+    /// with `EMFILE` if its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
     pub(crate) fn add_session(&self, session: &Arc<Session>) -> Result {
         let mut lists = self.lists.lock();
         let of_host = lists.sessions.iter().filter(|s| s.host() == session.host());
@@ -378,7 +376,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Calls `f`, which queues a request for a volume. Fails with `ENODEV` once the module goes.
+    /// Calls `f`, which queues a request for a volume. Fails with `ENODEV` once the module is being
+    /// removed.
     pub(crate) fn while_open(&self, f: impl FnOnce()) -> Result {
         let open = self.open.lock();
         if !*open {
@@ -388,13 +387,13 @@ impl Registry {
         Ok(())
     }
 
-    /// Lets no volume be attached any more, since the module goes. May sleep.
+    /// Stops the attaching of volumes, since the module is being removed. May sleep.
     pub(crate) fn shut(&self) {
         *self.open.lock() = false;
     }
 
-    /// Ends the sessions to which volumes are attached when they have begun, and waits until
-    /// nothing is left of them. To be called when nothing is exported and nobody connects. Sleeps.
+    /// Ends the sessions that began without a volume, and waits until they have ended completely.
+    /// Must be called when no volume is exported and no connection is being established. Sleeps.
     pub(crate) fn end_all(&self) {
         loop {
             let next = self.lists.lock().sessions.first().cloned();
@@ -408,27 +407,27 @@ impl Registry {
         }
     }
 
-    /// Forgets a session of which nothing is left.
+    /// Forgets a session that has ended completely.
     pub(crate) fn remove_session(&self, session: &Session) {
         let mut lists = self.lists.lock();
         lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
     }
 
-    /// Returns where sessions of several volumes end.
+    /// Returns the workqueue on which sessions of several volumes are torn down.
     pub(crate) fn session_ends(&self) -> &Arc<WorkQueue> {
         &self.queues.ends
     }
 
-    /// Returns how many sessions a host has on a volume, at this moment.
+    /// Returns the current number of sessions of a host on a volume.
     pub(crate) fn attachments_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
         self.lists.lock().attachments_of(host, volume)
     }
 
-    /// Lists a volume that was attached to a new session, and has its epoch remembered; `EBUSY`
-    /// when its host has sessions of another instance there, `EEXIST` when there is one of its
-    /// name, `EMFILE` when its host has `most` there, `ESTALE` when it was fenced, `ENODEV` when
-    /// the volume is exported no longer. Looked at and listed under one lock: of those that come at
-    /// the same time none is too many, and no two are of different instances.
+    /// Lists a volume that was attached to a new session, and records its epoch. Fails with `EBUSY`
+    /// if its host has sessions of another instance there, with `EEXIST` if there is one of its
+    /// name, with `EMFILE` if its host has `most` there, with `ESTALE` if it was fenced, and with
+    /// `ENODEV` if the volume is no longer exported. Checks and lists under one lock: simultaneous
+    /// requests cannot exceed the limit, and no two are of different instances.
     pub(crate) fn add_attachment(
         &self,
         attachment: &Arc<Attachment>,
@@ -450,7 +449,7 @@ impl Registry {
         if lists.attachments.iter().any(|a| a.is_named_by(request)) {
             return Err(EEXIST);
         }
-        // What is left of one that has ended would never be forgotten.
+        // An attachment that has ended already would never be removed from the list.
         if attachment.is_ending() {
             return Err(ENODEV);
         }
@@ -472,10 +471,10 @@ impl Registry {
         Ok(found)
     }
 
-    /// Makes the instance of the host that `request` is of the newest, and ends the sessions of the
-    /// others, unless a later one has come or no session may begin by the request any more: its
-    /// host was evicted, say, or its key withdrawn since it was decided. Neither happens without
-    /// the other: whose session has begun under this lock is not superseded by who was before it.
+    /// Makes the host instance of `request` the newest, and ends the sessions of the others, unless
+    /// a later one has connected or the request may no longer begin a session: for example, its
+    /// host was evicted, or its key withdrawn since the decision. Both happen under one lock, so
+    /// that an older instance cannot supersede a session that has begun.
     pub(crate) fn supersede(&self, volume: &Volume, request: &Request, proven: Proven) {
         {
             let lists = self.lists.lock();
@@ -489,13 +488,13 @@ impl Registry {
                 }
             }
         }
-        // Not with the lists locked: it may have the last reference to the drive. One that has
-        // begun comes before those of the new instance in any case.
+        // Not with the lists locked: this may drop the last reference to the drive. A change that
+        // has begun precedes those of the new instance in any case.
         volume.give_up_changes(request.host);
     }
 
-    /// Makes the instance of the host whose `attachment` begins by `request` the newest. `false`: a
-    /// later one has come, or the session ends; then nothing has changed.
+    /// Makes the host instance of `attachment`, which `request` begins, the newest. Returns
+    /// `false`, and changes nothing, if a later instance has connected, or the session is ending.
     pub(crate) fn enter(
         &self,
         attachment: &Attachment,
@@ -506,7 +505,7 @@ impl Registry {
         !attachment.is_ending() && volume.enter(request, proven)
     }
 
-    /// Returns an attached volume for which `f` holds that is ending, if there is one.
+    /// Returns an attached volume that is ending and for which `f` holds, if there is one.
     pub(crate) fn ending_attachment(
         &self,
         f: impl Fn(&Attachment) -> bool,
@@ -518,8 +517,8 @@ impl Registry {
 }
 
 impl Registry {
-    /// Returns where completions are handled of the queue pairs of sessions of several volumes, on
-    /// an RDMA device that is a program if `software`.
+    /// Returns the workqueue for completions of the queue pairs of sessions of several volumes;
+    /// `software`: on a software RDMA device.
     pub(crate) fn shared_completions(&self, software: bool) -> &Arc<WorkQueue> {
         match software {
             true => &self.queues.software,
@@ -527,17 +526,17 @@ impl Registry {
         }
     }
 
-    /// Returns where completions of admin queue pairs are handled.
+    /// Returns the workqueue for completions of admin queue pairs.
     pub(crate) fn admin_completions(&self) -> &Arc<WorkQueue> {
         &self.queues.admin
     }
 
-    /// Returns where changes of reservations are made.
+    /// Returns the workqueue on which changes of reservations are made.
     pub(crate) fn changes(&self) -> &Arc<WorkQueue> {
         &self.queues.changes
     }
 
-    /// Returns what is exported.
+    /// Returns the claims on the exported devices and files.
     pub(crate) fn claims(&self) -> &Arc<Claims> {
         &self.claims
     }
@@ -548,7 +547,7 @@ impl Registry {
         lists.volumes.retain(|v| !core::ptr::eq(&**v, volume));
     }
 
-    /// Forgets an attached volume of whose requests nothing is left.
+    /// Forgets an attached volume that has ended completely.
     pub(crate) fn remove_attachment(&self, attachment: &Attachment) {
         let mut lists = self.lists.lock();
         lists
@@ -556,33 +555,33 @@ impl Registry {
             .retain(|a| !core::ptr::eq(&**a, attachment));
     }
 
-    /// Ends the attached volumes for which `f` holds, because of `reason`, and waits for none.
-    /// Allocates nothing: a host that may not use a volume any more must not go on for want of
-    /// memory. May sleep.
+    /// Ends the attached volumes for which `f` holds, because of `reason`, without waiting.
+    /// Allocates nothing: a host that may no longer use a volume must be stopped even if memory is
+    /// short. May sleep.
     pub(crate) fn end_attachments(&self, reason: EndReason, f: &dyn Fn(&Attachment) -> bool) {
         for attachment in self.lists.lock().attachments.iter().filter(|a| f(a)) {
             attachment.end(reason);
         }
     }
 
-    /// Ends the attached volumes for which `f` holds, and marks them, and those that are ending, as
-    /// preempted by `number`. Allocates nothing, and waits for none. May sleep.
+    /// Ends the attached volumes for which `f` holds, and marks them, including those already
+    /// ending, as preempted by `number`. Allocates nothing, and does not wait. May sleep.
     pub(crate) fn preempt_attachments(&self, number: u64, f: &dyn Fn(&Attachment) -> bool) {
         for attachment in self.lists.lock().attachments.iter().filter(|a| f(a)) {
             attachment.preempt(number);
         }
     }
 
-    /// Waits until nothing is left of those attached volumes for which `f` holds that end. May
-    /// sleep for as long as the drives take.
+    /// Waits until those attached volumes that are ending, and for which `f` holds, have ended
+    /// completely. Sleeps until their drives have finished.
     pub(crate) fn wait_for_ends(&self, f: &dyn Fn(&Attachment) -> bool) {
         while let Some(attachment) = self.ending_attachment(f) {
             attachment.wait();
         }
     }
 
-    /// Waits for that, but for `ms` milliseconds at most; returns whether nothing is left of them.
-    /// May sleep.
+    /// Waits as [`Self::wait_for_ends`], for `ms` milliseconds at most. Returns whether all have
+    /// ended completely. May sleep.
     pub(crate) fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Attachment) -> bool) -> bool {
         let start: Instant<Monotonic> = Instant::now();
         let left = || {
@@ -598,7 +597,7 @@ impl Registry {
     }
 }
 
-/// What a request is about.
+/// The volume and the attachment that a request names.
 pub(crate) struct Found {
     pub(crate) volume: Option<Arc<Volume>>,
     pub(crate) attachment: Option<Arc<Attachment>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An exported device or file, and who may use it.
+//! An exported device or file, and the hosts that may use it.
 //!
 //! ```text
 //!             enable=1             it is open            enable=0               it is closed
@@ -69,25 +69,25 @@ mod counters;
 mod listing;
 mod sessions;
 
-/// How often it is logged that a device or file is still open after its export has ended, in
+/// The interval for logging that a device or file is still open after its export has ended, in
 /// milliseconds.
 const CLOSE_LOG_MS: u32 = 60_000;
 
-/// Chunks that large requests move in, in KiB, if nobody says otherwise.
+/// The default size of the chunks of large requests, in KiB.
 pub(super) const CHUNK_KIB: u32 = 128;
 
 enum Export {
     Disabled,
-    /// The device or file is being opened, without the lock: that takes as long as it takes.
+    /// The device or file is being opened. The lock is not held, since opening has no time limit.
     Opening,
     Exported {
         backing: Arc<Backing>,
         records: Arc<Records>,
         /// See [`Exported::ends`].
         ends: Arc<WorkQueue>,
-        /// The device or file is closed: of no `backing` is there a reference any more.
+        /// Set when the device or file is closed: no reference to `backing` is left.
         closed: Arc<Event>,
-        /// Keeps the directory.
+        /// Pins the directory.
         _pin: DirectoryPin,
     },
     Withdrawn,
@@ -96,7 +96,7 @@ enum Export {
 struct State {
     path: Option<CString>,
     read_only: bool,
-    /// Hosts without a key need not prove who they are.
+    /// Hosts without a key need not prove their identity.
     insecure: bool,
     mode: Mode,
     write_cache: WriteCache,
@@ -110,7 +110,7 @@ struct State {
     error: Option<(&'static str, Error)>,
 }
 
-/// What is opened: the settings of a volume, which stay as they are meanwhile.
+/// The settings with which a volume is opened; they cannot change meanwhile.
 struct Opening {
     path: CString,
     read_only: bool,
@@ -141,17 +141,17 @@ impl State {
     }
 }
 
-/// A volume. Its locks are never held while waiting for sessions, or for a drive: everybody who
-/// connects, whatever the volume, waits for who has them.
+/// A volume. Its locks are never held while waiting for sessions or a drive: connection requests
+/// for any volume would wait for them.
 #[pin_data]
 pub(crate) struct Volume {
     name: VolumeName,
     registry: Arc<Registry>,
     #[pin]
     state: Mutex<State>,
-    /// How long requests take is measured.
+    /// Whether the durations of requests are measured.
     timing: Atomic<bool>,
-    /// Of queues that are gone.
+    /// Counters and times of closed queues.
     #[pin]
     past: Mutex<Past>,
 }
@@ -195,17 +195,17 @@ impl Volume {
         self.name
     }
 
-    /// Returns who lists it and its sessions.
+    /// Returns the registry that lists the volume and its sessions.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Shows the path of the device or file.
+    /// Calls `f` with the path of the device or file.
     pub(crate) fn with_path<R>(&self, f: impl FnOnce(Option<&CStr>) -> R) -> R {
         f(self.state.lock().path.as_deref())
     }
 
-    /// Sets the path of the device or file, `EBUSY` while the volume is enabled.
+    /// Sets the path of the device or file. Fails with `EBUSY` while the volume is enabled.
     pub(crate) fn set_path(&self, path: &str) -> Result {
         if !path.starts_with('/') {
             return Err(EINVAL);
@@ -218,7 +218,7 @@ impl Volume {
         self.state.lock().read_only
     }
 
-    /// Sets whether writes are refused, `EBUSY` while the volume is enabled.
+    /// Sets whether writes are refused. Fails with `EBUSY` while the volume is enabled.
     pub(crate) fn set_read_only(&self, read_only: bool) -> Result {
         self.change(|state| state.read_only = read_only)
     }
@@ -227,8 +227,8 @@ impl Volume {
         self.state.lock().insecure
     }
 
-    /// Sets whether hosts without a key need not prove who they are, `EBUSY` while the volume is
-    /// enabled.
+    /// Sets whether hosts without a key need not prove their identity. Fails with `EBUSY` while the
+    /// volume is enabled.
     pub(crate) fn set_insecure(&self, insecure: bool) -> Result {
         self.change(|state| state.insecure = insecure)
     }
@@ -237,12 +237,12 @@ impl Volume {
         self.state.lock().mode
     }
 
-    /// Returns which volume this is, whatever its name.
+    /// Returns the identity of the volume, which does not depend on its name.
     pub(crate) fn wwid(&self) -> Option<VolumeId> {
         self.state.lock().wwid
     }
 
-    /// Sets which volume this is, `EBUSY` while it is enabled.
+    /// Sets the identity of the volume. Fails with `EBUSY` while the volume is enabled.
     pub(crate) fn set_wwid(&self, wwid: Option<VolumeId>) -> Result {
         self.change(|state| state.wwid = wwid)
     }
@@ -251,12 +251,13 @@ impl Volume {
         self.state.lock().keep
     }
 
-    /// Sets whether it can be enabled without reservations, `EBUSY` while it is.
+    /// Sets whether the volume can be enabled without reservations. Fails with `EBUSY` while it is
+    /// enabled.
     pub(crate) fn set_keep_reservations(&self, keep: Keep) -> Result {
         self.change(|state| state.keep = keep)
     }
 
-    /// Sets by what way data goes, `EBUSY` while the volume is enabled.
+    /// Sets how data reaches the drive. Fails with `EBUSY` while the volume is enabled.
     pub(crate) fn set_mode(&self, mode: Mode) -> Result {
         self.change(|state| state.mode = mode)
     }
@@ -265,7 +266,7 @@ impl Volume {
         self.state.lock().write_cache
     }
 
-    /// Sets when writes are answered, `EBUSY` while the volume is enabled.
+    /// Sets when writes are acknowledged. Fails with `EBUSY` while the volume is enabled.
     pub(crate) fn set_write_cache(&self, write_cache: WriteCache) -> Result {
         self.change(|state| state.write_cache = write_cache)
     }
@@ -274,7 +275,7 @@ impl Volume {
         self.state.lock().cache_mib
     }
 
-    /// Sets how large a cache the volume has, in MiB; `EBUSY` while it is enabled.
+    /// Sets the size of the volume's cache in MiB. Fails with `EBUSY` while the volume is enabled.
     pub(crate) fn set_cache_mib(&self, mib: u32) -> Result {
         self.change(|state| state.cache_mib = mib)
     }
@@ -283,8 +284,8 @@ impl Volume {
         self.state.lock().chunk_kib
     }
 
-    /// Sets in chunks of how many KiB large requests move, 0: in one; `EBUSY`
-    /// while the volume is enabled.
+    /// Sets the size of the chunks of large requests in KiB; 0: they are not split. Fails with
+    /// `EBUSY` while the volume is enabled.
     pub(crate) fn set_chunk_kib(&self, kib: u32) -> Result {
         self.change(|state| state.chunk_kib = kib)
     }
@@ -293,7 +294,7 @@ impl Volume {
         self.state.lock().source
     }
 
-    /// Sets which device lends peer memory, `EBUSY` while the volume is enabled.
+    /// Sets which device lends peer memory. Fails with `EBUSY` while the volume is enabled.
     pub(crate) fn set_source(&self, source: Source) -> Result {
         self.change(|state| state.source = source)
     }
@@ -311,7 +312,7 @@ impl Volume {
         !matches!(self.state.lock().export, Export::Disabled | Export::Opening)
     }
 
-    /// Returns the size in bytes, 0 while it is not exported.
+    /// Returns the size in bytes, 0 while the volume is not exported.
     pub(crate) fn size(&self) -> u64 {
         match &self.state.lock().export {
             Export::Exported { backing, .. } => backing.size_bytes(),
@@ -319,13 +320,13 @@ impl Volume {
         }
     }
 
-    /// Returns what went wrong last.
+    /// Returns the last error.
     pub(crate) fn error(&self) -> Option<(&'static str, Error)> {
         self.state.lock().error
     }
 
-    /// Opens the device or file and exports it. Nothing happens when that is done; `EBUSY` while
-    /// somebody else does so, or it is being disabled.
+    /// Opens the device or file and exports it. Does nothing if the volume is exported already.
+    /// Fails with `EBUSY` while another caller enables it, or it is being disabled.
     pub(crate) fn enable(&self, directory: &Directory<'_>) -> Result {
         let opening = {
             let mut state = self.state.lock();
@@ -393,8 +394,8 @@ impl Volume {
         Ok(backing.reserved_by(drive))
     }
 
-    /// Ends the export and every session on it, and waits until the device or file is closed.
-    /// Nothing happens when there is none.
+    /// Ends the export and every session on it, and waits until the device or file is closed. Does
+    /// nothing if the volume is not exported.
     pub(crate) fn disable(&self) -> Result {
         let exported = {
             let mut state = self.state.lock();
@@ -404,8 +405,8 @@ impl Volume {
                 Export::Exported { .. } => core::mem::replace(&mut state.export, Export::Withdrawn),
             }
         };
-        // Nobody begins a session now. Those that were being begun look again
-        // once they are listed.
+        // No session begins from now on. Sessions that were just beginning check again once they
+        // are listed.
         let of_volume = |attachment: &Attachment| attachment.is_of(self);
         self.registry
             .end_attachments(EndReason::Withdrawn, &of_volume);
@@ -418,12 +419,12 @@ impl Volume {
         } = exported
         {
             drop(backing);
-            // A session that was refused to be listed may have it still.
+            // A session that was refused may still hold a reference.
             while closed.wait_ms(CLOSE_LOG_MS).is_err() {
-                pr_warn!("{self}: still waiting until nobody has the device open\n");
+                pr_warn!("{self}: still waiting for the last user to close the device\n");
             }
-            // So its end has begun. From here on none is queued, and this is not dropped by its own
-            // work.
+            // The end of that session has begun. From here on no more work is queued; draining here
+            // keeps the workqueue from being destroyed by its own work.
             ends.drain();
         }
         self.state.lock().export = Export::Disabled;
@@ -431,8 +432,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Calls `f` with what it is made of, while it is exported, and under the volume's lock:
-    /// without a reference of its own, which may be the last one and close the device.
+    /// Calls `f` with the volume's backing while it is exported, under the volume's lock. Takes no
+    /// reference, which might be the last one and close the device.
     pub(crate) fn with_backing<R>(&self, f: impl FnOnce(&Backing) -> R) -> Option<R> {
         match &self.state.lock().export {
             Export::Exported { backing, .. } => Some(f(backing)),
@@ -440,7 +441,7 @@ impl Volume {
         }
     }
 
-    /// Returns what it is made of and what that can do, while it is exported.
+    /// Returns the volume's backing and geometry while it is exported.
     pub(crate) fn backing(&self) -> Option<(Arc<Backing>, Geometry)> {
         let Exported {
             backing, geometry, ..
@@ -448,7 +449,7 @@ impl Volume {
         Some((backing, geometry))
     }
 
-    /// Returns what a session needs to know of it, while it is exported.
+    /// Returns the parts of the export that a session uses, while the volume is exported.
     pub(crate) fn export(&self) -> Option<Exported> {
         let state = self.state.lock();
         let Export::Exported {
@@ -461,7 +462,7 @@ impl Volume {
             return None;
         };
         let geometry = Geometry {
-            // Whether the drive refuses writes is asked when it matters.
+            // Whether the drive refuses writes is checked on each use.
             read_only: state.read_only,
             ..backing.geometry(state.read_only)?
         };

@@ -23,7 +23,7 @@ use hcablk_core::{
 use kernel::sync::Arc;
 
 impl Request {
-    /// Takes buffers out of `pool`; `false`: there are not enough.
+    /// Takes buffers out of `pool`. Returns `false` if too few are free.
     #[inline(always)]
     pub(crate) fn take_buffers(&mut self, pool: &mut Pool) -> bool {
         let length = match self.op {
@@ -41,7 +41,7 @@ impl Request {
         self.take_several(length, pool)
     }
 
-    /// Takes buffers for `length` bytes, as [`Self::take_buffers`] does, whatever it takes.
+    /// Takes buffers of any kind for `length` bytes, as [`Self::take_buffers`] does.
     #[inline(never)]
     fn take_several(&mut self, length: usize, pool: &mut Pool) -> bool {
         let memory = self.volume.peer_memory();
@@ -66,7 +66,7 @@ impl Request {
         }
     }
 
-    /// Puts the queue's own buffers back, and gives up the peer memory beside them.
+    /// Returns the queue's own buffers, and drops the reference to their peer memory.
     #[inline(never)]
     fn return_own(&mut self, pool: &mut Pool) {
         for number in self.own.iter().take(self.own_count) {
@@ -77,14 +77,14 @@ impl Request {
         self.lines = None;
     }
 
-    /// Returns the bytes of each of the buffers.
+    /// Returns the size in bytes of each of the buffers.
     #[inline]
     pub(crate) fn unit(&self) -> usize {
         length_of(self.size_class)
     }
 
-    /// Returns the buffer that all of its data is in, if that is one, borrowed, and the data is not
-    /// to be anywhere else.
+    /// Returns the only buffer of the request, if that is a shared one and holds all the data, and
+    /// none of the data belongs in peer memory or cache lines.
     #[inline]
     pub(crate) fn only_buffer(&self) -> Option<&DmaBuffer> {
         match self.shared.as_slice() {
@@ -95,19 +95,19 @@ impl Request {
         }
     }
 
-    /// Returns the borrowed buffers, which come first.
+    /// Returns the shared buffers; they precede the own ones.
     #[inline]
     pub(crate) fn shared(&self) -> &[Arc<DmaBuffer>] {
         &self.shared
     }
 
-    /// Returns the numbers of the queue's own ones.
+    /// Returns the numbers of the queue's own buffers that the request has.
     #[inline]
     pub(crate) fn own(&self) -> &[u16] {
         self.own.get(..self.own_count).unwrap_or(&[])
     }
 
-    /// Iterates over the buffers in order.
+    /// Iterates over the transfer buffers in order.
     #[inline]
     pub(crate) fn pieces(&self) -> Pieces<'_> {
         Pieces {
@@ -119,20 +119,20 @@ impl Request {
         }
     }
 
-    /// Iterates over the data, where it is neither in peer memory nor in lines.
+    /// Iterates over the data that is in RAM: neither in peer memory nor in cache lines.
     pub(crate) fn ram_pages(&self) -> impl Iterator<Item = PageRange<'_>> {
         self.buffer_pages(None, false)
     }
 
-    /// Returns the number of a transfer buffer, on a volume that shares none.
+    /// Returns the number of the own buffer at `place`, on a volume without shared buffers.
     #[inline]
     pub(crate) fn own_buffer(&self, place: usize) -> Option<u16> {
         let used = self.own.get(..self.own_count)?;
         used.get(place).copied()
     }
 
-    /// Iterates over the data in buffers, with `peer` beside those for transfers; without these if
-    /// it is `in_lines`.
+    /// Iterates over the data in buffers. Peer memory `peer` replaces the transfer buffers. Data
+    /// `in_lines` is left out, except what came with the request or through the eager ring.
     #[inline]
     pub(super) fn buffer_pages<'a>(
         &'a self,
@@ -156,15 +156,15 @@ impl Request {
     }
 }
 
-/// What [`Request::pieces`] returns. A type with a name, since those of iterators made of others
-/// make symbols too long.
+/// The iterator of [`Request::pieces`]. It is a named type because types of nested iterators make
+/// symbols too long for the kernel.
 pub(crate) struct Pieces<'a> {
     shared: core::slice::Iter<'a, Arc<DmaBuffer>>,
     own: core::slice::Iter<'a, u16>,
     queue: &'a Queue,
-    /// Bytes of a buffer.
+    /// Bytes of each buffer.
     unit: usize,
-    /// Bytes of data that are to come.
+    /// Bytes of data not returned yet.
     left: usize,
 }
 
@@ -194,9 +194,10 @@ impl<'a> Iterator for Pieces<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
     pub(crate) buffer: &'a DmaBuffer,
-    /// Of the queue's own, by which it has peer memory; else [`Self::SHARED`].
+    /// The number of an own buffer, which is also the number of its peer memory; else
+    /// [`Self::SHARED`].
     pub(crate) number: u16,
-    /// Bytes of it.
+    /// Bytes of the data in the buffer.
     pub(crate) length: usize,
 }
 

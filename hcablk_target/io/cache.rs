@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The part of requests in their volume's [cache](crate::drive::cache): before the drive, after it,
-//! and when the answer's send has completed.
+//! The visit of a request in its volume's [cache](crate::drive::cache): before the drive, after the
+//! drive, and when the response's SEND has completed.
 //!
 //! # Lines in peer memory
 //!
-//! The data of a read may be in the lines of the cache, if these are peer memory, and not in
-//! transfer buffers.
+//! The data of a read may be in lines of the cache instead of transfer buffers, if the lines are
+//! peer memory.
 //!
 //! ```text
 //!           hit                                                     HCA does DMA to PCI devices
@@ -16,29 +16,28 @@
 //!
 //! # Why nothing is copied between peer memory
 //!
-//! A processor reads peer memory over the bus, a few bytes for each round trip, and
-//! waits for each. So a line is never filled by copying out of a transfer buffer in
-//! peer memory: the drive's DMA goes to the line at once, by the bio that
-//! puts into transfer buffers what is not to be kept. And a hit is sent from the
-//! line. What a processor does copy is what it has in RAM anyway: the data of
-//! writes, and of reads that went by RAM, is put *into* lines, which is as fast as
-//! the bus, since nobody waits for a store. A write whose data is nowhere but in
-//! peer memory drops the lines that it changes: the next read fills them by DMA.
+//! A processor reads peer memory over the bus, a few bytes for each round trip, and waits for each.
+//! So a line is never filled by a copy from a transfer buffer in peer memory. The drive's DMA
+//! writes to the line directly, with the same bio that puts the rest of the data into transfer
+//! buffers, and a hit is sent from the line. A processor copies only data that is already in RAM:
+//! that of writes, and of reads that passed through RAM, is copied *into* lines, at the speed of
+//! the bus, since no one waits for a store. A write whose data is only in peer memory drops the
+//! lines that it changes: the next read fills them by DMA.
 //!
 //! # When a read is not in lines
 //!
-//! A drive takes memory of one kind at a time. A read of which some is to be kept,
-//! and the rest would be in RAM (no peer memory was free), goes by RAM altogether,
-//! and is copied to the lines. One whose lines are more pieces than the HCA gathers
-//! by one RDMA WRITE is copied to RAM first, as if the HCA did no DMA there.
+//! A drive accepts memory of only one kind in one bio. If part of a read belongs in lines and the
+//! rest would be in RAM (no peer memory was free), all of it is read into RAM, and copied to the
+//! lines. A read from more pieces of lines than one RDMA WRITE can gather is copied to RAM first,
+//! as if the HCA could not reach the lines.
 //!
 //! # Lifetime
 //!
-//! `Request::lines` is the reference to the lines' memory, from when the request enters the cache
-//! until the request is idle; a provider that is unbound waits for it. If the HCA sends from there,
-//! the request's visit has its lines pinned until the answer's send has completed: reclaiming
-//! unpins them. That completion may be found as late as the next keep-alive (see the queue's CQ
-//! notification); a line that is written meanwhile is of no use until then.
+//! `Request::lines` is a reference to the lines' memory, held while the request is in the cache and
+//! until it is idle; unbinding the memory's provider waits for it. If the HCA sends from the lines,
+//! the request's visit pins them until the response's SEND has completed: reclaiming unpins them.
+//! That completion may be noticed as late as the next keep-alive (see the queue's CQ notification);
+//! a line that is overwritten meanwhile cannot be used until then.
 
 use super::{
     queue::Queue,
@@ -81,8 +80,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Begins the visit of a request that is about to go to the drive. `true`: it need not, its
-/// data is in its buffers, or stays in lines. Process context.
+/// Begins the visit of a request before it is submitted to the drive. Returns `true` if the drive
+/// is not needed: the data is in the request's buffers, or stays in lines. Process context.
 #[inline(always)]
 pub(crate) fn enter_cache(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> bool {
     request.volume.backing().cache().is_some() && enter(queue, request, op, extent)
@@ -97,8 +96,8 @@ fn enter(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> boo
     request.visit = Visit::NONE;
     request.lined = 0;
     request.peer_hit = false;
-    // What has a reference began before the memory was lost: it may see what a
-    // write that passes by does not tell.
+    // A request with a reference to lost memory is older than the loss: it may see data that a
+    // write which bypassed the cache has replaced since.
     let leased = match cache.lease().map(PeerLease::memory) {
         Some(None) => {
             report_lost(&volume, cache);
@@ -109,7 +108,7 @@ fn enter(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> boo
     };
     let (offset, length, size) = (extent.offset, extent.length, volume.capacity());
     if op == BioOp::Read {
-        // Somebody uses the drive on this host.
+        // Another user of the drive on this host has cached pages.
         if volume.backing().file().has_pages(offset, length as usize) {
             let mut visit = Visit::empty(offset, length);
             cache.enter(&mut visit, size);
@@ -145,8 +144,8 @@ fn enter(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> boo
     false
 }
 
-/// Puts the data of a read, or what of it is to be kept, into the lines of its visit, if that
-/// can be. Process context.
+/// Directs the data of a read, or the part that the cache keeps, into the lines of its visit, if
+/// possible. Process context.
 fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
     let (mut pieces, mut all) = (0, true);
     for part in request.parts() {
@@ -159,7 +158,7 @@ fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
     };
     let lines = view.unwrap_or(leased);
     if request.visit.is_hit() {
-        // The drive is not asked.
+        // A hit: the drive is not involved.
         request.peer = None;
         request.peer_hit = true;
         if !lines.is_mapped() {
@@ -174,8 +173,8 @@ fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
     }
 }
 
-/// Ends the visit of a request that is about to be answered; `ok`: its data is what is on the
-/// drive. Any context.
+/// Ends the visit of a request before its response. `ok`: its data equals the data on the drive.
+/// Any context.
 #[inline]
 pub(crate) fn leave_cache(request: &mut Request, ok: bool) {
     if !request.visit.is_outside() {
@@ -191,13 +190,13 @@ fn leave(request: &mut Request, ok: bool) {
     let mut keep = ok;
     if ok && request.is_in_lines() {
         if !request.wire_in_ram() {
-            // The answer is sent from there.
+            // The response is sent from the lines.
             return cache.stay(&mut request.visit);
         }
     } else if ok && request.visit.is_owner() {
         let leased = cache.lease().map(PeerLease::memory);
         match leased {
-            // It is nowhere but in peer memory, or there are no lines any more.
+            // The data is only in peer memory, or the lines no longer exist.
             Some(_) if !request.wire_in_ram() => keep = false,
             Some(None) => keep = false,
             leased => {
@@ -216,7 +215,7 @@ fn leave(request: &mut Request, ok: bool) {
     cache.leave(&mut request.visit, keep);
 }
 
-/// Unpins the lines of a request whose answer's send has completed, or never will. Any context.
+/// Unpins the lines of a request whose response's SEND has completed, or never will. Any context.
 #[inline]
 pub(crate) fn leave_lines(request: &mut Request) {
     if !request.visit.is_outside() {
@@ -235,13 +234,13 @@ fn unpin(request: &mut Request) {
 fn report_lost(volume: &QueueVolume, cache: &Cache) {
     if cache.finds_lost() {
         pr_warn!(
-            "{}: the memory of its cache is gone; it goes on without until it is enabled again\n",
+            "{}: the memory of its cache is gone; the volume works without a cache until it is enabled again\n",
             volume.name()
         );
     }
 }
 
-/// Counts in `c` what became of a request that was done well. Completion handler.
+/// Counts in `c` the cache hits, misses and copies of a successful request. Completion handler.
 pub(crate) fn count_cache(request: &Request, c: &Counters) {
     let Some(cache) = request.volume.backing().cache() else {
         return;
@@ -270,14 +269,14 @@ pub(crate) fn count_cache(request: &Request, c: &Counters) {
         _ => return,
     }
     c.cache_copied_bytes.add(request.lined);
-    // Peer memory is none of this host's.
+    // Peer memory is not RAM of this host.
     c.ram_bytes.add(if peer { 0 } else { request.lined });
 }
 
-/// A part of a request's data, that does not reach into another line or transfer buffer.
+/// A part of a request's data within one cache line and one transfer buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
-    /// The line's slot, if the request may use it, and the first byte there.
+    /// The slot of the cache line, if the request may use the line, and the first byte there.
     line: Option<(u32, usize)>,
     /// The transfer buffer, and the first byte there.
     buffer: (u16, usize),
@@ -285,7 +284,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Returns whether the request may use its line.
+    /// Returns whether the request may use the cache line of this part.
     pub(crate) fn is_in_line(self) -> bool {
         self.line.is_some()
     }
@@ -302,19 +301,20 @@ impl Request {
         }
     }
 
-    /// Returns whether the data is, or is going to be, in lines of peer memory.
+    /// Returns whether the data is in lines of peer memory, or will be.
     #[inline]
     pub(crate) fn is_in_lines(&self) -> bool {
         self.lines.is_some()
     }
 
-    /// Iterates over the data as a drive takes it, if it is in lines; else over nothing.
+    /// Iterates over the data as the drive gets it, if the data is in lines; otherwise yields
+    /// nothing.
     pub(crate) fn line_pages(&self) -> LinePages<'_> {
         LinePages(self.lines.as_deref().map(|lines| (lines, self.parts())))
     }
 
-    /// Puts what an HCA is told of the data into `sges`, if that is in lines that it
-    /// reaches; how many these are. `None`: it takes the data from transfer buffers.
+    /// Fills `sges` with the entries of data in lines that the HCA reaches. Returns how many
+    /// entries there are, or `None` if the HCA uses transfer buffers.
     #[inline]
     pub(crate) fn line_sges(&self, sges: &mut [Sge]) -> Option<usize> {
         let lines = self.lines.as_ref().filter(|lines| lines.is_mapped())?;
@@ -335,8 +335,8 @@ impl Request {
         Some(count)
     }
 
-    /// Copies the data from the lines in `lines`, and what is not there from peer memory, to
-    /// the RAM of the transfer buffers; how many bytes that were.
+    /// Copies the data to the RAM of the transfer buffers, from `lines` where it is in lines, else
+    /// from peer memory. Returns the number of bytes copied.
     pub(crate) fn load_lines(&self, lines: &PeerMemory) -> u64 {
         let mut copied = 0;
         for part in self.parts() {
@@ -358,14 +358,14 @@ impl Request {
     }
 }
 
-/// What [`Request::parts`] returns. It has a name, since those of types that are made of
-/// many iterators are too long for the kernel's symbols.
+/// The iterator of [`Request::parts`]. It is a named type because types of nested iterators make
+/// symbols too long for the kernel.
 pub(crate) struct Parts<'a> {
     request: &'a Request,
-    /// Bytes that are done with, of how many.
+    /// Bytes already returned, out of `length`.
     at: usize,
     length: usize,
-    /// Where the data begins on the volume.
+    /// The offset of the data on the volume.
     offset: u64,
 }
 
@@ -389,7 +389,7 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// What [`Request::line_pages`] returns.
+/// The iterator of [`Request::line_pages`].
 pub(crate) struct LinePages<'a>(Option<(&'a PeerMemory, Parts<'a>)>);
 
 impl<'a> Iterator for LinePages<'a> {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Moves a large request in chunks, so that drive and network work at the same
-//! time. How requests are split, and the states of a chunk, is described in
-//! [`split`](super::split).
+//! Moves a large request in chunks, so that drive and network work at the same time.
+//! [`split`](super::split) describes how requests are split, and the states of a chunk.
 //!
 //! ```text
 //!  read:   all chunks to the drive, under one plug ── each: done ──► RDMA WRITE ──┐
@@ -12,34 +11,35 @@
 //!
 //! # Ownership
 //!
-//! A [`Chunk`] has everything it needs: a bio, a copy of the request's place and
-//! key, the numbers of its transfer buffers. It has one owner at a time: the
-//! table of idle ones (`ChunkedRequests::idle`), the drive, the table of RDMA READs
-//! (`ChunkedRequests::fetching`; a write's only), or the workqueue (a bounce of mode
-//! p2p). Its request meanwhile is in `Queue::chunked`, with its progress, and goes to
-//! whoever settles the last chunk. A chunk is idle before it settles: once the
-//! request can end, all its chunks can be used again.
+//! A [`Chunk`] has everything it needs: a bio, a copy of the request's extent and key, the numbers
+//! of its transfer buffers. It has one owner at a time: the table of idle chunks
+//! (`ChunkedRequests::idle`), the drive, the table of RDMA READs (`ChunkedRequests::fetching`;
+//! chunks of writes only), or the workqueue (a bounce of mode p2p). Its request meanwhile is in
+//! `Queue::chunked`, with its progress; the function that settles the last chunk gets the request.
+//! A chunk becomes idle before it settles: when the request can end, all its chunks can be used
+//! again.
 //!
 //! # Send queue
 //!
-//! The work request of a chunk's RDMA WRITE is not signaled: it is over when the response, which
-//! follows it in the send queue, is. A chunk belongs to its request from admission until that is
-//! idle again; so one slot of the send queue for each chunk that there is (`Shape::chunks`) is
-//! exact, beside what every request has. RDMA READs are signaled, and over before the drive begins.
-//! While somebody listens to `chunk_completed`, the WRITEs are signaled, too: the completion queue
-//! has room for all that is posted (`Capacity::completions`).
+//! The work request of a chunk's RDMA WRITE is not signaled: the completion of the response, which
+//! follows it in the send queue, covers it. A chunk belongs to its request from admission until the
+//! request is idle again. So the send queue needs exactly one slot for each existing chunk
+//! (`Shape::chunks`), in addition to the slots of every request. RDMA READs are signaled, and
+//! complete before the drive begins. While the tracepoint `chunk_completed` is enabled, the RDMA
+//! WRITEs are signaled, too: the completion queue has room for all work requests that can be posted
+//! (`Capacity::completions`).
 //!
-//! # What is not split
+//! # Requests that are not split
 //!
-//! Requests shorter than two chunks; those by way of a file or the page cache; reads whose
-//! answer is an immediate value; writes into a sink (iWARP), which must not be
-//! looked at before all is there; FUA writes if the drive would be flushed for each
-//! chunk; those for which no chunks are left, which are counted.
+//! Requests shorter than two chunks; requests through a file or the page cache; reads whose
+//! response is an immediate value; writes into a sink (iWARP), whose data must not be used before
+//! all of it has arrived; FUA writes if the drive needs a flush for each chunk; requests for which
+//! too few chunks are idle (the counter `unchunked`).
 //!
 //! # Locks
 //!
-//! `Queue::chunked`, an irq lock: taken once for each chunk that is read from the
-//! drive, twice for each that is written; nothing is locked inside.
+//! `Queue::chunked`, an irq lock: taken once for each chunk that is read from the drive, twice for
+//! each that is written. No other lock is taken inside.
 
 use super::{
     cache::{
@@ -136,9 +136,9 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Chunks that are fetched with one doorbell: of 1 MiB and one more.
+/// The most chunks whose RDMA READs share one doorbell: those of 1 MiB, and one more.
 const ROUND: usize = CHUNKS_USUAL;
-/// Entries of those: each border may cut a buffer in two.
+/// The most scatter-gather entries of these RDMA READs: each border may cut a buffer in two.
 const ROUND_SGES: usize = {
     let chunk_buffers = CHUNK_MAX as usize / BUFFER_BYTES;
     BUFFERS_USUAL + chunk_buffers + ROUND + 1
@@ -197,8 +197,8 @@ pub(super) struct ChunkedRequests {
     chunks: u16,
     #[pin]
     requests: IrqLock<Requests>,
-    /// The RDMA WRITEs that were posted last, by their chunks' numbers: the index of the request,
-    /// and what events tell. Used while that is traced.
+    /// The request index and the trace event of the last RDMA WRITE of each chunk, by the chunk's
+    /// number. Used only while chunk completions are traced.
     #[pin]
     traced: IrqLock<KVec<(u32, trace::Chunk)>>,
 }
@@ -225,7 +225,7 @@ impl ChunkedRequests {
         }))
     }
 
-    /// Counts a chunk of request `request` whose data has arrived and is passed on.
+    /// Counts a chunk of request `request` whose data has arrived and is now passed to the drive.
     pub(super) fn arrive(&self, request: u32) {
         self.requests.lock().arrive(request);
     }
@@ -235,7 +235,7 @@ impl ChunkedRequests {
         self.requests.lock().count == 0
     }
 
-    /// Notes what events tell of chunk `number` of request `request`, before its RDMA WRITE is
+    /// Stores the trace event of chunk `number` of request `request`, before its RDMA WRITE is
     /// posted as traced.
     pub(super) fn note_write(&self, number: u16, request: u32, about: trace::Chunk) {
         if let Some(place) = self.traced.lock().get_mut(usize::from(number)) {
@@ -243,7 +243,7 @@ impl ChunkedRequests {
         }
     }
 
-    /// Tells that the RDMA WRITE of chunk `number` has completed, which was posted as traced.
+    /// Emits the trace event of the completion of the traced RDMA WRITE of chunk `number`.
     #[cold]
     pub(super) fn written(&self, number: u32) {
         let noted = self.traced.lock().get(number as usize).copied();
@@ -252,7 +252,7 @@ impl ChunkedRequests {
         }
     }
 
-    /// Returns the request of the RDMA WRITE of chunk `number`, which was posted as traced.
+    /// Returns the request of the traced RDMA WRITE of chunk `number`.
     #[cold]
     pub(super) fn io_of_written(&self, number: u32) -> Option<u32> {
         Some(self.traced.lock().get(number as usize)?.0)
@@ -263,8 +263,8 @@ impl ChunkedRequests {
         self.fetching.take(number)
     }
 
-    /// Settles the chunks whose RDMA READ will not complete, with a failure. Other
-    /// chunks may be with the drive still.
+    /// Settles the chunks whose RDMA READ will not complete, with a failure. The drive may still
+    /// have other chunks.
     pub(super) fn give_up(&self) {
         for number in 0..self.chunks {
             if let Some(chunk) = self.fetching.take(number.into()) {
@@ -273,7 +273,7 @@ impl ChunkedRequests {
         }
     }
 
-    /// Drops the references to the queue. Every request is idle.
+    /// Drops the chunks' references to the queue. Every request is idle.
     pub(super) fn clear(&self) {
         for number in 0..self.chunks {
             drop(self.idle.take(number.into()));
@@ -282,7 +282,7 @@ impl ChunkedRequests {
 }
 
 impl Queue {
-    /// Makes the queue's chunks. May sleep.
+    /// Allocates the queue's chunks. May sleep.
     pub(super) fn make_chunks(self: &Arc<Self>) -> Result {
         for number in 0..self.chunked.chunks {
             let chunk = Chunk::new(self, number, self.shape.split.chunk())?;
@@ -298,7 +298,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Assigns chunks to a request that was admitted, if it is to be split.
+    /// Assigns chunks to an admitted request, if it must be split.
     #[inline]
     pub(super) fn take_chunks(&self, work: &mut Work, request: &mut Request) {
         if request.volume.split().applies(request.length()) {
@@ -315,7 +315,7 @@ impl Queue {
         let count = split.count(extent.offset, request.length());
         if count > work.chunks.len() {
             request.volume.counters().unchunked.bump();
-            pr_info_once!("some large requests are moved whole: too many chunks are under way\n");
+            pr_info_once!("some large requests are not split: too many chunks are in flight\n");
             return;
         }
         let chunks = &mut request.chunks;
@@ -327,8 +327,8 @@ impl Queue {
         }
     }
 
-    /// Takes the chunks of `request` out of the table of idle ones, and makes each a
-    /// part of its data.
+    /// Takes the chunks of `request` out of the table of idle chunks, and assigns a part of its
+    /// data to each.
     fn fill_chunks(
         &self,
         request: &mut Request,
@@ -339,7 +339,7 @@ impl Queue {
         let (split, length) = (request.volume.split(), request.length());
         let chunks = array::from_fn(|index| {
             let number = *request.chunks.numbers().get(index)?;
-            // It is there: the number is the request's.
+            // The chunk is in the table: the request owns its number.
             let mut chunk = self.chunked.idle.take(number.into())?;
             let part = split.span(extent.offset, length, index);
             chunk.fill(request, op, extent, remote, part);
@@ -349,14 +349,14 @@ impl Queue {
         chunks
     }
 
-    /// Puts the request into the table of those that move in chunks. Returns
-    /// `false` if its session is ending.
+    /// Puts the request into the table of requests that move in chunks. Returns `false` if that
+    /// failed and the session is ending.
     fn park_chunked(&self, request: KBox<Request>) -> bool {
         let parked = self.chunked.requests.lock().park(request);
         match parked {
             Ok(()) => true,
             Err(mut request) => {
-                self.broken("a request is there whose chunks are to begin");
+                self.broken("in-flight slot of a chunked request already occupied");
                 leave_cache(&mut request, false);
                 self.give_up(request);
                 false
@@ -364,7 +364,7 @@ impl Queue {
         }
     }
 
-    /// Reads by chunks. Process context: submission may sleep.
+    /// Reads in chunks. Process context: submission may sleep.
     #[inline(never)]
     pub(super) fn read_chunks(&self, mut request: KBox<Request>) {
         let Ok(Op::Read(extent, remote)) = request.op else {
@@ -381,7 +381,7 @@ impl Queue {
         });
     }
 
-    /// Fetches the data of a write by chunks, each of which goes on by itself.
+    /// Posts the RDMA READs of a write in chunks; each chunk then moves to the drive independently.
     #[inline(never)]
     pub(super) fn fetch_chunks(&self, mut request: KBox<Request>) {
         let Ok(Op::Write {
@@ -418,7 +418,8 @@ impl Queue {
         let mut chunks = chunks.into_iter().flatten().peekable();
         while chunks.peek().is_some() {
             if self.fetch_round(chunks.by_ref().take(round)).is_err() {
-                // Some of it may have been posted; nothing more comes from this pair.
+                // Some of the RDMA READs may have been posted; no more completions come from this
+                // queue pair.
                 self.unposted("RDMA READs", Some(index));
                 self.chunked.give_up();
                 for chunk in chunks {
@@ -429,14 +430,14 @@ impl Queue {
         }
     }
 
-    /// Fetches the data of up to [`ROUND`] chunks, of 1 MiB and one more.
+    /// Posts the RDMA READs of up to [`ROUND`] chunks with one doorbell.
     fn fetch_round(&self, chunks: impl Iterator<Item = KBox<Chunk>>) -> Result {
         let mut sges = [Sge::EMPTY; ROUND_SGES];
         let mut left = &mut sges[..];
         let mut reads: [Option<Rdma<'_>>; ROUND] = [const { None }; ROUND];
         for (chunk, read) in chunks.zip(reads.iter_mut()) {
             let count = chunk.sges(left);
-            // There are enough: see `ROUND_SGES`.
+            // The entries suffice: see `ROUND_SGES`.
             let (mine, others) = mem::take(&mut left).split_at_mut(count);
             left = others;
             let (address, key) = chunk.remote();
@@ -445,8 +446,8 @@ impl Queue {
             trace::target::chunk_posted(|| chunk.about());
             read.signal(WorkId::new(kind::CHUNK, place));
             if let Err(chunk) = self.chunked.fetching.park(place, chunk) {
-                // Nobody else has its number.
-                self.broken("a chunk to be fetched is being fetched already");
+                // Only this chunk has the number, so the place must be free.
+                self.broken("RDMA READ of a chunk already in flight");
                 chunk.settle(false, Err(Failure::Wire));
                 return Err(EBUSY);
             }
@@ -459,8 +460,8 @@ impl Queue {
         self.pair.post(&chain)
     }
 
-    /// Handles the completion of a chunk's RDMA READ. Completion handler. A chunk whose READ has
-    /// failed is settled already: [`Self::work_failed`].
+    /// Handles the completion of a chunk's RDMA READ. Completion handler. [`Self::work_failed`] has
+    /// already settled a chunk whose READ has failed.
     pub(super) fn chunk_fetched(&self, number: u32) {
         self.fetching
             .store(self.fetching.load(Relaxed) - 1, Relaxed);
@@ -470,8 +471,8 @@ impl Queue {
         }
     }
 
-    /// Makes `chunk` idle, for which nothing is under way, and continues its request if
-    /// it was the last one. Any context.
+    /// Makes `chunk` idle, which has no more work under way, and continues its request if it was
+    /// the last chunk. Any context.
     pub(super) fn settle_chunk(
         &self,
         chunk: KBox<Chunk>,
@@ -480,11 +481,11 @@ impl Queue {
     ) {
         let (number, request) = chunk.places_of();
         if let Err(Failure::Wire) = result {
-            // Unless it is known already why.
+            // Keeps an earlier reason for the end of the session, if there is one.
             self.unposted("an RDMA WRITE", Some(request));
         }
         if let Err(chunk) = self.chunked.idle.park(number, chunk) {
-            // Nobody else has its number.
+            // Only this chunk has the number, so the place must be free.
             keep(chunk, "a chunk that has settled is idle already");
             self.broken("a chunk that has settled is idle already");
         }
@@ -511,40 +512,40 @@ impl Queue {
     }
 }
 
-/// Transfer buffers that a chunk has parts of, at most.
+/// The most transfer buffers that one chunk has parts of.
 const CHUNK_BUFFERS: usize = chunk_buffers(CHUNK_MAX as usize);
 
-/// Returns how many transfer buffers a chunk of `bytes` has parts of.
+/// Returns the most transfer buffers that a chunk of `bytes` bytes has parts of.
 pub(super) const fn chunk_buffers(bytes: usize) -> usize {
     bytes.div_ceil(BUFFER_BYTES) + 1
 }
 
-/// One chunk of a large request, with its bio. It holds its queue until
+/// One chunk of a large request, with its bio. It has a reference to its queue until
 /// [`ChunkedRequests::clear`].
 pub(super) struct Chunk {
     queue: Arc<Queue>,
-    /// That of its request, until it has settled.
+    /// The volume of the request, until the chunk has settled.
     volume: Option<Arc<QueueVolume>>,
-    /// Its index in the tables of idle chunks and of RDMA READs.
+    /// The index of the chunk in the tables of idle chunks and of RDMA READs.
     number: u16,
-    /// The request's.
+    /// The index of its request.
     request: u32,
-    /// What its request is called on the wire.
+    /// The tag of its request.
     tag: Tag,
     op: BioOp,
-    /// First byte of the request's data.
+    /// The chunk's first byte in the request's data.
     from: usize,
-    /// First byte on the volume.
+    /// The chunk's first byte on the volume.
     offset: u64,
     length: usize,
-    /// First byte in the initiator's memory, and its key.
+    /// The chunk's first byte in the initiator's memory, and the key.
     remote: (u64, u32),
-    /// The transfer buffers that it has parts of: shared ones, then the queue's own.
+    /// The transfer buffers that the chunk has parts of: shared ones, then the queue's own.
     shared: [Option<Arc<DmaBuffer>>; CHUNK_BUFFERS],
     own: [u16; CHUNK_BUFFERS],
-    /// Their size class.
+    /// The size class of the transfer buffers.
     size_class: usize,
-    /// Bytes of the first transfer buffer that are another chunk's.
+    /// Bytes at the start of the first transfer buffer that belong to another chunk.
     skip: usize,
     peer: Option<Arc<PeerMemory>>,
     step: ChunkStep,
@@ -552,17 +553,17 @@ pub(super) struct Chunk {
     work: WorkSlot<Chunk>,
 }
 
-/// What is next for a chunk, while it is on the workqueue.
+/// The next step of a chunk on the workqueue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChunkStep {
-    /// What was read is in peer memory, and must be copied.
+    /// Copy the read data from peer memory to RAM.
     Bounce,
-    /// Its bio must be submitted again: the drive had no room for it.
+    /// Submit the bio again: the drive had no room for it.
     Submit,
 }
 
 impl Chunk {
-    /// Stands for no chunk.
+    /// A placeholder for no chunk.
     pub(super) const NOT_TRACED: trace::Chunk = trace::Chunk {
         session: 0,
         queue: 0,
@@ -578,7 +579,7 @@ impl Chunk {
         status: 0,
     };
 
-    /// Returns what trace events report of it.
+    /// Returns the chunk as trace events report it.
     #[cold]
     pub(super) fn about(&self) -> trace::Chunk {
         trace::Chunk {
@@ -597,7 +598,7 @@ impl Chunk {
         }
     }
 
-    /// Makes a chunk of up to `bytes` bytes. May sleep.
+    /// Allocates a chunk of up to `bytes` bytes. May sleep.
     pub(super) fn new(queue: &Arc<Queue>, number: u16, bytes: usize) -> Result<KBox<Self>> {
         let chunk = Self {
             queue: queue.clone(),
@@ -622,7 +623,7 @@ impl Chunk {
         Ok(KBox::new(chunk, GFP_KERNEL)?)
     }
 
-    /// Makes the chunk the part `span` of the data of `request`.
+    /// Assigns the part `span` of the data of `request` to the chunk.
     pub(super) fn fill(
         &mut self,
         request: &Request,
@@ -656,8 +657,8 @@ impl Chunk {
         }
     }
 
-    /// Iterates over the parts of transfer buffers that the data is in: number (that of an own one,
-    /// by which it has peer memory), buffer, first byte, and length.
+    /// Iterates over the parts of transfer buffers that hold the data: number (of an own buffer,
+    /// and of its peer memory), buffer, first byte, and length.
     #[inline]
     fn places(&self) -> impl Iterator<Item = (u16, &DmaBuffer, usize, usize)> + '_ {
         let (unit, end) = (length_of(self.size_class), self.skip + self.length);
@@ -674,7 +675,7 @@ impl Chunk {
         })
     }
 
-    /// Returns whether the HCA moves the data from and to RAM.
+    /// Returns whether the HCA moves the data to or from RAM.
     fn wire_in_ram(&self) -> bool {
         !self.peer.as_ref().is_some_and(|memory| memory.is_mapped())
     }
@@ -690,7 +691,7 @@ impl Chunk {
         }
     }
 
-    /// Fills `sges` with the scatter-gather entries of the data, and returns how many these are.
+    /// Fills `sges` with the scatter-gather entries of the data, and returns their number.
     pub(super) fn sges(&self, sges: &mut [Sge]) -> usize {
         let mut count = 0;
         let pd = &self.queue.pd;
@@ -720,7 +721,7 @@ impl Chunk {
         }
     }
 
-    /// Submits the bio on the workqueue, where that may wait until the drive has room. Any context.
+    /// Submits the bio on the workqueue, which may wait until the drive has room. Any context.
     #[cold]
     fn submit_later(self: KBox<Self>) {
         self.defer(ChunkStep::Submit);
@@ -735,7 +736,7 @@ impl Chunk {
         }
     }
 
-    /// Posts the RDMA WRITE of what the drive has read. Any context.
+    /// Posts the RDMA WRITE of the data that the drive has read. Any context.
     fn post_write(self: KBox<Self>) {
         if self.wire_in_ram() {
             self.for_each_ram(|_, ram, from, length| ram.sync_for_device(from, length));
@@ -774,8 +775,7 @@ impl Chunk {
             .note_write(self.number, self.request, about);
     }
 
-    /// Passes the data of a write, which has arrived, on to the drive. Process
-    /// context.
+    /// Passes the data of a write, which has arrived, to the drive. Process context.
     pub(super) fn fetched(self: KBox<Self>) {
         if self.wire_in_ram() {
             self.for_each_ram(|_, ram, from, length| ram.sync_for_cpu(from, length));
@@ -789,14 +789,14 @@ impl Chunk {
         self.to_drive();
     }
 
-    /// Makes the chunk idle, and continues its request if it was the last one.
-    /// `arrived`: its data has arrived, which is not counted yet. Any context.
+    /// Makes the chunk idle, and continues its request if it was the last chunk. `arrived`: its
+    /// data has arrived, but is not counted yet. Any context.
     pub(super) fn settle(mut self: KBox<Self>, arrived: bool, result: Result<(), Failure>) {
         let queue = self.queue.clone();
         self.peer = None;
-        // Its request has it still.
+        // Its request still has a reference to the volume.
         self.volume = None;
-        // Its request still has them: they are given back with that.
+        // Its request still has the shared buffers, and returns them.
         for shared in self.shared.iter_mut() {
             match shared.take() {
                 Some(_) => {}
@@ -806,12 +806,12 @@ impl Chunk {
         queue.settle_chunk(self, arrived, result);
     }
 
-    /// Returns its index in the queue's tables, and that of its request.
+    /// Returns the index of the chunk in the queue's tables, and that of its request.
     pub(super) fn places_of(&self) -> (u32, u32) {
         (self.number.into(), self.request)
     }
 
-    /// Returns the initiator's memory: address and key.
+    /// Returns the chunk's part of the initiator's memory: address and key.
     pub(super) fn remote(&self) -> (u64, u32) {
         self.remote
     }
@@ -833,7 +833,7 @@ impl BioOwner for Chunk {
             })
     }
 
-    /// Reads that are put together would be done together.
+    /// Merged reads would complete together, and delay the first RDMA WRITE.
     fn apart(&self) -> bool {
         self.op == BioOp::Read
     }
@@ -852,12 +852,12 @@ impl BioOwner for Chunk {
         });
         match (self.op, result) {
             (BioOp::Read, Ok(())) if self.bounce().is_some() => {
-                // Too long for an interrupt handler.
+                // The copy is too slow for an interrupt handler.
                 self.defer(ChunkStep::Bounce);
             }
             (BioOp::Read, Ok(())) => self.post_write(),
             (BioOp::Read, Err(status)) => {
-                // As for a read in one piece: `note_failure` of `drive.rs`.
+                // As for a read that is not split: see `note_failure` in `drive.rs`.
                 if self.wire_in_ram() {
                     self.for_each_ram(|_, ram, from, length| ram.sync_for_device(from, length));
                 }
@@ -882,7 +882,7 @@ impl Deferred for Chunk {
     }
 }
 
-/// Why a chunk did not move.
+/// The reason why a chunk did not move.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
     Drive(DriveStatus),
@@ -910,19 +910,19 @@ impl RequestChunks {
         self.count != 0
     }
 
-    /// Returns whether its data moves, or has moved, by them.
+    /// Returns whether the data moves, or has moved, in chunks.
     #[inline]
     pub(crate) fn moves(&self) -> bool {
         self.progress.chunks() != 0
     }
 
-    /// Returns the chunks that its data has moved in, and how many of them were
-    /// passed on before the last had arrived.
+    /// Returns in how many chunks the data has moved, and how many of these were passed on before
+    /// the last had arrived.
     pub(crate) fn moved(&self) -> (u64, u64) {
         (self.progress.chunks().into(), self.progress.early().into())
     }
 
-    /// Gives the chunks back.
+    /// Returns the chunks to the list of free ones.
     #[inline]
     pub(crate) fn give(&mut self, free: &mut KVec<u16>) {
         if self.count != 0 {

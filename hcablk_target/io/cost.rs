@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many bytes of the kernel's memory a queue pair takes beside its data: what
-//! [`memory`](crate::memory) charges before anything of it is made. Uses nothing but `core`:
+//! Computes how many bytes of kernel memory a queue pair needs besides its data.
+//! [`memory`](crate::memory) charges that before it allocates any of it. Uses nothing but `core`:
 //! its tests run on the host.
 //!
-//! It is never less than what is allocated. Sizes of what this module makes are exact, rounded up
-//! to what the allocator gives: a power of two. Those of the kernel's and the RDMA drivers' objects
-//! are the constants here, which are at least what mlx4, mlx5, rxe and siw take; a ring has a power
-//! of two of places, each of a power of two of bytes.
+//! The result is never less than the bytes allocated. Sizes of this module's own objects are exact,
+//! rounded up to what the allocator returns: a power of two. Sizes of the objects of the kernel and
+//! the RDMA drivers are the constants here, which are at least what mlx4, mlx5, rxe and siw
+//! allocate; a ring has a power of two of places, and each place a power of two of bytes.
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -16,11 +16,11 @@ const PAGE: u64 = 4096;
 const REQUEST_OBJECTS: u64 = 256 + 256 + 128;
 /// A `struct bio` and a `struct work_struct`.
 const CHUNK_OBJECTS: u64 = 256 + 128;
-/// Places for a request in the tables and lists of its queue.
+/// Places for a request in the tables and lists of its queue pair.
 const REQUEST_PLACES: u64 = 256;
-/// Places for a chunk there, and what was traced of it.
+/// Places for a chunk in those tables, and its trace event.
 const CHUNK_PLACES: u64 = 32 + 128;
-/// A mapped page's or buffer's description, in a list that may have doubled.
+/// The description of a mapped page or buffer, in a list that may have doubled.
 const BUFFER: u64 = 128;
 /// A `struct bio_vec`.
 const SEGMENT: u64 = 16;
@@ -28,66 +28,67 @@ const SEGMENT: u64 = 16;
 const SCATTER: u64 = 32;
 /// A memory region, without its pages.
 const REGION: u64 = 1024;
-/// A page of it: the driver's and the device's entry, on siw and rxe up to 24 bytes.
+/// A page of a memory region: the entries of the driver and the device, on siw and rxe up to 24
+/// bytes.
 const REGION_PAGE: u64 = 32;
 /// A write that may be open in the eager ring, in two tables.
 const OPEN_WRITE: u64 = 32;
-/// A receive buffer in the list of those that wait, and the entries by which it is posted.
+/// A receive buffer in the list of waiting ones, and the entries with which it is posted.
 const RECEIVED: u64 = 128;
-/// A place of a send queue without its entries: headers of a request that registers memory, and
-/// the driver's own note.
+/// A place of a send queue without its entries: the headers of a work request that registers
+/// memory, and the driver's own record.
 const SEND: u64 = 256;
 /// A place of a receive queue without its entries.
 const RECEIVE: u64 = 64;
-/// A scatter-gather entry of either.
+/// A scatter-gather entry of a send or receive queue.
 const ENTRY: u64 = 16;
 /// A place of a completion queue.
 const COMPLETION: u64 = 128;
-/// The driver's queue pair and completion queue, the connection manager's identifier, what is
-/// resolved for it, and what waits to be posted.
+/// The queue pair and completion queue of the driver, the connection manager's identifier and
+/// resolved addresses, and the list of work requests not posted yet.
 const FIXED: u64 = 32 << 10;
 
-/// How many a queue pair has of what.
+/// The numbers of objects of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
     /// Receive buffers.
     pub(super) credits: u64,
-    /// Requests, in whatever state.
+    /// Requests, in any state.
     pub(super) requests: u64,
     pub(super) chunks: u64,
-    /// Work requests in the send queue, and entries of each.
+    /// Work requests in the send queue, and scatter-gather entries of each.
     pub(super) sends: u64,
     pub(super) send_entries: u64,
     pub(super) receive_entries: u64,
     pub(super) completions: u64,
-    /// Each receive buffer has a page for data.
+    /// Whether each receive buffer has a page for inline data.
     pub(super) inline: bool,
-    /// Pieces of memory of a request, and of a chunk.
+    /// The most pieces of memory of a request, and of a chunk.
     pub(super) pieces: u64,
     pub(super) chunk_pieces: u64,
-    /// Pages of a request's memory region; 0: it has none.
+    /// Pages of a request's memory region; 0: requests have no region.
     pub(super) sink_pages: u64,
-    /// Its own transfer buffers, and those that it may keep of what it borrows.
+    /// The queue pair's own transfer buffers, and the shared ones that it may retain.
     pub(super) buffers: u64,
     pub(super) kept: u64,
-    /// Buffers, and pages, of the eager ring.
+    /// Buffers and pages of the eager ring.
     pub(super) ring_buffers: u64,
     pub(super) ring_pages: u64,
-    /// Writes that may be open there.
+    /// The most writes that may be open in the eager ring.
     pub(super) open_writes: u64,
 }
 
-/// Bytes of this module's objects.
+/// Sizes in bytes of this module's objects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) queue: u64,
     pub(super) request: u64,
     pub(super) chunk: u64,
-    /// A message's buffer.
+    /// The buffer of one message.
     pub(super) message: u64,
 }
 
-/// Returns what the allocator takes for `bytes` bytes.
+/// Returns the size of the allocation for `bytes` bytes.
 fn slab(bytes: u64) -> u64 {
     match bytes {
         0 => 0,
@@ -95,12 +96,12 @@ fn slab(bytes: u64) -> u64 {
     }
 }
 
-/// Returns the bytes of a ring with places for `count` and one for draining.
+/// Returns the bytes of a ring with places for `count` work requests and for draining.
 fn ring(count: u64, place: u64) -> u64 {
     (count + 2).next_power_of_two() * place.next_power_of_two()
 }
 
-/// Returns the pages for `count` messages.
+/// Returns the bytes of the pages for `count` messages.
 fn messages(count: u64, message: u64) -> u64 {
     (count * message).div_ceil(PAGE) * (PAGE + BUFFER)
 }
@@ -143,8 +144,8 @@ pub(super) fn bytes(counts: &Counts, sizes: &Sizes) -> u64 {
         + rings
 }
 
-/// Returns the bytes that a queue pair of this module's is charged which has no data: an object of
-/// `object` bytes, and so many messages of `message` bytes each way.
+/// Returns the bytes that a queue pair without data is charged: an object of `object` bytes, and
+/// `receives` and `sends` messages of `message` bytes each.
 pub(crate) fn bytes_of_messages(receives: u64, sends: u64, object: u64, message: u64) -> u64 {
     FIXED
         + slab(object)
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_rings_are_what_drivers_round_them_to() {
-        // rxe: 34 + 512 places, of which each has 32 entries of 16 bytes behind its header.
+        // rxe: 34 + 512 places, each with 32 entries of 16 bytes after its header.
         assert_eq!(ring(546, SEND + 32 * ENTRY), 1024 * 1024);
         assert_eq!(ring(126, COMPLETION), 128 * 128, "draining needs places");
         assert_eq!(ring(127, COMPLETION), 256 * 128);

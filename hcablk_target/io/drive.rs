@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The drive's part of a request, by its volume's mode.
+//! Carries out the drive's part of a request, depending on its volume's mode.
 //!
 //! ```text
 //!           CacheHit
@@ -16,45 +16,43 @@
 //!                                        └──► Finished ───────────────────┘
 //! ```
 //!
-//! [`DataPath`] names the ways; [`Request::data_path`] and the functions beside it decide. The
-//! volume's cache, if it has one, is asked before all others, and told of the answer: see
+//! [`DataPath`] names the paths; [`Request::data_path`] and the functions next to it choose one.
+//! The volume's cache, if it has one, is entered before any path, and left before the response: see
 //! [`cache`](super::cache).
 //!
 //! # Contexts
 //!
-//! A queue's requests are begun one after the other, so what may wait for a
-//! drive is done on a workqueue, on which each request has a place of its own.
-//! A bio may be submitted at once, and so may a read that the page cache can
-//! answer without sleeping.
+//! The requests of a queue are begun one after the other, so work that may wait for a drive moves
+//! to a workqueue, on which each request has its own place. A bio may be submitted at once, and so
+//! may a read that the page cache can answer without sleeping.
 //!
 //! # Coherence
 //!
-//! A device or a file can be exported several times in several modes, and be
-//! used on this host beside that. What was written in one way and answered is
-//! what is read in every other:
+//! A device or a file can be exported several times in several modes, and be used on this host as
+//! well. Data that was written on one path and acknowledged is visible to reads on every other
+//! path:
 //!
-//! - What goes past the page cache first looks whether it has pages there: one
-//!   load if it has none at all. A read has dirty ones written back before. A
-//!   write that meets pages goes through them, to the drive, and drops them.
-//! - Whoever reads through the page cache while a write goes past it may have
-//!   put old data into it. So each such write looks again when it is done, and if
-//!   there are pages it is done again, through them. That is right in any order
-//!   with what others write, since it is not answered yet.
+//! - A request that bypasses the page cache first checks whether its range has cached pages: one
+//!   load if the file has no pages at all. A read has dirty pages written back first. A write that
+//!   finds pages goes through them to the drive, and drops them.
+//! - A reader of the page cache may have put old data into it while a write bypassed it. So each
+//!   such write checks again when it has completed, and if there are pages it is repeated through
+//!   them. That is correct in any order with the writes of others, since the write is not
+//!   acknowledged yet.
 //!
-//! Blocks that are zeroed go the same way. Discarded ones may be old in the cache,
-//! as they may be anything.
+//! Zeroed blocks follow the same rules. Discarded blocks may be stale in the page cache, since
+//! their contents are undefined.
 //!
-//! - What goes through pages is written back by whole blocks of the page cache, which can be longer
-//!   than the write: a write past the cache to the rest of such a block would be overwritten with
-//!   what was read before it, and may find no page when it is done. So each write to a part of a
-//!   page looks whether anything was being written back meanwhile
-//!   ([`Rewrites`](crate::drive::claims::Rewrites)), and is done again then, through the pages.
-//!   What is exported through the page cache as well, or is open on this host, is written back at
-//!   any time: there such a write goes through it from the start, or is done again if that began
-//!   meanwhile.
+//! - Pages are written back in whole blocks of the page cache, which can be longer than the write:
+//!   they would overwrite a direct write to the rest of such a block with the data that was read
+//!   before it, and that direct write may find no page when it completes. So each write to a part
+//!   of a page checks whether any write-back happened meanwhile
+//!   ([`Rewrites`](crate::drive::claims::Rewrites)), and is then repeated through the pages. A file
+//!   that is also exported through the page cache, or is open on this host, can be written back at
+//!   any time: a write to a part of its pages goes through the page cache from the start, or is
+//!   repeated if such use began meanwhile.
 //!
-//! What is *not* promised: anything about two writes to the same block that
-//! are under way at the same time.
+//! There is *no* promise about two writes to the same block that are under way at the same time.
 
 use super::{
     cache::enter_cache,
@@ -103,18 +101,18 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// What a request for blocks is to the drive.
+/// A request for blocks, as the drive has to carry it out.
 #[derive(Clone, Copy)]
 struct Task {
     extent: Extent,
     op: BioOp,
     route: Route,
-    /// It is a write of all of it or nothing.
+    /// Whether the write must happen as a whole or not at all.
     atomic: bool,
 }
 
 impl Task {
-    /// Returns what it is past the page cache.
+    /// Returns the operation of the bio that bypasses the page cache.
     #[inline]
     fn bio_op(self) -> BioOp {
         match self.op {
@@ -130,19 +128,20 @@ impl Task {
         }
     }
 
-    /// Returns whether what is in the page cache is wrong when it is done.
+    /// Returns whether pages of this range in the page cache are stale after the operation.
     fn replaces(self) -> bool {
         matches!(self.op, BioOp::Write { .. } | BioOp::WriteZeroes { .. })
     }
 
-    /// Returns whether it writes some blocks of a page of the cache that can have others.
+    /// Returns whether the operation writes a part of a page of the page cache that can hold other
+    /// blocks.
     #[inline]
     fn writes_parts(self, backing: &Backing) -> bool {
         self.replaces() && self.shares_pages(backing)
     }
 
-    /// Returns whether a page of the cache, or what it is written back in, can have blocks beside
-    /// it.
+    /// Returns whether a page of the page cache, or the unit in which it is written back, can hold
+    /// blocks outside the range.
     #[inline]
     fn shares_pages(self, backing: &Backing) -> bool {
         let unit = backing.cache_unit() - 1;
@@ -153,8 +152,8 @@ impl Task {
         file.has_pages(self.extent.offset, self.extent.length as usize)
     }
 
-    /// Returns whether what would pass the page cache by has to do with it: there are pages, or
-    /// there may be some, of which it writes a part.
+    /// Returns whether a request meant to bypass the page cache must go through it: its range has
+    /// cached pages, or it writes part of a page that may be cached.
     #[inline]
     fn meets_pages(self, backing: &Backing) -> bool {
         let shares = self.writes_parts(backing) && backing.is_also_cached();
@@ -165,19 +164,19 @@ impl Task {
 /// How the data of a request moves between its buffers and the drive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DataPath {
-    /// By one bio.
+    /// In one bio.
     Direct,
-    /// By a bio for each chunk.
+    /// In one bio for each chunk.
     Chunked,
-    /// By the page cache or the file system. Process context, mostly on the workqueue.
+    /// Through the page cache or the file system. Process context, mostly on the workqueue.
     PageCache,
-    /// Not at all: the volume's cache has it.
+    /// Without the drive: the volume's cache has the data.
     CacheHit,
 }
 
 impl Request {
-    /// Returns how the data of a request moves past the volume's cache, which does not have it.
-    /// `is_fetched`: it is a write, and all of its data is here.
+    /// Returns how the data of a request moves that missed the volume's cache. `is_fetched`: the
+    /// request is a write, and all its data has arrived.
     #[inline(always)]
     fn data_path(&self, task: Task, is_fetched: bool) -> DataPath {
         if task.route != Route::Device || task.meets_pages(self.volume.backing()) {
@@ -189,9 +188,9 @@ impl Request {
         }
     }
 
-    /// Returns whether the data of a write, which is still to be fetched, is fetched and written by
-    /// chunks. If not it is fetched whole, and its path is decided when it is here: pages may have
-    /// come or gone by then.
+    /// Returns whether the RDMA READ and the drive's part of a write are done in chunks. Otherwise
+    /// all the data is fetched first, and its path is chosen when it has arrived: pages may have
+    /// been cached or dropped by then.
     #[inline]
     pub(super) fn is_fetched_by_chunks(&mut self) -> bool {
         match self.task() {
@@ -203,17 +202,17 @@ impl Request {
         }
     }
 
-    /// Returns whether its data may move by chunks, if it is long enough and there are some.
+    /// Returns whether the data may move in chunks, if it is long enough and chunks are free.
     pub(super) fn may_be_chunked(&self, queue: &Queue) -> bool {
         let backing = self.volume.backing();
         let by_device = |route: Route| route == Route::Device;
         match self.op {
-            // The immediate value comes with the data.
+            // The immediate value is sent with the data.
             Ok(Op::Read(_, remote)) => {
                 remote.answer != Answer::Immediate && by_device(backing.read_route())
             }
-            // An atomic write goes to the drive whole, and a sink must not be looked at before all
-            // is there.
+            // An atomic write is written as a whole, and data in a sink must not be used before all
+            // of it has arrived.
             Ok(Op::Write {
                 fua, atomic: false, ..
             }) if !queue.shape.sinks => {
@@ -226,7 +225,7 @@ impl Request {
 }
 
 impl Request {
-    /// Returns the request as a task; `None`: a flush.
+    /// Returns the request as a task, or `None` for a flush.
     #[inline]
     fn task(&self) -> Option<Task> {
         let backing = self.volume.backing();
@@ -262,20 +261,22 @@ impl Request {
         })
     }
 
-    /// Returns whether what it has written may be lost although its initiator sends no flush: the
-    /// drive's cache was switched on after the initiator was told that there is none.
+    /// Returns whether the data that the request has written may be lost because its initiator
+    /// sends no flush: the drive's cache was enabled after the initiator was informed that there is
+    /// none.
     #[inline]
     fn is_unstable(&self, task: Task) -> bool {
         let volume = &self.volume;
         if volume.initiator_flushes() || !task.replaces() || !volume.backing().is_volatile() {
             return false;
         }
-        // What was sent with FUA needs no flush, and nothing but writes is.
+        // A write sent to the drive with FUA needs no flush; zeroed blocks always do.
         !(self.force_fua && matches!(task.op, BioOp::Write { .. }))
     }
 
-    /// Returns whether the drive that has failed it has said that it cannot do such a thing: some
-    /// take their limit back only then, and `blkdev_issue_zeroout()` goes another way for those.
+    /// Returns whether the drive has failed the request because it does not support the operation.
+    /// Some drives lower their limit only after such a failure, and `blkdev_issue_zeroout()` has a
+    /// fallback for them.
     #[cold]
     fn cannot_be_done(&self) -> bool {
         let emptied = || self.volume.backing().emptied();
@@ -286,8 +287,8 @@ impl Request {
         }
     }
 
-    /// Returns whether the drive is flushed for it: it is a flush, or a write with FUA that is made
-    /// durable by one.
+    /// Returns whether the request flushes the drive: it is a flush, or a write whose FUA is
+    /// implemented by a flush.
     #[cold]
     fn needs_flush(&self) -> bool {
         match self.task() {
@@ -299,9 +300,9 @@ impl Request {
         }
     }
 
-    /// Remembers what was written back through pages so far, for `was_overtaken`, and which flushes
-    /// have failed, for `is_undone`. To be called before the drive gets a write, and before it is
-    /// looked whether there are pages.
+    /// Records the count of write-backs, for `was_overtaken`, and of failed flushes, for
+    /// `is_undone`. Must be called before the drive gets a write, and before the check for cached
+    /// pages.
     #[inline(always)]
     fn note_marks(&mut self, task: Task) {
         let backing = self.volume.backing();
@@ -312,14 +313,14 @@ impl Request {
         self.rewritten = rewritten.unwrap_or_default();
     }
 
-    /// Returns whether a flush of the drive has failed since it was begun: what it has made durable
-    /// by another flush since then may be gone all the same.
+    /// Returns whether a flush of the drive has failed since the request was begun: data that a
+    /// later flush has made durable may still be lost.
     fn is_undone(&self) -> bool {
         self.volume.backing().flush_failures().count() != self.flush_failures
     }
 
-    /// Returns whether this is a write with FUA, asked for or [forced](Self::force_fua): its data
-    /// must be on stable media before the answer. Any context.
+    /// Returns whether the request is a write with FUA, requested or [forced](Self::force_fua): its
+    /// data must be on stable media before the response. Any context.
     #[inline]
     fn is_fua(&self) -> bool {
         match self.op {
@@ -330,22 +331,22 @@ impl Request {
         }
     }
 
-    /// Returns what is to be done on the workqueue when its bio has ended well; most often nothing.
+    /// Returns the step for the workqueue after the bio has succeeded; usually there is none.
     #[inline(always)]
     fn step_behind_bio(&self) -> Option<Step> {
         if matches!(self.op, Ok(Op::Read(..))) {
-            // Too long for an interrupt handler.
+            // The copy is too slow for an interrupt handler.
             return self.bounces().then_some(Step::Bounce);
         }
         let task = self.task().filter(|task| task.replaces())?;
         if self.was_overtaken(task) {
             return Some(Step::Overtaken);
         }
-        // It waits for the drive.
+        // The flush waits for the drive.
         self.is_unstable(task).then_some(Step::Unstable)
     }
 
-    /// Returns whether what was written past the page cache must be written again, through it.
+    /// Returns whether data that was written past the page cache must be written again, through it.
     #[inline]
     fn was_overtaken(&self, task: Task) -> bool {
         let backing = self.volume.backing();
@@ -355,7 +356,7 @@ impl Request {
     }
 }
 
-/// Handles the end of a bio, or of those of all chunks of a write. Any context.
+/// Handles the end of a bio, or of the bios of all chunks of a write. Any context.
 #[inline(always)]
 pub(crate) fn bio_done(mut request: KBox<Request>, result: Result<(), DriveStatus>) {
     let queue = request.queue.clone();
@@ -375,7 +376,8 @@ pub(crate) fn bio_done(mut request: KBox<Request>, result: Result<(), DriveStatu
     finish_here(&queue, request, result);
 }
 
-/// Returns whether a drive that fails a flush may say so: what it refuses it has not begun.
+/// Returns whether a flush that failed can have this status: a drive has not begun a request that
+/// it refuses.
 fn may_be_of_flush(status: DriveStatus) -> bool {
     !matches!(
         status,
@@ -421,8 +423,8 @@ pub(crate) fn begin_here(queue: &Queue, mut request: KBox<Request>) {
     }
 }
 
-/// Continues with a request on the workqueue on which requests wait for its drive, when its host's
-/// [turn](crate::drive::io_turns) has come. Any context.
+/// Continues a request on the workqueue of requests that wait for its drive, at the
+/// [turn](crate::drive::io_turns) of its host. Any context.
 fn wait_for_drive(request: KBox<Request>) {
     let volume = request.volume.clone();
     if let Some(request) = volume.line().arrive(request) {
@@ -430,7 +432,8 @@ fn wait_for_drive(request: KBox<Request>) {
     }
 }
 
-/// Reads from the page cache what is there, and does the rest on the workqueue. Process context.
+/// Reads data that is in the page cache, and continues on the workqueue with a request that needs
+/// more. Process context.
 #[inline(never)]
 fn to_page_cache(queue: &Queue, mut request: KBox<Request>, task: Task) {
     let is_cached_read = task.route == Route::Cache && task.op == BioOp::Read;
@@ -447,7 +450,7 @@ fn to_page_cache(queue: &Queue, mut request: KBox<Request>, task: Task) {
     }
 }
 
-/// Has the drive make durable what it has completed. Process context.
+/// Makes the drive's completed writes durable. Process context.
 #[inline(never)]
 fn flush(queue: &Queue, request: KBox<Request>) {
     match request.volume.backing().write_route() {
@@ -471,7 +474,7 @@ fn submit_here(queue: &Queue, request: KBox<Request>, op: BioOp, offset: u64) {
     }
 }
 
-/// Submits the bio of a request on the workqueue, where that may wait until the drive has room. Any
+/// Submits the bio of a request on the workqueue, which may wait until the drive has room. Any
 /// context.
 #[cold]
 fn submit_later(mut request: KBox<Request>) {
@@ -494,8 +497,8 @@ fn run_step(queue: &Queue, mut request: KBox<Request>) {
     request.met_pages = task.route != Route::Cache && task.meets_pages(backing);
     match (task.op, task.route) {
         (BioOp::Discard { .. }, Route::Device) => {
-            // What is left there is as good as anything; who has written beside it is told of that.
-            // Pages that it has in part are written whole.
+            // Discarded blocks may have any contents; the program on this host that wrote them gets
+            // any error. Pages that are discarded only in part are written back whole.
             let rewriting = backing.rewrites().begin();
             let _ = file.write_back(offset, length, &mut file.new_wb_err_cursor());
             drop(rewriting);
@@ -504,12 +507,13 @@ fn run_step(queue: &Queue, mut request: KBox<Request>) {
         }
         (BioOp::Discard { .. } | BioOp::WriteZeroes { .. }, _) => empty(queue, request, task),
         (BioOp::Write { .. }, Route::Device) if request.met_pages && task.atomic => {
-            // Pages would be written back one by one. What reads them meanwhile finds it overtaken,
-            // and it is written once more: the same over itself, which nothing can tear.
+            // Pages would be written back one by one. A reader that caches a page meanwhile makes
+            // this write overtaken, and it is repeated: it writes the same data over itself, which
+            // cannot tear.
             let rewriting = backing.rewrites().begin();
             let written = file.write_back(offset, length, &mut file.new_wb_err_cursor());
             drop(rewriting);
-            // Those that somebody uses stay: it is found overtaken then.
+            // Pages in use stay: the write is then found overtaken.
             let _ = file.drop_pages(offset, length);
             match written {
                 Ok(()) => submit_bio(queue, request, task.bio_op(), offset),
@@ -519,7 +523,8 @@ fn run_step(queue: &Queue, mut request: KBox<Request>) {
         (BioOp::Write { .. }, Route::Device | Route::File) if request.met_pages => {
             write_through(queue, request, task);
         }
-        // Blocks that are lost while they go to the drive are not what was written there.
+        // If blocks are lost in their write-back, the drive does not have the data that was
+        // written.
         (_, Route::Device) => {
             let rewriting = backing.rewrites().begin();
             let written = file.write_back(offset, length, &mut file.new_wb_err_cursor());
@@ -529,16 +534,16 @@ fn run_step(queue: &Queue, mut request: KBox<Request>) {
                 Err(e) => finish_file(queue, request, Err(e)),
             }
         }
-        // The file system writes back what it must before it reads.
+        // The file system writes back the necessary pages before it reads.
         (_, Route::File | Route::Cache) => transfer_file(queue, request, task),
     }
 }
 
-/// Empties blocks, those in the page cache, too.
+/// Discards or zeroes blocks, including those in the page cache.
 fn empty(queue: &Queue, request: KBox<Request>, task: Task) {
     let keep = matches!(task.op, BioOp::WriteZeroes { no_unmap: true, .. });
     let (offset, length) = (task.extent.offset, task.extent.length as usize);
-    // File systems write back and drop the pages that it has in part.
+    // File systems write back and drop the pages that are affected only in part.
     let rewriting = request.volume.backing().rewrites().begin();
     let result = request.volume.backing().file().empty(offset, length, keep);
     drop(rewriting);
@@ -555,7 +560,7 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
         true => volume.write_errors().seen(),
         false => 0,
     };
-    // `IOCB_DSYNC` does not tell which part has failed.
+    // `IOCB_DSYNC` does not report which part has failed.
     let by_hand = is_cached_fua && backing.device().is_some();
     let op = match by_hand {
         true => FileOp::Write { durable: false },
@@ -579,7 +584,7 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
     }
     if is_cached_fua {
         if let Err(e) = check_wb_err(&request, before) {
-            // Of earlier writes; it is found once.
+            // The error is from earlier writes, and is found only once.
             let status = status_of(DriveStatus::from_error(e));
             volume.write_errors().owe_flush_error(status);
             result = Err(e);
@@ -588,16 +593,17 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
     transferred(queue, request, task, result);
 }
 
-/// Counts that a write with `IOCB_DSYNC`, for which the file system flushes the drive, has failed.
+/// Counts a failed write with `IOCB_DSYNC`, for which the file system flushes the drive.
 fn note_dsync(request: &Request, result: Result) {
     if request.is_fua() && result.is_err_and(flush_failures::may_be_of_flush) {
         request.volume.backing().flush_failures().add();
     }
 }
 
-/// Returns whether a failed write-back may be that of a write that says nothing of it: one through
-/// the page cache that shall be durable, or past it, for which file systems go through it where
-/// they must. They learn of it by a flag of the file that anybody else who waits may have cleared.
+/// Returns whether a write-back error of the request can be missing from its own result: it is a
+/// durable write through the page cache, or a direct one for which the file system falls back to
+/// the page cache. These learn of the error through a flag of the file that any other waiter may
+/// have cleared.
 fn wants_wb_err(task: Task) -> bool {
     match (task.op, task.route) {
         (BioOp::Write { .. }, Route::File) => true,
@@ -620,10 +626,10 @@ fn transferred(queue: &Queue, mut request: KBox<Request>, task: Task, result: Re
     finish_file(queue, request, result);
 }
 
-/// Writes through the page cache to the drive, and drops the pages. It is answered when it is on
-/// the drive, so it fails when any of its pages does, whoever else waits for pages of the file: its
-/// cursor is its own. What is durable is asked of the drive, and not by `IOCB_DSYNC`, which has one
-/// cursor for all requests.
+/// Writes through the page cache to the drive, and drops the pages. The response is sent when the
+/// data is on the drive, and reports a failure of any of its pages regardless of other waiters: the
+/// cursor is the request's own. Durability is requested from the drive and not with `IOCB_DSYNC`,
+/// which has one cursor for all requests.
 fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
     let volume = request.volume.clone();
     let backing = volume.backing();
@@ -642,25 +648,24 @@ fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
         BioOp::Write { fua: true } => result.and(written).and_then(|()| backing.make_durable()),
         _ => result.and(written),
     };
-    // Those that somebody uses stay; they are right.
+    // Pages in use stay; their data is correct.
     let _ = file.drop_pages(offset, length);
     finish_file(queue, request, result);
 }
 
-/// Returns the error of a write-back that has failed since the session got the last one, or that it
-/// got since `before`.
+/// Returns the error of a write-back that has failed since the session last got one, or that the
+/// session got since `before`.
 fn check_wb_err(request: &Request, before: u32) -> Result {
     let volume = &request.volume;
     volume.write_errors().check_wb_err(volume.backing(), before)
 }
 
-/// Answers by what became of the drive's part, when that is on stable media if it has to be. May
-/// sleep.
+/// Answers with the result of the drive's part, after a flush if the data must be on stable media
+/// and is not yet. May sleep.
 fn finish_file(queue: &Queue, request: KBox<Request>, result: Result) {
     let unstable = request.task().is_some_and(|task| request.is_unstable(task));
     let result = match unstable {
-        // Requests that wait for this at the same time share the drive's flushes
-        // (block/blk-flush.c).
+        // Requests that wait here at the same time share the drive's flushes (block/blk-flush.c).
         true => result
             .and_then(|()| request.volume.backing().make_all_durable())
             .and_then(|()| {
@@ -675,7 +680,7 @@ fn finish_file(queue: &Queue, request: KBox<Request>, result: Result) {
     finish(queue, request, result.map_err(DriveStatus::from_error));
 }
 
-/// Answers by what became of the drive's part. Any context.
+/// Answers with the result of the drive's part. Any context.
 pub(crate) fn finish(queue: &Queue, request: KBox<Request>, result: Result<(), DriveStatus>) {
     finish_here(queue, request, result);
 }
@@ -712,8 +717,8 @@ fn status_of(failed: DriveStatus) -> Status {
     }
 }
 
-/// Returns how a write with FUA ends that the drive has done well: if its data has waited in the
-/// drive's cache for a flush, another one may have failed meanwhile. Any context.
+/// Returns the status of a write with FUA that the drive has completed: if its data waited in the
+/// drive's cache for a flush, a flush may have failed meanwhile. Any context.
 #[inline(never)]
 fn end_fua(request: &Request) -> Status {
     if !request.is_undone() || !request.needs_flush() {
@@ -723,7 +728,7 @@ fn end_fua(request: &Request) -> Status {
     Status::IoError
 }
 
-/// Sees to what is left behind by a request, no flush, that fails with `status`. Any context.
+/// Records the consequences of a request other than a flush that fails with `status`. Any context.
 #[cold]
 #[inline(never)]
 fn note_failure(request: &Request, status: Status) {
@@ -735,8 +740,8 @@ fn note_failure(request: &Request, status: Status) {
     if volume.initiator_flushes() && may_be_of_flush && request.needs_flush() {
         volume.write_errors().owe_flush_error(status);
     }
-    // A processor may have written some of what was read: what its cache has of that must not be
-    // written over what the HCA puts there next.
+    // A processor may have written some of the data that was read: its cached lines must not be
+    // written over the data that the HCA puts there next.
     if matches!(request.op, Ok(Op::Read(..))) && request.wire_in_ram() {
         for piece in request.pieces() {
             piece.buffer.sync_for_device(0, piece.length);
@@ -772,7 +777,7 @@ pub(crate) fn run_deferred(mut request: KBox<Request>) {
     }
 }
 
-/// Handles the end of I/O that a file system has gone on with. Any context.
+/// Handles the end of I/O that a file system has continued asynchronously. Any context.
 pub(crate) fn file_done(mut request: KBox<Request>, result: Result) {
     request.step = Step::Finished(result);
     wait_for_drive(request);
@@ -791,7 +796,7 @@ impl BioOwner for Request {
     fn piece(&self) -> Option<PageRange<'_>> {
         let length = self.length();
         match self.op {
-            // What comes with a request has no transfer buffers.
+            // Data that comes with the request has no transfer buffers.
             Ok(Op::WriteEager { .. }) => {
                 let offset = self.ring_slot.offset as usize;
                 self.eager_ring()?.range(offset, length)
@@ -819,7 +824,7 @@ impl BioOwner for Request {
     }
 }
 
-/// Returns the pages of `length` bytes of `buffer`, if it has so many.
+/// Returns the pages of `length` bytes of `buffer`, if it is that long.
 #[inline]
 fn whole(buffer: &DmaBuffer, length: usize) -> Option<PageRange<'_>> {
     let range = buffer.pages().range(0, length);
@@ -827,7 +832,7 @@ fn whole(buffer: &DmaBuffer, length: usize) -> Option<PageRange<'_>> {
 }
 
 impl Request {
-    /// Returns the memory of all of the data, if that is in its first transfer buffer.
+    /// Returns the memory of all the data, if the first transfer buffer holds all of it.
     #[inline(never)]
     fn first_piece(&self) -> Option<PageRange<'_>> {
         if self.is_in_lines() || self.peer.is_some() {
@@ -850,11 +855,11 @@ impl FileOwner for Request {
 
 impl Deferred for Request {
     fn run(self: KBox<Self>) {
-        // Its volume may be another one when it has run. The reference is not the drive's last:
-        // whoever has that waits for this to return, or for `Gone`.
+        // The request may have a different volume after it has run. This reference to the volume is
+        // not its last: the holder of that one waits for this to return, or for `Gone`.
         let volume = self.volume.clone();
         run_deferred(self);
-        // One for the same drive, perhaps of another session.
+        // Another request for the same drive, perhaps of another session.
         if let Some(next) = volume.line().end() {
             let volume = next.volume.clone();
             defer(next, volume.io_work());

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Eager writes, whose data is in the eager ring before the target knows of them, and their
-//! answers. The slots of the ring are accounted for by [`grant`](hcablk_core::proto::eager_ring),
-//! under `Queue::work`, in the order in which requests come.
+//! Handles eager writes, whose data is in the eager ring before the target knows of them, and their
+//! responses. [`grant`](hcablk_core::proto::eager_ring) accounts for the slots of the ring, under
+//! `Queue::work`, in the order in which requests arrive.
 //!
-//! A slot is freed just before its answer is posted, without that lock: the answer marks it
-//! ([`AnsweredSlots`]), and the next write that takes a slot frees the marked ones. The initiator
-//! can write to all of the ring at any time, but cannot read it; no decision here depends on its
-//! contents.
+//! A slot is freed just before its response is posted, without that lock: the response marks the
+//! slot ([`AnsweredSlots`]), and the next write that takes a slot frees the marked ones. The
+//! initiator can write to all of the ring at any time, but cannot read it; no decision here depends
+//! on the contents of the ring.
 
 use super::{
     queue::{
@@ -50,14 +50,15 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// A message is flushed when it is full.
+/// Cannot happen: a message is flushed when it is full.
 const NO_ROOM: &str = "an answer has no room in a message";
 
-/// The tag of an eager write that came with an immediate value, which has its number instead.
+/// The tag of an eager write that came with an immediate value, and has a number but no tag.
 pub(super) const UNNAMED: Tag = Tag::from_immediate(0);
 
 /// Returns the blocks of the eager write of `length` bytes with the immediate value `value`, and
-/// whether its answer need not wake the initiator up; `None` if there is no such write.
+/// whether its response need not raise an event at the initiator. Returns `None` if the value or
+/// the length is not valid.
 #[inline]
 pub(super) fn immediate_extent(value: u32, length: usize) -> Option<(Extent, bool)> {
     let length = u32::try_from(length).ok()?;
@@ -97,8 +98,7 @@ impl AnsweredSlots {
         }
     }
 
-    /// Frees the oldest slots that are marked. Returns `false` if one is not taken, though it was
-    /// answered.
+    /// Frees the oldest marked slots. Returns `false` if a marked slot was not taken.
     #[inline]
     fn sweep(&self, ring: &mut Ring<KVec<Taken>>) -> bool {
         while let Some(number) = ring.oldest() {
@@ -121,13 +121,14 @@ impl Queue {
         self.eager_ring.as_ref()
     }
 
-    /// Returns what the reply says of the eager ring.
+    /// Returns the eager ring as the reply grants it.
     pub(crate) fn grant(&self) -> Option<Grant> {
         Some(self.eager_ring()?.grant())
     }
 
-    /// Posts the registration of the eager ring, at the first message of the initiator, which may
-    /// write there after the answer. Returns `false` if the queue pair takes no work.
+    /// Posts the registration of the eager ring, at the initiator's first message; the initiator
+    /// may write to the ring after the response to it. Returns `false` if the queue pair accepts no
+    /// work.
     #[cold]
     pub(super) fn register_ring(&self, work: &mut Work) -> bool {
         work.unregistered = false;
@@ -142,8 +143,8 @@ impl Queue {
         self.pair.post(&chain).is_ok()
     }
 
-    /// Takes the ring slot of an eager write. Returns `false` if none is free, so that the
-    /// initiator has broken the protocol.
+    /// Takes the ring slot of an eager write. Returns `false` if no slot is free, which means that
+    /// the initiator has broken the protocol.
     #[inline(always)]
     pub(super) fn take_ring_slot(
         &self,
@@ -162,7 +163,7 @@ impl Queue {
         true
     }
 
-    /// Takes the data over that is in the ring slot.
+    /// Makes the data in the ring slot visible to the processors.
     #[inline]
     pub(super) fn take_eager(&self, request: &mut Request) {
         request.moved = request.length() as u64;
@@ -171,7 +172,7 @@ impl Queue {
         }
     }
 
-    /// Answers an eager write, whose receive buffer was posted again.
+    /// Sends the response of an eager write, whose receive buffer has been posted again.
     pub(super) fn answer_eager(&self, request: KBox<Request>) {
         if let Some(eager_ring) = self.eager_ring() {
             eager_ring.sync_for_device(request.ring_slot.offset as usize, request.length());
@@ -196,7 +197,7 @@ impl Queue {
         self.post_here(request, &chain);
     }
 
-    /// Adds the answer to an eager write to those that the next message carries.
+    /// Adds the response of an eager write to those that the next message carries.
     fn gather_eager(&self, mut request: KBox<Request>) {
         let (index, number, status, quiet) = (
             request.index,
@@ -208,7 +209,7 @@ impl Queue {
         request.next = waiting.first;
         if let Err(request) = self.inflight.park(index, request) {
             drop(waiting);
-            self.broken("an eager write is there that is to be answered");
+            self.broken("in-flight slot of an eager write already occupied");
             return self.give_up(request);
         }
         waiting.first = Some(index);
@@ -226,8 +227,8 @@ impl Queue {
         }
     }
 
-    /// Flushes the answers that wait: makes their message, and adds it to the backlog. On failure
-    /// returns which `Request` is the first of those that were to be answered by it.
+    /// Flushes the waiting responses: makes their message, and adds it to the backlog. On failure
+    /// returns the index of the first `Request` whose response is in the message.
     pub(super) fn flush_answers(&self, waiting: &mut ResponseBatch) -> Option<u32> {
         let first = waiting.first.take()?;
         let answers = core::mem::take(&mut waiting.answers);
@@ -249,14 +250,14 @@ impl Queue {
         }
     }
 
-    /// Returns whether the request is an eager write, which is answered by its number.
+    /// Returns whether the request is an eager write, whose response names it by its number.
     #[inline]
     pub(super) fn is_eager(request: &Request) -> bool {
         matches!(request.op, Ok(Op::WriteEager { .. }))
     }
 }
 
-/// Makes the SEND of the answers in `message`, which is in the message buffer of `index`.
+/// Makes the SEND of the responses in `message`, which is in the message buffer of `index`.
 #[inline]
 fn answer<'a>(message: &'a [Sge], index: u32, quiet: bool) -> Send<'a> {
     let mut send = Send::new(message);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with a queue pair, or with what came by it: one line for people, one error code
-//! for programs.
+//! Describes a fault of a queue pair, or of a message that it received: one line for people, one
+//! error code for programs.
 
 use super::{
     chunks::Failure,
@@ -32,49 +32,49 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// The request that something is about: its tag, and its key or 0.
+/// The request that a fault is about: its tag, and its key or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) tag: Tag,
     pub(crate) key: u32,
 }
 
-/// What is wrong with a queue pair, or with what came by it.
+/// A fault of a queue pair, or of a message that it received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The initiator has closed the connection, or its host has.
+    /// The initiator, or its host, has closed the connection.
     Disconnected,
-    /// The connection did not come up.
+    /// The connection was not established.
     Unconnected(Error),
-    /// The RDMA device goes away.
+    /// The RDMA device is being removed.
     DeviceRemoved,
-    /// There is no such queue pair: its connection was refused.
+    /// The queue pair does not exist: its connection was refused.
     Refused(&'static str),
     /// The reply could not be sent.
     Unaccepted,
-    /// A message of so many bytes: whom to answer is not known.
+    /// A message of this many bytes that names no request to answer.
     Message(usize),
-    /// An immediate value that came with so many bytes of data.
+    /// An immediate value with this many bytes of data, which is not a valid eager write.
     Immediate(usize),
-    /// An eager write of so many bytes.
+    /// An eager write of this many bytes for which no ring slot is free.
     NoRingSlot(Tag, u32),
-    /// A message of so many bytes on the admin queue pair that is none of its requests.
+    /// A message of this many bytes on the admin queue pair that is not one of its requests.
     Admin(usize),
     /// The initiator has detached a volume that is not attached.
     Detach(Handle),
-    /// A watch came while there was one.
+    /// A second watch arrived while the first was not answered.
     SecondWatch,
-    /// More was asked by the admin queue pair than answers are under way at a time.
+    /// The initiator has sent more admin requests than it may have in flight.
     Flood,
-    /// Nothing was received from the initiator for so many seconds.
+    /// Nothing was received from the initiator for this many seconds.
     NothingReceived(u32),
-    /// Work has failed with this status.
+    /// A work request has failed with this status.
     Work(&'static str, &'static CStr, Option<Subject>),
-    /// Work was flushed, and nothing said why.
+    /// A work request was flushed for an unknown reason.
     Flushed,
     /// The buffers of a request could not be registered.
     Unregistered(Subject),
-    /// This could not be posted.
+    /// A work request could not be posted.
     Unposted(&'static str, Option<Subject>),
     /// An invariant of our own is broken.
     Broken(&'static str),
@@ -118,16 +118,21 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disconnected => f.write_str("the initiator disconnected"),
-            Self::Unconnected(e) => write!(f, "it was not connected (error {})", e.to_errno()),
+            Self::Unconnected(e) => write!(
+                f,
+                "the connection was not established (error {})",
+                e.to_errno()
+            ),
             Self::DeviceRemoved => f.write_str("the RDMA device is removed"),
-            Self::Refused(why) => write!(f, "it was refused: {why}"),
+            Self::Refused(why) => write!(f, "the connection was refused: {why}"),
             Self::Unaccepted => f.write_str("the reply could not be sent"),
             Self::Message(bytes) => {
                 write!(f, "a message of {bytes} bytes that cannot be answered")
             }
-            Self::Immediate(bytes) => {
-                write!(f, "an immediate value with {bytes} bytes that are no write")
-            }
+            Self::Immediate(bytes) => write!(
+                f,
+                "an immediate value with {bytes} bytes that is not a valid write"
+            ),
             Self::NoRingSlot(tag, bytes) => {
                 let Tag { index, generation } = tag;
                 write!(
@@ -136,7 +141,7 @@ impl fmt::Display for Fault {
                 )
             }
             Self::Admin(bytes) => {
-                write!(f, "a message of {bytes} bytes that is no admin request")
+                write!(f, "a message of {bytes} bytes that is not an admin request")
             }
             Self::Detach(Handle(number)) => {
                 write!(f, "handle {number}, which has no volume, was detached")
@@ -168,12 +173,12 @@ fn about(f: &mut fmt::Formatter<'_>, subject: Option<Subject>) -> fmt::Result {
     }
 }
 
-/// Which request each [`Request`] has, for messages: whoever finds work that has failed does not
-/// own the `Request`, and may come when that has another request.
+/// The tag and key of the request that each [`Request`] has, for messages. The completion handler
+/// that finds failed work does not own the `Request`, which may have a new request by then.
 pub(super) struct Named(KVec<Atomic<u64>>);
 
 impl Named {
-    /// Allocates room for the faults of `requests` requests. May sleep.
+    /// Allocates places for `requests` requests. May sleep.
     pub(super) fn new(requests: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(requests, GFP_KERNEL)?;
         for _ in 0..requests {
@@ -204,8 +209,8 @@ impl Named {
 }
 
 impl Queue {
-    /// Ends the session for a fault of this queue pair, unless only this queue pair is being taken
-    /// down. Any context.
+    /// Ends the session because of a fault of this queue pair, unless only this queue pair is being
+    /// removed. Any context.
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         if !self.leaving.load(Acquire) {
@@ -220,7 +225,7 @@ impl Queue {
         self.fail(Fault::Broken(what));
     }
 
-    /// Reports that work for `request` could not be posted, and ends the session.
+    /// Reports that a work request of `request` could not be posted, and ends the session.
     #[cold]
     pub(super) fn unposted(&self, what: &'static str, request: Option<u32>) {
         let subject = request.and_then(|request| self.named.get(request));
@@ -231,7 +236,7 @@ impl Queue {
     #[cold]
     pub(super) fn work_failed(&self, completion: &Completion) {
         let work = completion.work();
-        // It says whose it is.
+        // The chunk names its request.
         let chunk = match work.kind {
             kind::CHUNK => self.chunked.take_fetched(work.index),
             _ => None,
@@ -253,7 +258,7 @@ impl Queue {
     }
 }
 
-/// Returns the name of a kind of work, for messages.
+/// Returns the name of a kind of work request, for messages.
 fn name(kind: u8) -> &'static str {
     match kind {
         kind::ANSWER => "an answer",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How large a queue is: what was asked for and what the device allows.
+//! Computes the sizes of a queue from the request of its initiator and the limits of the device.
 
 use super::{
     chunks::{
@@ -39,34 +39,34 @@ use hcablk_core::{
 };
 use kernel::page::PAGE_SIZE;
 
-/// RDMA work requests that a request may be split into, for devices that take
-/// few entries in each.
+/// The most RDMA work requests that a request may be split into, for devices that accept few
+/// entries in each.
 pub(super) const PARTS_MAX: usize = 8;
-/// Work requests of a fetch into a sink: register, read, invalidate.
+/// Work requests of an RDMA READ into a sink: register, read, invalidate.
 const SINK_REQUESTS: usize = 3;
 
-/// Chunks of a queue at most.
+/// The most chunks of a queue.
 const CHUNKS_LIMIT: usize = 1024;
 
-/// Bytes of data that a request may bring with it, a page.
+/// The most bytes of a request's inline data: one page.
 const INLINE: u32 = PAGE_SIZE as u32;
 
-/// The eager ring of a queue pair: at least, and at most when data can be fetched.
+/// The least bytes of a queue pair's eager ring. See [`EAGER_RING_MAX`].
 const EAGER_RING_MIN: usize = 256 << 10;
-/// See [`EAGER_RING_MIN`].
+/// The most bytes of a queue pair's eager ring, if the target can post RDMA READs.
 const EAGER_RING_MAX: usize = 2 << 20;
 
-/// What decides the sizes of a queue, beside the device: how the data of writes comes, and
-/// whether buffers are shared.
+/// The options that decide the sizes of a queue, together with the device: how the data of writes
+/// arrives, and whether buffers are shared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueOptions {
-    /// It may be fetched, by way of sinks if so.
+    /// RDMA READs, if any, need sinks.
     pub(crate) sinks: bool,
-    /// There are any.
+    /// The initiator may write.
     pub(crate) writes: bool,
-    /// Memory may be granted: it can change while it is written.
+    /// An eager ring may be granted: its memory can change while it is being written to the drive.
     pub(crate) grants: bool,
-    /// Nothing is fetched.
+    /// No RDMA READ is posted.
     pub(crate) no_read: bool,
     /// Transfer buffers beyond what the largest request needs are shared with other sessions.
     pub(crate) shares: bool,
@@ -80,17 +80,17 @@ pub(crate) struct Shape {
     /// Bytes of the largest request.
     pub(crate) largest: u32,
     pub(super) requests: u32,
-    /// It shares transfer buffers with others.
+    /// The queue shares transfer buffers with others.
     pub(super) shares: bool,
-    /// Transfer buffers of its own.
+    /// Transfer buffers of the queue's own.
     pub(super) buffers: usize,
-    /// Bytes that it may have, its own and shared.
+    /// Bytes of transfer buffers that the queue may have, its own and shared.
     bytes: usize,
     pub(super) write_sges: usize,
     pub(super) read_sges: usize,
-    /// Bytes of data that a request may bring with it.
+    /// The most bytes of a request's inline data.
     pub(super) inline: u32,
-    /// The data of writes is fetched into registered memory.
+    /// RDMA READs put the data of writes into registered memory.
     pub(super) sinks: bool,
     /// How large requests are split.
     pub(super) split: Split,
@@ -98,17 +98,17 @@ pub(crate) struct Shape {
     pub(super) chunks: u16,
     /// Bytes of the eager ring.
     pub(super) eager_ring: usize,
-    /// Nothing is fetched.
+    /// No RDMA READ is posted.
     pub(super) no_read: bool,
-    /// Send queue slots of a request.
+    /// The send queue slots of each request.
     slots: u32,
 }
 
-/// By which work requests data moves on a device.
+/// The work requests with which data moves on a device.
 struct Parts {
-    /// Data is fetched by way of sinks.
+    /// RDMA READs go into sinks.
     sinks: bool,
-    /// Data is fetched straight into transfer buffers.
+    /// RDMA READs go directly into transfer buffers.
     plain_reads: bool,
     /// Scatter-gather entries of an RDMA WRITE.
     write_sges: usize,
@@ -121,8 +121,9 @@ struct Parts {
 }
 
 impl Parts {
-    /// Computes what a device allows for requests of up to `largest` bytes, in `pieces` transfer
-    /// buffers; the error is what is lacking for that.
+    /// Computes the work requests for requests of up to `largest` bytes, in `pieces` transfer
+    /// buffers, on a device with these `attributes`. The error names the capability that the device
+    /// lacks.
     fn fit(
         attributes: Attributes,
         largest: u32,
@@ -141,7 +142,7 @@ impl Parts {
             reads: pieces.div_ceil(read_sges),
         };
         if parts.writes > PARTS_MAX || parts.plain_reads && parts.reads > PARTS_MAX {
-            return Err("the RDMA device takes too few scatter-gather entries");
+            return Err("the RDMA device supports too few scatter-gather entries");
         }
         if parts.sinks && !attributes.fast_registration {
             return Err("the RDMA device cannot register memory by work requests");
@@ -152,8 +153,8 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Returns the send queue slots of a request: its data is fetched, and that has completed
-    /// before the answer is posted; or it is written, together with the answer.
+    /// Returns the send queue slots of a request. Its RDMA READs have completed before the response
+    /// is posted; its RDMA WRITEs are posted together with the response.
     fn slots(&self) -> u32 {
         let fetch = match (self.sinks, self.plain_reads) {
             (true, _) => SINK_REQUESTS,
@@ -163,8 +164,8 @@ impl Parts {
         fetch.max(self.writes + 1) as u32
     }
 
-    /// Returns the scatter-gather entries of a chunk, which is one work request: written, or
-    /// fetched if that is by chunks.
+    /// Returns the scatter-gather entries of a chunk, which is one work request: an RDMA WRITE, or
+    /// an RDMA READ into transfer buffers.
     fn chunk_sges(&self) -> usize {
         if self.plain_reads {
             self.write_sges.min(self.read_sges)
@@ -175,10 +176,10 @@ impl Parts {
 }
 
 impl Shape {
-    /// Returns the bytes of the largest request of a session whose initiator would like to ask for
-    /// `asked`, with `bytes` for the transfer buffers and the eager ring of each of its queues:
-    /// never less than the usual, unless the device cannot move so much by [`PARTS_MAX`] work
-    /// requests or register it for its own RDMA READ.
+    /// Returns the most bytes of one request for a session whose initiator asks for `asked`, with
+    /// `bytes` for the transfer buffers and the eager ring of each of its queues. Never less than
+    /// the usual, unless that exceeds what the device can move with [`PARTS_MAX`] work requests, or
+    /// register for its own RDMA READ.
     pub(crate) fn largest(
         attributes: Attributes,
         bytes: usize,
@@ -192,7 +193,7 @@ impl Shape {
         };
         let mut movable = (sges.max(1) as usize).saturating_mul(PARTS_MAX * BUFFER_BYTES);
         if options.sinks && !options.no_read {
-            // If there is not even a page, that is what is lacking.
+            // With at least one page: a device without any is refused later, by `Parts::fit()`.
             let pages = (attributes.max_fast_reg_pages as usize).max(1);
             movable = movable.min(pages * PAGE_SIZE);
         }
@@ -207,9 +208,10 @@ impl Shape {
         asked.min(most - most % PAGE_SIZE as u32).max(usual)
     }
 
-    /// Computes what a device allows of `credits` requests in flight of up to `largest` bytes, as
-    /// [`Self::largest`] has it, with `bytes` for transfer buffers and the eager ring; the error is
-    /// what is lacking when that is not enough for one.
+    /// Computes the sizes of a queue for `credits` requests in flight of up to `largest` bytes, as
+    /// [`Self::largest`] returns it, with `bytes` for transfer buffers and the eager ring, reduced
+    /// to the limits of the device. The error names what is lacking if these do not suffice for one
+    /// request.
     pub(crate) fn new(
         attributes: Attributes,
         credits: u16,
@@ -251,7 +253,7 @@ impl Shape {
     }
 
     /// Halves chunks, then credits, until the device's queues have room for the work requests and
-    /// their completions; the error is that they have not for one request.
+    /// their completions. Fails if there is not enough room for one request.
     fn reduce_to(&mut self, attributes: Attributes) -> Result<(), &'static str> {
         while self.sends() + 1 > attributes.max_qp_wr || self.completions() > attributes.max_cqe {
             if usize::from(self.chunks) > CHUNKS_USUAL {
@@ -259,7 +261,7 @@ impl Shape {
                 continue;
             }
             if self.credits == 1 {
-                return Err("the RDMA device takes too few work requests");
+                return Err("the RDMA device supports too few work requests");
             }
             self.credits /= 2;
             self.requests = u32::from(self.credits) * 2;
@@ -267,13 +269,13 @@ impl Shape {
         Ok(())
     }
 
-    /// Returns the bytes of transfer buffers and the eager ring that it has for itself.
+    /// Returns the bytes of the queue's own transfer buffers and its eager ring.
     fn data(self) -> u64 {
         (self.buffers * BUFFER_BYTES + self.eager_ring) as u64
     }
 
-    /// Returns the bytes of the kernel's memory that it takes beside these: never less than what is
-    /// allocated.
+    /// Returns the bytes of kernel memory that the queue needs besides its transfer buffers and
+    /// eager ring: never less than the bytes allocated.
     pub(crate) fn overhead(self) -> u64 {
         let sinks = if self.sinks {
             Sink::pages(self.largest)
@@ -293,7 +295,7 @@ impl Shape {
             chunk_pieces: chunk_buffers(self.split.chunk()) as u64,
             sink_pages: sinks.into(),
             buffers: self.buffers as u64,
-            // Its lists have room for what all queues of the session wish.
+            // The lists of shared buffers have room for the wishes of all queues of the session.
             kept: if self.shares { MOST as u64 } else { 0 },
             ring_buffers: (self.eager_ring / BUFFER_BYTES) as u64,
             ring_pages: (self.eager_ring / PAGE_SIZE) as u64,
@@ -308,12 +310,12 @@ impl Shape {
         cost::bytes(&counts, &sizes)
     }
 
-    /// Returns the bytes of all that it has for itself.
+    /// Returns all the bytes that the queue has for itself.
     pub(crate) fn reserved(self) -> u64 {
         self.data() + self.overhead()
     }
 
-    /// Returns the bytes that it may borrow beside that.
+    /// Returns the bytes of shared buffers that the queue may borrow.
     pub(crate) fn wish(self) -> u64 {
         (self.bytes as u64).saturating_sub(self.data())
     }
@@ -323,15 +325,15 @@ impl Shape {
         (self.largest as usize).div_ceil(BUFFER_BYTES)
     }
 
-    /// Returns the pieces of memory of the largest request, wherever they are.
+    /// Returns the most pieces of memory of one request, in any kind of buffer.
     pub(crate) fn pieces(self) -> usize {
         let largest = self.largest as usize;
         let eager_ring = EagerRing::pieces(largest.min(self.eager_ring));
         eager_ring.max(largest.div_ceil(BUFFER_BYTES))
     }
 
-    /// Returns the send queue slots: each request's work, each chunk's, a keep-alive, and the
-    /// registration of the eager ring.
+    /// Returns the send queue slots: those of each request, of each chunk, of a keep-alive, and of
+    /// the registration of the eager ring.
     pub(super) fn sends(self) -> u32 {
         self.requests * self.slots + u32::from(self.chunks) + 2
     }
@@ -350,15 +352,15 @@ impl Shape {
     }
 }
 
-/// Returns the bytes of the eager ring, of `bytes` for all buffers. A quarter; all that the largest
-/// write needs when nothing is fetched, if that leaves as much for reads.
+/// Returns the bytes of the eager ring, out of `bytes` for all buffers. Usually a quarter. Without
+/// RDMA READ half, and at least the size of the largest write.
 fn ring_bytes(
     attributes: Attributes,
     bytes: usize,
     options: QueueOptions,
 ) -> Result<usize, &'static str> {
     let lacking = if !options.grants {
-        Some("without RDMA READ its drive must bear data that changes, and cache_mib be 0")
+        Some("without RDMA READ its drive must accept data that changes meanwhile, and cache_mib must be 0")
     } else if !attributes.fast_registration {
         Some("the RDMA device cannot register memory by work requests")
     } else {
@@ -376,7 +378,7 @@ fn ring_bytes(
         return Ok(EagerRing::fit(attributes, quarter));
     }
     if bytes < 2 * largest {
-        return Err("without RDMA READ buffer_mib must be 2 for each of its queues");
+        return Err("without RDMA READ buffer_mib must be at least 2 for each of its queues");
     }
     if EagerRing::fit(attributes, largest) < largest {
         return Err("the RDMA device's memory regions are too small to do without RDMA READ");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A request whose data is in peer memory, and the copies where the HCA does not reach that.
-//! A queue pair borrows that memory if its volume is of mode [p2p](crate::drive::p2p).
+//! Handles a request whose data is in peer memory, and copies it where the HCA does not reach that
+//! memory. A queue pair borrows peer memory if its volume is of mode [p2p](crate::drive::p2p).
 
 use super::request::Request;
 use crate::{
@@ -41,7 +41,7 @@ use kernel::{
 };
 
 impl Request {
-    /// Returns whether the HCA moves this request's data from and to RAM.
+    /// Returns whether the HCA moves this request's data to or from RAM.
     #[inline]
     pub(crate) fn wire_in_ram(&self) -> bool {
         !self.peer_data().is_some_and(|memory| memory.is_mapped())
@@ -53,14 +53,14 @@ impl Request {
         self.peer_data().is_some_and(|memory| !memory.is_mapped())
     }
 
-    /// Returns the peer memory that the data is in. A read in lines may have some of it in both:
-    /// then the HCA reaches both, or neither.
+    /// Returns the peer memory that the data is in. The data of a read may be partly in lines and
+    /// partly in other peer memory: then the HCA reaches both, or neither.
     #[inline]
     fn peer_data(&self) -> Option<&PeerMemory> {
         self.lines.as_deref().or(self.peer.as_deref())
     }
 
-    /// Returns where the data is, for trace events.
+    /// Returns the kind of memory that holds the data, for trace events.
     pub(super) fn memory(&self) -> trace::Memory {
         trace::Memory::of(self.peer_data().map(|memory| memory.is_mapped()))
     }
@@ -83,7 +83,7 @@ impl Request {
         }
     }
 
-    /// Copies the data to where the drive reads it, before it does. Any context.
+    /// Copies the data to the memory from which the drive reads it. Any context.
     #[inline(always)]
     pub(crate) fn bounce_to_drive(&self) {
         if let Some(memory) = &self.peer {
@@ -98,14 +98,15 @@ impl Request {
         }
     }
 
-    /// Copies the data that the drive has written to where the HCA takes it from. Any context.
+    /// Copies the data that the drive has read to the memory from which the HCA sends it. Any
+    /// context.
     pub(crate) fn bounce_to_wire(&self) {
         if self.bounces() {
             self.copy_to_ram();
         }
     }
 
-    /// Goes on in RAM, with the data.
+    /// Moves the request's data to RAM, and drops the peer memory.
     pub(crate) fn leave_peer(&mut self) {
         if self.peer.is_some() && !self.bounces() && !self.is_read() {
             self.copy_to_ram();
@@ -115,14 +116,14 @@ impl Request {
     }
 }
 
-/// Returns whether what came of queue pair `index` is to be logged: that of a session's first one,
-/// with a rate limit, since whoever connects can cause it again and again.
+/// Returns whether to log a message about queue pair `index`: only for a session's first
+/// one, and rate-limited, since any peer can cause it repeatedly by connecting.
 fn may_say(index: u8) -> bool {
     index == 0 && may_print(Lines::Sizes)
 }
 
-/// Borrows peer memory for queue pair `index` if the volume `volume` wants it, and says what came
-/// of it at a session's first one. Sleeps.
+/// Borrows peer memory for queue pair `index` if the volume `volume` wants it, and logs the result
+/// for a session's first queue pair. Sleeps.
 pub(crate) fn lease(
     volume: &dyn kernel::fmt::Display,
     backing: &Backing,
@@ -138,7 +139,7 @@ pub(crate) fn lease(
             let how = if memory.is_mapped() {
                 "without copies"
             } else {
-                "by copies to and from RAM, which this RDMA device needs"
+                "with copies through RAM, which this RDMA device needs"
             };
             if may_say(index) {
                 pr_info!(
@@ -158,9 +159,9 @@ pub(crate) fn lease(
     }
 }
 
-/// Returns the lines of the volume's cache for the HCA of a session's queue pair, if it does DMA to
-/// them; logs at a session's first one if they are copied though others of the volume's memory need
-/// not be. Sleeps.
+/// Returns the lines of the volume's cache as mapped for the HCA of a session's queue pair, if the
+/// HCA reaches them. Logs, for a session's first queue pair, that the lines must be copied although
+/// the volume's other memory need not be. Sleeps.
 pub(crate) fn view(
     volume: &dyn kernel::fmt::Display,
     backing: &Backing,
@@ -169,7 +170,7 @@ pub(crate) fn view(
     sinks: bool,
 ) -> Option<PeerLease> {
     let lines = backing.cache()?.lease()?;
-    // Lost: that is said by whoever misses it.
+    // The first request that misses lost memory reports the loss.
     lines.memory()?;
     let drive = backing.device()?;
     if sinks || must_copy(pd) && !p2p_virtual() {
@@ -188,9 +189,9 @@ pub(crate) fn view(
     view
 }
 
-/// Borrows peer memory for up to `buffers` transfer buffers that requests of
-/// `pd`'s HCA use, registered for each if `sinks`; says why there is none
-/// otherwise. Sleeps.
+/// Borrows peer memory for up to `buffers` transfer buffers, for requests on the HCA of `pd`. With
+/// `sinks`, or if the HCA does no DMA to PCI devices, only the drive uses the memory. Otherwise
+/// returns the reason why there is none. Sleeps.
 fn borrow(
     source: Source,
     backing: &Backing,
@@ -208,7 +209,8 @@ fn borrow(
     } else {
         Clients::drive_and_hca(drive, pd)
     };
-    // A drive takes memory of one device at a time: the cache's, if it has some.
+    // A drive accepts memory of only one device in one bio: the cache's, if the cache is in peer
+    // memory.
     let provider = match backing.cache().and_then(Cache::lender) {
         Some(lender) if lender.is_reached_by(&clients) => lender.clone(),
         Some(_) => return Err(OUT_OF_REACH),

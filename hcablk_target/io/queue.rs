@@ -5,27 +5,27 @@
 //! # Locks and contexts
 //!
 //! Completions are handled in process context, one at a time for a queue; the drive's may come in
-//! any context. One lock, `work`: taken once when a request is admitted, which also makes a
-//! completed one idle again ([`reclaim`](super::reclaim)). Between these the request belongs to
-//! whoever works on it.
+//! any context. There is one lock, `work`. It is taken once to admit a request and, at the same
+//! time, to make a completed one idle again ([`reclaim`](super::reclaim)). Between admission and
+//! reclaiming, the request belongs to the function that works on it.
 //!
 //! # CQ notification
 //!
-//! The completion of an answer's send raises no event: the round that handles the next request
+//! The completion of a response's SEND raises no event: the round that handles the next request
 //! finds it, unless a request waits for buffers or for the HCA. The initiator's messages are
-//! solicited. Every keep-alive has the queue polled for what is left, and for errors.
+//! solicited. Every keep-alive makes the handler poll the queue for remaining completions, and for
+//! errors.
 //!
-//! Answers that come while a round of completions lasts are posted together
-//! ([`respond`](super::respond)).
+//! Responses of one round of completions are posted together ([`respond`](super::respond)).
 //!
 //! # Limits
 //!
-//! There are as many receive buffers as credits were granted, and twice as many [`Request`]s: an
-//! answer grants its credit before its own send has completed, and a request that comes in
-//! meanwhile finds an idle one. If it does not, it waits in its receive buffer, which is its own,
-//! or that of several requests: then it is posted again with the answer to the last of them.
-//! Requests that find no transfer buffers wait in the order in which they came: for the queue's
-//! own, or for those that others give back ([`memory`](crate::memory)).
+//! There are as many receive buffers as granted credits, and twice as many [`Request`]s: a response
+//! grants its credit before its own SEND has completed, and a request that arrives in between finds
+//! an idle `Request`. If there is none, the request waits in its receive buffer. A buffer shared by
+//! several requests is posted again with the response to the last of them. Requests that find no
+//! transfer buffers wait in the order of their arrival: for the queue's own, or for shared ones
+//! that others return ([`memory`](crate::memory)).
 
 use super::{
     chunks::ChunkedRequests,
@@ -129,7 +129,7 @@ use kernel::{
 /// The most pieces of a receive buffer.
 pub(super) const RECEIVE_ENTRIES: usize = 2;
 
-/// Kinds of work, in work ids. The index is a [`Request`]'s or a receive buffer's.
+/// Kinds of work requests, in work ids. The index is that of a [`Request`] or of a receive buffer.
 pub(super) mod kind {
     pub(in super::super) const ANSWER: u8 = 1;
     pub(in super::super) const RECEIVE: u8 = 2;
@@ -139,23 +139,23 @@ pub(super) mod kind {
     pub(in super::super) const SINK: u8 = 6;
     pub(in super::super) const CHUNK: u8 = 7;
     pub(in super::super) const EAGER_RING: u8 = 8;
-    /// The RDMA WRITE of a chunk, while that is traced.
+    /// The RDMA WRITE of a chunk, while chunk completions are traced.
     pub(in super::super) const CHUNK_WRITTEN: u8 = 9;
 }
 
-/// What a receive buffer was used for.
+/// A receive buffer with a message.
 #[derive(Clone, Copy)]
 pub(super) struct Received {
     pub(super) buffer: u32,
     /// Bytes of the message, or of the data that came with an immediate value.
     pub(super) length: usize,
     pub(super) immediate: Option<u32>,
-    /// Requests of it that were admitted.
+    /// The requests of the message that were admitted already.
     pub(super) admitted: usize,
 }
 
 impl Received {
-    /// Returns the same message, of which one request more was admitted.
+    /// Returns the same message, with one more request admitted.
     #[inline]
     pub(super) fn behind(self) -> Self {
         Self {
@@ -165,51 +165,51 @@ impl Received {
     }
 }
 
-/// What `Queue::work` guards.
+/// The state that `Queue::work` protects.
 pub(super) struct Work {
     pub(super) idle: KVec<KBox<Request>>,
-    /// Wait for transfer buffers.
+    /// Requests that wait for transfer buffers.
     pub(super) waiting: Fifo<KBox<Request>>,
-    /// Wait for an idle `Request`.
+    /// Messages that wait for an idle `Request`.
     pub(super) received: Fifo<Received>,
-    /// Which slots of the eager ring are taken.
+    /// The taken slots of the eager ring.
     pub(super) ring: Ring<KVec<Taken>>,
-    /// The eager ring is still to be registered.
+    /// The eager ring is not registered yet.
     pub(super) unregistered: bool,
-    /// Transfer buffers that are free. Dropped after the queue pair.
+    /// The free transfer buffers. Dropped after the queue pair.
     pub(super) free: Pool,
-    /// What the HCA may still use. Dropped after the queue pair.
+    /// Memory that the HCA may still use. Dropped after the queue pair.
     pub(super) kept: Kept,
-    /// Chunks that are free.
+    /// The numbers of the free chunks.
     pub(super) chunks: KVec<u16>,
-    /// `Request`s that were made.
+    /// The number of allocated `Request`s.
     pub(super) made: usize,
-    /// Nothing new is begun.
+    /// No new request is begun.
     pub(super) closing: bool,
-    /// A keep-alive is under way, or the connection is not up yet.
+    /// A keep-alive is in flight, or the connection is not established yet.
     pub(super) keep_alive_pending: bool,
-    /// The initiator must send first, and has not yet.
+    /// The initiator must send first, and has not done it yet.
     pub(super) silent: bool,
-    /// Keep-alives since something has completed.
+    /// The number of keep-alives since the last completion.
     pub(super) quiet: u32,
-    /// Answers under way that tell of the error of a flush: the session is to know at once when
-    /// they were sent.
+    /// The number of responses in flight that report a flush error: the session must learn at once
+    /// when they have been sent.
     pub(super) owed: u32,
-    /// What requests may be about. Dropped last: its peer memory waits for what the others have of
-    /// that.
+    /// The volumes that requests may name. Dropped last: their peer memory waits until the fields
+    /// above no longer refer to it.
     pub(super) volumes: Volumes,
 }
 
 impl Work {
-    /// Stops new requests, and keeps the transfer buffers from others.
+    /// Stops new requests, and withholds the transfer buffers from other queue pairs.
     pub(super) fn close(&mut self) {
         self.closing = true;
         self.free.close();
     }
 }
 
-/// See the module. Its completion queue and its `Request`s hold references to it
-/// until [`Queue::close`].
+/// A queue pair of a session, with its memory and its requests: see the module. Its completion
+/// queue and its `Request`s hold references to it until [`Queue::close`].
 #[pin_data]
 pub(crate) struct Queue {
     pub(super) session: Arc<Session>,
@@ -219,61 +219,61 @@ pub(crate) struct Queue {
     pub(super) pd: Arc<ProtectionDomain>,
     pub(super) pair: QueuePair<Queue>,
     pub(super) shape: Shape,
-    /// Its completion handler does not wait until a drive has room: it serves several volumes, and
-    /// must not keep the others waiting.
+    /// The completion handler does not wait for room in a drive: the queue pair serves several
+    /// volumes, and must not delay the others.
     pub(super) never_waits: bool,
-    /// Something has completed since the last keep-alive.
+    /// Whether anything has completed since the last keep-alive.
     pub(super) moved: Atomic<bool>,
     /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the
-    /// transport knows none.
+    /// transport has no immediate values.
     pub(super) immediate_bytes: usize,
-    /// Data is sent by requests that are reported each by itself. Of one that is not, soft-iWARP
-    /// has TCP send the very pages (`siw_qp_prepare_tx()`), which it does when it likes: also after
-    /// the answer behind it has completed, and the buffer is another request's. That the send of an
-    /// answer has completed does not say there that it has arrived either.
+    /// Every work request that sends data is signaled. soft-iWARP passes the pages of an unsignaled
+    /// one to TCP itself (`siw_qp_prepare_tx()`), which may send them at any later time: even after
+    /// the response that follows has completed, and the buffer belongs to another request. Also, on
+    /// iWARP the completion of a response's SEND does not mean that the response has arrived.
     pub(super) all_reported: bool,
     pub(super) incoming: MessageBuffers<BUFFER_LEN>,
-    /// Where the data that a request brings with it is put, one for each
-    /// receive buffer; empty when none may.
+    /// The memory for the inline data of a request, one page for each receive buffer; empty if
+    /// inline data is not allowed.
     pub(super) inline: KVec<DmaBuffer>,
-    /// These have to be given to the HCA.
+    /// The inline buffers must be synced for the HCA.
     pub(super) inline_syncs: bool,
-    /// By which entries each receive buffer is posted: that of a message, and that of inline data
-    /// if it may bring some.
+    /// The scatter-gather entries of each receive buffer: one for a message, and one for inline
+    /// data if that is allowed.
     pub(super) receives: KVec<[Sge; RECEIVE_ENTRIES]>,
     pub(super) outgoing: MessageBuffers<BUFFER_LEN>,
     /// The memory into which the initiator puts the data of eager writes.
     pub(super) eager_ring: Option<EagerRing>,
     pub(super) buffers: KVec<DmaBuffer>,
-    /// By which transfer buffers are borrowed, if they are.
+    /// The handle that borrows shared transfer buffers, if there are any.
     pub(super) handle: Option<Arc<PoolHandle>>,
     pub(super) inflight: SlotTable<Request>,
     pub(super) named: Named,
     #[pin]
     pub(super) chunked: ChunkedRequests,
-    /// Writes whose data is being fetched. Counted by the completion handler.
+    /// The number of writes whose RDMA READ is in flight. Changed only by the completion handler.
     pub(super) fetching: Atomic<u32>,
-    /// The completion queue is to be armed for any completion: see [`Self::update_notify`].
+    /// Whether to arm the completion queue for any completion: see [`Self::update_notify`].
     pub(super) notify_all: Atomic<bool>,
     /// See [`Self::wake`].
     pub(super) woken: Atomic<bool>,
     pub(super) completed_sends: CompletedSends,
     pub(super) answered_slots: AnsweredSlots,
-    /// Dropped after the pair.
+    /// Dropped after the queue pair.
     #[pin]
     pub(super) work: IrqLock<Work>,
     #[pin]
     pub(super) batcher: ResponseBatcher,
-    /// Only this queue pair is taken down: see [`Self::close_alone`].
+    /// Only this queue pair is being removed, not the session: see [`Self::close_alone`].
     pub(super) leaving: Atomic<bool>,
     /// The queue is closing and every `Request` is idle.
     #[pin]
     pub(super) all_idle: Event,
     pub(super) counters: Counters,
-    /// How long requests take is measured.
+    /// Whether the durations of requests are measured.
     pub(super) timing: Atomic<bool>,
     pub(super) times: Times,
-    /// All of the above, in the port's account: the last to be dropped.
+    /// The charge for all of the above in the port's account: dropped last.
     pub(super) _charge: Charge,
 }
 
@@ -282,52 +282,52 @@ impl Queue {
         self.index
     }
 
-    /// Returns a transfer buffer of the queue's own.
+    /// Returns one of the queue's own transfer buffers.
     #[inline]
     pub(super) fn buffer(&self, number: u16) -> Option<&DmaBuffer> {
         self.buffers.get(usize::from(number))
     }
 
-    /// Calls `f` with the peer memory and who lends it, if there is any. May sleep.
+    /// Calls `f` with the peer memory and its provider, if there is any. May sleep.
     pub(crate) fn with_lease<R>(&self, f: impl FnOnce(&Provider, &PeerMemory) -> R) -> Option<R> {
         let volume = self.leased_volume()?;
         let lease = volume.lease()?;
         Some(f(lease.provider(), &*lease.memory()?))
     }
 
-    /// Returns the number of the queue pair, as the transport tells it to the initiator.
+    /// Returns the number of the queue pair, as the transport reports it to the initiator.
     pub(crate) fn number(&self) -> u32 {
         self.pair.id().own_qp(self.pair.number())
     }
 
-    /// Starts bringing the counters up to date, and does not wait for it.
+    /// Starts an update of the counters, without waiting for it.
     pub(crate) fn kick(&self) {
         self.pair.cq().kick();
     }
 
-    /// Returns whether that is done: no completion is being handled. Its handler may sleep for as
-    /// long as a drive hangs.
+    /// Returns whether the update is done, that is, no completion is being handled. The handler may
+    /// sleep while a drive hangs.
     pub(crate) fn is_settled(&self) -> bool {
         self.pair.cq().is_settled()
     }
 
-    /// Returns whether it serves several volumes.
+    /// Returns whether the queue pair serves several volumes.
     pub(crate) fn is_shared(&self) -> bool {
         self.never_waits
     }
 
-    /// Returns what it has counted of messages and work requests, and of connections. What it has
-    /// counted of requests is that of [each volume](VolumeConfig::counters).
+    /// Returns the counters of messages, work requests and connections. Requests are counted for
+    /// [each volume](VolumeConfig::counters).
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Returns how long requests were in their states.
+    /// Returns the measured durations of the states of requests.
     pub(crate) fn times(&self) -> &Times {
         &self.times
     }
 
-    /// Sets whether to measure how long requests take that are received from now on.
+    /// Sets whether to measure the durations of requests received from now on.
     pub(crate) fn time(&self, on: bool) {
         self.timing.store(on, Relaxed);
     }
@@ -336,8 +336,8 @@ impl Queue {
         &self.shape
     }
 
-    /// Publishes whether the completion handler is to arm the completion queue for any
-    /// completion, after a change of what the lock guards.
+    /// Publishes whether the completion handler must arm the completion queue for any completion,
+    /// after a change of the state that the lock protects.
     #[inline]
     pub(super) fn update_notify(&self, work: &Work) {
         let notify_all = work.closing
@@ -351,8 +351,8 @@ impl Queue {
         }
     }
 
-    /// Returns whether others wait for transfer buffers that the queue may have: then an answer
-    /// whose send has completed is to be reclaimed at once.
+    /// Returns whether other queue pairs wait for transfer buffers that this one may have: then a
+    /// response must be reclaimed as soon as its SEND has completed.
     #[inline]
     pub(super) fn is_pressed(&self) -> bool {
         self.handle
@@ -383,27 +383,27 @@ impl Queue {
     }
 }
 
-/// Whether a session's initiator knows of a volatile write cache, and sends flushes. While it does
-/// not, each write is on stable media before it is answered. Shared by the session and its queues.
+/// Whether a session's initiator knows of a volatile write cache, and sends flushes. Until then
+/// each write is on stable media before its response. Shared by the session and its queues.
 pub(crate) type Flushes = Arc<Atomic<bool>>;
 
-/// Which queue it is, of which session, and what it serves.
+/// The identity of a queue, its session, and the volumes that it serves.
 pub(crate) struct QueueConfig {
     pub(crate) session: SessionId,
     pub(crate) epoch: Epoch,
     pub(crate) index: u8,
-    /// Where completions are handled.
+    /// The workqueue on which completions are handled.
     pub(crate) completions: Arc<WorkQueue>,
     pub(crate) pd: Arc<ProtectionDomain>,
-    /// The volume that it has from the beginning, and its handle.
+    /// The first volume of the queue, and its handle.
     pub(crate) volume: VolumeConfig,
     pub(crate) handle: Handle,
-    /// Volumes that it may have.
+    /// The most volumes that the queue may have.
     pub(crate) volumes: u16,
 }
 
 impl Queue {
-    /// Handles a completion that is neither a message's nor the usual one of an answer.
+    /// Handles a completion other than that of a received message, or of a response that succeeded.
     #[inline(never)]
     fn complete_other(&self, completion: &Completion) {
         let work = completion.work();
@@ -430,11 +430,11 @@ impl Queue {
     }
 }
 
-/// Requests of several messages that are begun together: about as many as a round has.
+/// The most requests of several messages that are begun together: about the size of a round.
 pub(super) const TOGETHER_MAX: usize = 16;
 
 impl Handler for Queue {
-    /// Eager writes that came with nothing but an immediate value, one message each.
+    /// Eager writes that came with an immediate value only, one message each.
     type Round = Group<TOGETHER_MAX>;
 
     #[inline]
@@ -471,21 +471,21 @@ impl Handler for Queue {
     }
 }
 
-/// How long the drive and the HCA may take to finish what was begun, in milliseconds. After that
-/// what the HCA has is taken from it; the drive is waited for.
+/// The time limit for the drive and the HCA to finish requests that were begun, in milliseconds.
+/// After that, requests in the HCA are given up; the drive is waited for.
 const IDLE_MS: u32 = 30_000;
 
-/// How often it is looked whether the completion handler has ended, in milliseconds.
+/// The interval for checking whether the completion handler has finished, in milliseconds.
 const HANDLER_LOOK_MS: u32 = 1000;
 
 impl Queue {
-    /// Begins to take the queue pair down: nothing new is begun, what is posted
-    /// is flushed. May sleep.
+    /// Begins to remove the queue pair: no new request is begun, and posted work is flushed. May
+    /// sleep.
     pub(crate) fn shut(&self) {
         {
             let mut work = self.work.lock();
             work.close();
-            // Those that wait become idle; their initiator gets no answer.
+            // Waiting requests become idle; their initiator gets no response.
             while let Some(mut request) = work.waiting.pop() {
                 request.return_buffers(&mut work.free);
                 self.keep_idle(&mut work, request);
@@ -494,19 +494,19 @@ impl Queue {
             self.update_notify(&work);
         }
         self.pair.id().disconnect();
-        // If it cannot be failed `drain()` says so.
+        // If the queue pair cannot be moved to the error state, `drain()` reports it.
         let _ = self.pair.fail();
     }
 
-    /// Takes the queue pair down and cuts the references back to it. Sleeps
-    /// until the drive has finished what it has begun.
+    /// Removes the queue pair, and drops the references back to it. Sleeps until the drive has
+    /// finished the requests that it has begun.
     pub(crate) fn close(&self) {
         self.shut();
         Self::close_all(|| core::iter::once(self));
     }
 
-    /// Closes queues as [`Self::close`] does one; all were [shut](Self::shut). A step takes the
-    /// time for one of them if the HCA does not flush.
+    /// Closes queues as [`Self::close`] does one; all were [shut](Self::shut). If the HCA does not
+    /// flush, the time limits of all queues run at the same time.
     pub(crate) fn close_all<Q, I>(queues: impl Fn() -> I)
     where
         Q: Deref<Target = Self>,
@@ -516,7 +516,7 @@ impl Queue {
         for queue in queues() {
             let gone = system::now_ns().saturating_sub(shut) / 1_000_000;
             let left = IDLE_MS.saturating_sub(u32::try_from(gone).unwrap_or(u32::MAX));
-            // It may take longer, see `finish()`.
+            // `finish()` handles a queue that exceeds this limit.
             let _ = queue.all_idle.wait_ms(left);
         }
         for queue in queues() {
@@ -527,24 +527,25 @@ impl Queue {
         }
     }
 
-    /// Ends what [`Self::close_all`] has begun.
+    /// Completes the work of [`Self::close_all`] for one queue.
     fn finish(&self) {
         if self.all_idle.wait_ms(0).is_err() {
             self.session.strand();
             self.wait_for_handler();
-            // Either the drive is slow or the HCA does not flush. What the
-            // queue pair has is not coming back then; all that the HCA reaches
-            // stays until the pair is destroyed ([`Kept`]).
+            // Either the drive is slow or the HCA does not flush. Work of the queue pair will not
+            // complete then; all memory that the HCA reaches is retained until the pair is
+            // destroyed ([`Kept`]).
             self.pair.drain();
             self.give_up_all();
             while self.all_idle.wait_ms(IDLE_MS).is_err() {
                 self.report_waiting();
-                // What the drive has finished since was posted to a queue pair that does not flush.
+                // Responses for requests that the drive has finished since were posted to a queue
+                // pair that does not flush.
                 self.give_up_all();
             }
         }
-        // The drive's completions that made the last ones idle may still hold
-        // references, and must not be the last to.
+        // The drive's completion handlers that made the last requests idle may still hold
+        // references, and must not drop the last one.
         synchronize_completions();
         self.pair.drain();
         self.pair.cq().stop();
@@ -562,9 +563,9 @@ impl Queue {
         self.comes_to(State::Ended);
     }
 
-    /// Waits while the completion handler is busy, which waits for the drive if that takes no more
-    /// requests: what the queue pair has done meanwhile, nobody has reported, which is no fault of
-    /// the HCA's. Sleeps as long as the drive takes.
+    /// Waits while the completion handler is busy, which blocks while the drive accepts no
+    /// requests. No one has handled the completions of the queue pair meanwhile, so the HCA is not
+    /// at fault. Sleeps until the drive continues.
     fn wait_for_handler(&self) {
         self.pair.cq().kick();
         for look in 1u64.. {
@@ -572,7 +573,7 @@ impl Queue {
                 return;
             }
             if self.all_idle.wait_ms(HANDLER_LOOK_MS).is_ok() {
-                // It has nothing to wait for any more.
+                // No request is left to wait for.
                 return self.pair.cq().settle();
             }
             if look % u64::from(IDLE_MS / HANDLER_LOOK_MS) == 0 {
@@ -590,7 +591,7 @@ impl Queue {
         );
     }
 
-    /// Gives up what the queue pair has. Its completion handler does so no more.
+    /// Gives up all requests that the queue pair has. The completion handler no longer does it.
     fn give_up_all(&self) {
         for index in 0..self.shape.requests {
             if let Some(request) = self.inflight.take(index) {
@@ -600,21 +601,20 @@ impl Queue {
         self.chunked.give_up();
     }
 
-    /// Closes the queue as [`Self::close`] does, while the session goes on: failures here do not
-    /// end it any more.
+    /// Closes the queue as [`Self::close`] does, while the session continues: from now on a failure
+    /// here does not end the session.
     pub(crate) fn close_alone(&self) {
         self.leaving.store(true, Release);
         self.pair.id().detach();
         self.close();
-        // Completions are over: the counter has no other writer.
+        // The completion handler has stopped: the counter has no other writer.
         self.counters.replaced_queues.bump();
     }
 }
 
-/// Keep-alive periods without a completion after which a queue pair with chunks under way gets
-/// one. An RDMA
-/// READ that was not answered by then has been given up: that is 10 s, and its last repetition
-/// comes after 7 (`ACK_TIMEOUT` and `RETRY_COUNT` of the core's `rdma/cm.rs`).
+/// The number of keep-alive periods without a completion after which a queue pair with chunks under
+/// way sends a keep-alive. An unanswered RDMA READ has failed by then: 10 s have passed, and its
+/// last repetition is sent after 7 s (`ACK_TIMEOUT` and `RETRY_COUNT` of the core's `rdma/cm.rs`).
 const QUIET_MIN: u32 = 2;
 
 impl Queue {
@@ -624,7 +624,7 @@ impl Queue {
         self.comes_to(State::Live);
     }
 
-    /// Tells of a state to who listens.
+    /// Emits the trace event of a new state.
     pub(crate) fn comes_to(&self, state: State) {
         trace::target::queue(|| Change {
             session: self.session_id.0,
@@ -646,16 +646,16 @@ impl Queue {
     /// [`KEEP_ALIVE_PERIOD_MS`](hcablk_core::logic::session_state::KEEP_ALIVE_PERIOD_MS). Process
     /// context.
     ///
-    /// A queue pair with transfers or answers under way is left out: they tell as much. And a
-    /// keep-alive must not meet an RDMA READ on soft-RoCE: with an empty write after it the
-    /// responder there cannot repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c`
-    /// takes the length of the last request for this one's), and breaks the connection with a
-    /// warning. Of chunks it is not known whether they are on the wire or with the drive: they
-    /// count as the former until nothing has completed for [`QUIET_MIN`] keep-alives, so that a
-    /// drive that hangs does not hide an initiator that died meanwhile.
+    /// A queue pair with transfers or responses under way sends none: their completions are proof
+    /// enough. Moreover, a keep-alive must not meet an RDMA READ on soft-RoCE. If an empty write
+    /// follows an RDMA READ, the responder there cannot repeat the response to the READ
+    /// (`read_reply()` of `rxe_resp.c` uses the length of the last request for it), and breaks the
+    /// connection with a warning. It is unknown whether a chunk is on the wire or in the drive:
+    /// chunks count as on the wire until [`QUIET_MIN`] keep-alive periods have passed without a
+    /// completion, so that a hanging drive does not hide a dead initiator.
     ///
-    /// On iWARP it completes when TCP has taken it; there the session's admin queue pair alone
-    /// tells.
+    /// On iWARP a keep-alive completes when TCP has accepted it; there only the session's admin
+    /// queue pair detects a dead initiator.
     pub(crate) fn send_keep_alive(&self) {
         let moved = self.moved.xchg(false, Relaxed);
         {
@@ -668,7 +668,7 @@ impl Queue {
             let on_wire =
                 !self.inflight.is_empty() || (!self.chunked.is_empty() && work.quiet < QUIET_MIN);
             if on_wire {
-                // Perhaps of those that have completed.
+                // Poll for completions of these requests.
                 drop(work);
                 return self.pair.cq().kick();
             }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The volumes of a queue pair, and one of them as its requests use it: what it is made of, what
-//! its initiator was told of it, and what the queue pair has for it alone.
+//! The volumes of a queue pair, and one of them as its requests use it: its backing, its geometry
+//! as reported to the initiator, and the resources that the queue pair has for this volume only.
 //!
 //! # Lifetime
 //!
-//! Each request refers to the volume that it is about, also while it is idle: to one that the queue
-//! pair has. So the device of a volume stays open until the queue is closed, which drops its
-//! requests first, or until the volume was taken away: [`Queue::withdraw`] lets no request for it
-//! begin, those under way let go of it when they are idle, and [`Queue::forget`] has the others do
-//! so. Whoever takes it away waits for [`Gone`], since what a request has done last may refer to
-//! the volume for a moment longer, in any context.
+//! Each request refers to its volume, even while it is idle: always to one that the queue pair has.
+//! So the device of a volume stays open until the queue is closed, which drops its requests first,
+//! or until the volume is removed: [`Queue::withdraw`] lets no request for the volume begin,
+//! requests under way drop their reference when they become idle, and [`Queue::forget`] makes the
+//! others drop it. The function that removes the volume waits for [`Gone`], since the last step of
+//! a request may refer to the volume for a moment longer, in any context.
 
 use super::{
     queue::{
@@ -68,11 +68,11 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Sets an event when the last queue pair has let go of a volume.
+/// Sets an event when the last queue pair has dropped a volume.
 pub(crate) struct Gone(Arc<Event>);
 
 impl Gone {
-    /// Makes one that is held until it is dropped, and its event. May sleep.
+    /// Allocates a `Gone` and the event that its drop sets. May sleep.
     pub(crate) fn new() -> Result<(Arc<Self>, Arc<Event>)> {
         let event = Arc::pin_init(Event::new(), GFP_KERNEL)?;
         let gone = Arc::new(Self(event.clone()), GFP_KERNEL)?;
@@ -86,49 +86,49 @@ impl Drop for Gone {
     }
 }
 
-/// What a session knows of a volume that its queue pairs serve.
+/// A volume of a session, as the session's queue pairs serve it.
 #[derive(Clone)]
 pub(crate) struct VolumeConfig {
     /// For messages.
     pub(crate) name: VolumeName,
     pub(crate) host: HostId,
-    /// The volume, as the session's initiator is told.
+    /// The volume's geometry, as reported to the session's initiator.
     pub(crate) geometry: Geometry,
     pub(crate) flushes: Flushes,
     pub(crate) backing: Arc<Backing>,
-    /// Which errors of the session's writes are still to be told.
+    /// The errors of the session's writes that are not reported yet.
     pub(crate) write_errors: Arc<WriteErrors>,
-    /// Which session tells them, among those of the disk.
+    /// The session that reports these errors, among those of the disk.
     pub(crate) teller: Teller,
-    /// Where the queue pair counts its requests for the volume.
+    /// The queue pair's counters of requests for the volume.
     pub(crate) counters: Arc<Counters>,
-    /// The last to go.
+    /// Dropped last.
     pub(crate) _gone: Arc<Gone>,
 }
 
-/// See the module.
+/// A volume of a queue pair, as its requests use it: see the module.
 pub(crate) struct QueueVolume {
     /// See [`Backing::writes_with_fua`].
     with_fua: bool,
     /// See [`Backing::is_straight`].
     is_straight: bool,
-    /// The target fetches no data by RDMA READ.
+    /// The target posts no RDMA READ.
     no_read: bool,
-    /// Peer memory beside the queue pair's first transfer buffers.
+    /// Peer memory for the queue pair's first transfer buffers.
     lease: Option<PeerLease>,
     /// The cache's lines, if they are in peer memory that the HCA reaches.
     view: Option<PeerLease>,
-    /// How large requests are split.
+    /// The rule by which large requests are split.
     split: Split,
-    /// No request for it begins any more.
+    /// No new request for the volume begins.
     is_leaving: Atomic<bool>,
-    /// Where its requests wait for the drive.
+    /// The line in which its requests wait for the drive.
     line: HostLine<Request>,
-    /// Behind all that refers to the drive.
+    /// Dropped after all references to the drive.
     config: VolumeConfig,
 }
 
-/// The volumes of a queue pair, by their handles. The queue's lock guards it.
+/// The volumes of a queue pair, by their handles. Protected by the queue's lock.
 pub(super) struct Volumes(KVec<Option<Arc<QueueVolume>>>);
 
 impl Volumes {
@@ -141,18 +141,19 @@ impl Volumes {
         Ok(Self(places))
     }
 
-    /// Returns the volume that a request names which begins. Fails with its status.
+    /// Returns the volume that a new request names. Fails with the status of the response.
     #[inline]
     fn named(&self, handle: Handle) -> Result<&Arc<QueueVolume>, Status> {
         match self.0.get(usize::from(handle.0)) {
             Some(Some(volume)) if !volume.is_leaving() => Ok(volume),
-            // There may have been one: its initiator need not know yet.
+            // A volume with this handle may have existed; the initiator may not know yet that it
+            // was removed.
             Some(_) => Err(Status::Gone),
             None => Err(Status::Invalid),
         }
     }
 
-    /// Returns the one that has peer memory.
+    /// Returns the volume that has peer memory.
     fn leased(&self) -> Option<&Arc<QueueVolume>> {
         self.0
             .iter()
@@ -160,20 +161,20 @@ impl Volumes {
             .find(|volume| volume.lease.is_some())
     }
 
-    /// Returns a volume to which requests may refer that are idle.
+    /// Returns a volume to which idle requests may refer.
     fn any(&self) -> Option<&Arc<QueueVolume>> {
         self.0.iter().flatten().find(|volume| !volume.is_leaving())
     }
 }
 
 impl Work {
-    /// Returns whether there may be, or have been, a volume of this handle.
+    /// Returns whether a volume with this handle may exist, or may have existed.
     #[inline]
     pub(super) fn may_have_volume(&self, handle: Handle) -> bool {
         usize::from(handle.0) < self.volumes.0.len()
     }
 
-    /// Makes `request` one for the volume of this handle. Fails with its status.
+    /// Makes `request` refer to the volume with this handle. Fails with the status of the response.
     #[inline(always)]
     pub(super) fn enter_volume(&self, request: &mut Request, handle: Handle) -> Result<(), Status> {
         let volume = self.volumes.named(handle)?;
@@ -183,7 +184,7 @@ impl Work {
         Ok(())
     }
 
-    /// Has a request that is idle let go of a volume that is being taken away.
+    /// Makes an idle request drop its reference to a volume that is being removed.
     #[inline]
     pub(super) fn leave_volume(&self, request: &mut Request) {
         if request.volume.is_leaving() {
@@ -194,7 +195,7 @@ impl Work {
     #[cold]
     #[inline(never)]
     fn let_go(&self, request: &mut Request) {
-        // If there is none the queue is closed next.
+        // If there is no other volume, the queue is closed next.
         if let Some(other) = self.volumes.any() {
             request.volume = other.clone();
         }
@@ -202,8 +203,8 @@ impl Work {
 }
 
 impl Queue {
-    /// Lets requests name a volume by `handle`, which `config` is of. May sleep. Fails with
-    /// `ENOMEM`, and with `EEXIST` if the handle is another volume's.
+    /// Lets requests use the volume of `config` with this handle. May sleep. Fails with `ENOMEM`,
+    /// or with `EEXIST` if another volume has the handle.
     pub(crate) fn attach(&self, handle: Handle, config: VolumeConfig) -> Result {
         let (largest, no_read) = (self.shape.largest, self.shape.no_read);
         let volume = QueueVolume::new(config, self.shape.split, largest, no_read, (None, None))?;
@@ -228,8 +229,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets no request for a volume begin any more; those that wait for transfer buffers are
-    /// answered that it is gone. May sleep, but does not wait for the drive.
+    /// Lets no new request for a volume begin. Requests that wait for transfer buffers get the
+    /// status `Gone`. May sleep, but does not wait for the drive.
     pub(crate) fn withdraw(&self, handle: Handle) {
         let volume = {
             let work = self.work.lock();
@@ -262,7 +263,7 @@ impl Queue {
         found
     }
 
-    /// Forgets a volume that was [withdrawn](Self::withdraw): its handle may be another one's. May
+    /// Forgets a volume that was [withdrawn](Self::withdraw): its handle may be used again. May
     /// sleep.
     pub(crate) fn forget(&self, handle: Handle) {
         let former = {
@@ -276,14 +277,16 @@ impl Queue {
             work.idle = idle;
             former
         };
-        // What has just made a request idle may refer to it still; under no lock.
+        // The function that has just made a request idle may still refer to the volume. Drop it
+        // under no lock.
         drop(former);
     }
 }
 
 impl QueueVolume {
-    /// Makes a volume of a queue pair whose requests have up to `largest` bytes and may be split in
-    /// chunks as large as those `of_queue`, and which posts no RDMA READ if `no_read`. May sleep.
+    /// Allocates a volume of a queue pair, for requests of up to `largest` bytes, split in chunks
+    /// no larger than those of `of_queue`. With `no_read` the queue pair posts no RDMA READ. May
+    /// sleep.
     pub(super) fn new(
         mut config: VolumeConfig,
         of_queue: Split,
@@ -294,7 +297,7 @@ impl QueueVolume {
         config.geometry.max_transfer = largest;
         let own = config.backing.split();
         let volume = Self {
-            // A chunk has room for as many pieces of memory as one of the queue's has.
+            // A chunk has room for only as many pieces of memory as the queue's chunk size needs.
             split: match own.chunk() <= of_queue.chunk() {
                 true => own,
                 false => of_queue,
@@ -321,7 +324,7 @@ impl QueueVolume {
         &self.config.name
     }
 
-    /// Returns the volume, as the initiator of this queue pair is told.
+    /// Returns the geometry of the volume, as reported to the initiator of this queue pair.
     pub(super) fn geometry(&self) -> &Geometry {
         &self.config.geometry
     }
@@ -331,25 +334,25 @@ impl QueueVolume {
         &self.config.write_errors
     }
 
-    /// Returns which session tells of write errors, among those of the disk.
+    /// Returns the session that reports write errors, among those of the disk.
     #[inline]
     pub(super) fn teller(&self) -> Teller {
         self.config.teller
     }
 
-    /// Returns what the queue pair has counted of requests for it.
+    /// Returns the queue pair's counters of requests for the volume.
     #[inline]
     pub(super) fn counters(&self) -> &Counters {
         &self.config.counters
     }
 
-    /// Returns how large requests are split.
+    /// Returns the rule by which large requests are split.
     #[inline]
     pub(super) fn split(&self) -> Split {
         self.split
     }
 
-    /// Returns whether no request for it begins any more.
+    /// Returns whether no new request for the volume begins.
     #[inline]
     fn is_leaving(&self) -> bool {
         self.is_leaving.load(Acquire)
@@ -360,46 +363,48 @@ impl QueueVolume {
         self.backing().io_work()
     }
 
-    /// Returns the line of its host, in which requests wait for a place on [`Self::io_work`].
+    /// Returns the line of the session's host, in which requests wait for a place on
+    /// [`Self::io_work`].
     #[inline]
     pub(super) fn line(&self) -> &HostLine<Request> {
         &self.line
     }
 
-    /// Returns whether data moves between the wire and the drive by RAM, past all caches: see
-    /// [`Backing::is_straight`].
+    /// Returns whether data moves between the wire and the drive through RAM, and bypasses all
+    /// caches: see [`Backing::is_straight`].
     #[inline]
     pub(super) fn is_straight(&self) -> bool {
         self.is_straight
     }
 
-    /// Returns whether the session's initiator sends flushes. Else a write is on stable media
+    /// Returns whether the session's initiator sends flushes. If not, a write is on stable media
     /// before its response.
     #[inline]
     pub(super) fn initiator_flushes(&self) -> bool {
         self.config.flushes.load(Relaxed)
     }
 
-    /// Returns whether a write that begins now is sent to the drive as one with FUA, though its
-    /// initiator has not asked for that.
+    /// Returns whether a write that begins now is sent to the drive with FUA although its initiator
+    /// has not requested it.
     #[inline]
     pub(super) fn forces_fua(&self) -> bool {
         self.with_fua && !self.initiator_flushes() && self.backing().is_volatile()
     }
 
-    /// Returns the bytes of the volume at this moment, in whole blocks; 0 if the drive is gone.
+    /// Returns the current size of the volume in bytes, in whole blocks; 0 if the drive was
+    /// removed.
     #[inline]
     pub(super) fn capacity(&self) -> u64 {
         let block = 1u64 << self.geometry().logical_block_shift;
         self.backing().size_bytes() & !(block - 1)
     }
 
-    /// Returns the peer memory and who lends it, if there is any.
+    /// Returns the lease of the peer memory, if there is any.
     pub(super) fn lease(&self) -> Option<&PeerLease> {
         self.lease.as_ref()
     }
 
-    /// Returns the peer memory beside the transfer buffers, if there is any.
+    /// Returns the peer memory for the transfer buffers, if there is any.
     #[inline]
     pub(super) fn peer_memory(&self) -> Option<Arc<PeerMemory>> {
         self.lease.as_ref()?.memory()
@@ -410,10 +415,11 @@ impl QueueVolume {
         self.view.as_ref()
     }
 
-    /// Returns how a request is refused before it begins; `Ok`: it is not.
+    /// Returns the status with which a request is refused before it begins; `Ok`: it is admitted.
     ///
-    /// Whether a reservation of another host forbids it is asked under the lock under which the
-    /// queue closes: who closes it after a change waits for all that was allowed before.
+    /// A conflicting reservation of another host is checked under the lock under which the queue
+    /// closes: a caller that closes the queue after a change of reservations thus waits for all
+    /// requests that were admitted before.
     #[inline(always)]
     pub(super) fn admit(&self, op: &Op) -> Status {
         let backing = self.backing();
@@ -433,8 +439,8 @@ impl QueueVolume {
         }
     }
 
-    /// Returns how a write to these blocks is refused, as [`Self::admit`] does, whose data is there
-    /// already.
+    /// Returns the status with which a write to these blocks is refused, as [`Self::admit`] does.
+    /// The data of the write has arrived already.
     #[inline(always)]
     pub(super) fn admit_write(&self, extent: &Extent) -> Status {
         let backing = self.backing();
@@ -451,7 +457,7 @@ impl QueueVolume {
         }
     }
 
-    /// Returns whether it is a request that this queue pair, or the drive, never carries out.
+    /// Returns whether the queue pair or the drive never carries out such a request.
     #[inline]
     fn never_does(&self, op: &Op) -> bool {
         match op {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RDMA READ of a write's data, whole; by chunks: see [`chunks`](super::chunks).
+//! Posts the RDMA READ of a write's data as a whole; for reads in chunks see
+//! [`chunks`](super::chunks).
 //!
 //! # Into registered memory
 //!
-//! On iWARP, or with the module's parameter `force_mr=1` on any device, data is fetched into a
-//! [`Sink`], of which every `Request` of such a queue has one from the start: REG_MR, RDMA READ and
-//! a fenced LOCAL_INV are one chain, only the last is signaled, and the buffers are looked at after
-//! it. If the READ fails, the region may stay valid: the pool of buffers is closed then, and gives
-//! nothing back before the regions are gone. It checks that by itself: a buffer that is still
-//! exposed stays, the session ends, and a line with `BUG:` reports it. A sink has a lock, held
-//! while its chain is posted, so that the region stays as long as a work request points to it.
+//! On iWARP, or with the module's parameter `force_mr=1` on any device, data is read into a
+//! [`Sink`]. Every `Request` of such a queue has one from the start. REG_MR, RDMA READ and a fenced
+//! LOCAL_INV are one chain, only the last is signaled, and the buffers are used only after its
+//! completion. If the READ fails, the region may stay valid: the pool of buffers is then closed,
+//! and returns no buffer before the regions are destroyed. The pool checks this itself: a buffer
+//! that is still exposed is not returned, the session ends, and a line with `BUG:` reports it. A
+//! sink has a lock, held while its chain is posted, so that the region exists while a work request
+//! points to it.
 
 use super::{
     drive::begin,
@@ -55,7 +57,7 @@ use kernel::{
 };
 
 impl Queue {
-    /// Reads the data of a write out of the initiator's memory.
+    /// Reads the data of a write from the initiator's memory.
     pub(super) fn fetch(&self, mut request: KBox<Request>, remote: Remote) {
         request.moved = request.length() as u64;
         self.fetching
@@ -107,7 +109,7 @@ impl Queue {
         self.post(request, &chain);
     }
 
-    /// Makes the sink of a `Request`, on a device that needs one. May sleep.
+    /// Allocates the sink of a `Request`, on a device that needs one. May sleep.
     pub(super) fn make_sink(&self) -> Result<Option<Arc<IrqLock<Sink>>>> {
         if !self.shape.sinks {
             return Ok(None);
@@ -121,8 +123,8 @@ impl Queue {
         )?))
     }
 
-    /// Posts the RDMA READ as [`Self::fetch`] does, into memory that is registered for just that.
-    /// The buffers are looked at only after the invalidation.
+    /// Posts the RDMA READ as [`Self::fetch`] does, into memory that is registered for this READ
+    /// only. The buffers are used only after the invalidation.
     fn fetch_into(&self, sink: &IrqLock<Sink>, request: KBox<Request>, remote: Remote) {
         let index = request.index;
         let pieces = request.pieces().map(|piece| (piece.buffer, piece.length));
@@ -150,7 +152,7 @@ impl Queue {
         self.post(request, &chain);
     }
 
-    /// Starts the drive's write after the RDMA READ.
+    /// Begins the drive's part of a write after its RDMA READ.
     pub(super) fn fetched(&self, request: KBox<Request>, proof: Success) {
         if let Some(sink) = &request.sink {
             let buffers = request.pieces().map(|piece| piece.buffer);

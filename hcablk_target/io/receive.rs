@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From a message to a request that has begun: decoding, admission, buffers.
+//! Turns a message into a request that has begun: decoding, admission, buffers.
 //!
 //! # Data that comes with the request
 //!
-//! Each receive buffer has two pieces, one for the request and a page for the data of an inline
-//! write, from which the drive takes it. Both are posted again before the answer, when the drive is
-//! done with them.
+//! Each receive buffer has two pieces: one for the request, and a page for the data of an inline
+//! write, from which the drive reads it. Both are posted again before the response, when the drive
+//! has finished with them.
 
 use super::{
     drive::begin_here,
@@ -58,29 +58,29 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// There is a place for every receive buffer.
+/// Cannot happen: there is a place for every receive buffer.
 const NO_ROOM: &str = "a message has no place in which to wait";
 
-/// What became of a request that came in.
+/// The result of admitting a received request.
 enum Admitted {
     Start(KBox<Request>),
-    /// It waits, or the queue is closing.
+    /// The request waits, or the queue is closing.
     Later,
 }
 
 impl Queue {
-    /// Schedules the completion handler to start what waits for shared buffers, and to give back
-    /// those that others want. Any context; the shared pool's lock is held.
+    /// Schedules the completion handler to start requests that wait for shared buffers, and to
+    /// return shared buffers that others want. Any context; the shared pool's lock is held.
     pub(crate) fn wake(&self) {
-        // What the caller has changed is seen by who finds this.
+        // Pairs with the xchg of `handle_wake()`, which then sees the caller's change.
         self.woken.store(true, Release);
         self.pair.cq().kick();
     }
 }
 
 impl Queue {
-    /// Handles a received message or write-with-immediate. What is begun with others of the round
-    /// is added to `together`. Completion handler.
+    /// Handles a received message or write-with-immediate. A request that can be begun with others
+    /// of the round is added to `together`. Completion handler.
     #[inline(never)]
     pub(super) fn receive(&self, message: Received, together: &mut Group<TOGETHER_MAX>) {
         self.counters.receives.bump();
@@ -97,7 +97,7 @@ impl Queue {
             drop(work);
             return self.unposted("the registration of the eager ring", None);
         }
-        // In the order in which they came: eager writes are counted.
+        // In the order of arrival: eager writes are numbered.
         let idle = if work.received.is_empty() {
             work.idle.pop()
         } else {
@@ -131,8 +131,8 @@ impl Queue {
         }
     }
 
-    /// Starts requests that came together: the block layer allocates its requests for them at once,
-    /// and the drive gets them with one doorbell.
+    /// Starts requests that arrived together: the block layer allocates its requests for them at
+    /// once, and the drive gets them with one doorbell.
     #[inline]
     pub(super) fn start_together<const N: usize>(&self, group: &mut Group<N>) {
         match group.len() {
@@ -142,7 +142,7 @@ impl Queue {
         }
     }
 
-    // Out of line: the plug would be in the frame of every request.
+    // Out of line, to keep the plug out of the stack frame of every request.
     #[inline(never)]
     fn start_plugged<const N: usize>(&self, group: &mut Group<N>) {
         plugged_for(group.len() as u16, || self.start_each(group));
@@ -153,13 +153,13 @@ impl Queue {
         group.take_each(|request| self.start(request));
     }
 
-    /// Admits the other requests of a message, whose first was admitted.
+    /// Admits the remaining requests of a message whose first one was admitted.
     #[inline(never)]
     fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
         let mut group = Group::<MESSAGE_REQUESTS_MAX>::new();
         let mut later = false;
         let mut put = |admitted| match admitted {
-            // There is room for all of a message.
+            // The group has room for all requests of a message.
             Admitted::Start(request) => later |= group.push(request).is_err(),
             Admitted::Later => later = true,
         };
@@ -167,7 +167,7 @@ impl Queue {
         let (mut message, mut more) = (rest, true);
         while more {
             let Some(request) = work.idle.pop() else {
-                // Nothing waits in front of it.
+                // The list is empty, so the message becomes its first.
                 if work.received.push(message).is_err() {
                     self.broken(NO_ROOM);
                 }
@@ -187,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// Decodes the request of a message that is one request without data, as most are.
+    /// Decodes a message of one request without data, which most messages are.
     #[inline(always)]
     fn read_one(&self, message: Received) -> Result<message::Request, BadRequest> {
         let bytes = self
@@ -198,8 +198,8 @@ impl Queue {
         message::Request::decode_whole(&bytes, 0, 0)
     }
 
-    /// Decodes the next request of a message whose first was admitted. Returns it, or what is wrong
-    /// with it, and how many follow.
+    /// Decodes the next request of a message whose first one was admitted. Returns the request or
+    /// its error, and how many requests follow.
     #[inline(always)]
     fn read_next(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
         let before = (message.admitted - 1) * REQUEST_LEN;
@@ -211,11 +211,11 @@ impl Queue {
         }
     }
 
-    /// Decodes the first request of a message as [`Self::read_next`] does, of any length.
+    /// Decodes the first request of a message of any length, as [`Self::read_next`] does.
     #[inline(never)]
     fn read_first(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
         let mut bytes = [0; BUFFER_LEN];
-        // With data of its own a receive buffer is as long as a request.
+        // If inline data has its own page, a receive buffer has the length of one request.
         let here = if self.inline.is_empty() {
             message.length
         } else {
@@ -240,9 +240,9 @@ impl Queue {
         }
     }
 
-    /// Reads the next request of a message into `request` and gives it transfer buffers, or its
-    /// place. Returns whether others follow in the message ([`Received::behind`]), too.
-    // What most messages are is read by code that knows it.
+    /// Reads the next request of a message into `request`, and assigns transfer buffers or lets it
+    /// wait. Returns whether more requests of the message follow ([`Received::behind`]).
+    // The most frequent kinds of messages are decoded by specialized code.
     fn admit(
         &self,
         work: &mut Work,
@@ -262,7 +262,7 @@ impl Queue {
         }
     }
 
-    /// Admits the first request of a message as [`Self::admit`] does, of any length.
+    /// Admits the first request of a message of any length, as [`Self::admit`] does.
     #[inline(never)]
     fn admit_first(
         &self,
@@ -274,8 +274,8 @@ impl Queue {
         self.admit_decoded(work, request, message, decoded, more != 0)
     }
 
-    /// Admits an eager write that came with nothing but the immediate value `value`. It has neither
-    /// a key nor transfer buffers.
+    /// Admits an eager write that came with the immediate value `value` only. It has neither a key
+    /// nor transfer buffers.
     #[inline(always)]
     fn admit_immediate(
         &self,
@@ -296,7 +296,7 @@ impl Queue {
         request.quiet = quiet;
         request.op = Ok(Op::WriteEager { extent, fua: false });
         request.size_class = MEDIUM;
-        // An immediate value has no place for another one.
+        // An immediate value has no room for a handle: it means the first volume.
         request.status = match work.enter_volume(&mut request, Handle::FIRST) {
             Ok(()) => {
                 request.force_fua = request.volume.forces_fua();
@@ -312,7 +312,7 @@ impl Queue {
         Admitted::Start(request)
     }
 
-    /// Ends the session for a message that cannot be answered.
+    /// Ends the session because of a message that cannot be answered.
     #[cold]
     #[inline(never)]
     fn refuse(&self, work: &mut Work, request: KBox<Request>, fault: Fault) -> Admitted {
@@ -322,9 +322,9 @@ impl Queue {
         Admitted::Later
     }
 
-    /// Admits the request of a message as [`Self::admit`] does, which was `decoded`; with `more`
-    /// behind it.
-    // Each of the calls knows something of it, which leaves less to do.
+    /// Admits the request of a message that was `decoded`, as [`Self::admit`] does. `more`: other
+    /// requests of the message follow.
+    // `inline(always)`: each caller knows something about the arguments, so parts of it fold away.
     #[inline(always)]
     fn admit_decoded(
         &self,
@@ -351,7 +351,7 @@ impl Queue {
                 return (self.refuse(work, request, fault), false);
             }
         }
-        // The receive buffer is posted again with the answer to its last request.
+        // The receive buffer is posted again with the response to its last request.
         request.reset((!more).then_some(message.buffer));
         match decoded {
             Ok(asked) => self.take_request(work, &mut request, asked),
@@ -374,7 +374,7 @@ impl Queue {
         (self.assign_buffers(work, request), more)
     }
 
-    /// Records what a request asks for, and with what status it is refused if it is.
+    /// Records the operation of a request, and the status if it is refused.
     #[inline(always)]
     fn take_request(&self, work: &Work, request: &mut Request, asked: message::Request) {
         request.tag = asked.tag;
@@ -388,7 +388,7 @@ impl Queue {
             Err(status) => {
                 if status == Status::Invalid {
                     self.counters.protocol_errors.bump();
-                    // What is wrong with its message: no key is invalidated.
+                    // The message itself is wrong: no key is invalidated.
                     request.op = Err(status);
                 }
                 status
@@ -396,8 +396,7 @@ impl Queue {
         };
     }
 
-    /// Gives a request its transfer buffers and chunks, or its place among those that wait for
-    /// some.
+    /// Assigns transfer buffers and chunks to a request, or lets it wait for transfer buffers.
     #[inline(always)]
     fn assign_buffers(&self, work: &mut Work, mut request: KBox<Request>) -> Admitted {
         if work.waiting.is_empty() && request.take_buffers(&mut work.free) {
@@ -408,7 +407,7 @@ impl Queue {
         self.wait(work, request)
     }
 
-    /// Lets a request wait for transfer buffers, or behind those that do.
+    /// Lets a request wait for transfer buffers, after the requests that already wait.
     #[inline(never)]
     fn wait(&self, work: &mut Work, request: KBox<Request>) -> Admitted {
         request.volume.counters().buffer_waits.bump();
@@ -418,7 +417,7 @@ impl Queue {
         Admitted::Later
     }
 
-    /// Counts a request that has its buffers.
+    /// Counts a request that has transfer buffers, by their size class.
     #[inline]
     fn count_buffers(&self, request: &Request) {
         if !request.shared().is_empty() || !request.own().is_empty() {
@@ -427,7 +426,7 @@ impl Queue {
         }
     }
 
-    /// Does what [`Queue::wake`] was called for. Completion handler.
+    /// Does the work that [`Queue::wake`] requests. Completion handler.
     #[inline]
     pub(super) fn handle_wake(&self) {
         if self.woken.load(Relaxed) && self.woken.xchg(false, Acquire) {
@@ -437,7 +436,7 @@ impl Queue {
         }
     }
 
-    /// Begins what can be begun of that which waits. Process context.
+    /// Begins waiting requests that can be begun. Process context.
     pub(super) fn begin_waiting<'a>(&'a self, mut work: IrqGuard<'a, Work>) {
         while !work.closing {
             let Some(request) = self.next(&mut work) else {
@@ -450,7 +449,7 @@ impl Queue {
         self.update_notify(&work);
     }
 
-    /// Returns the next request that can be started.
+    /// Returns the next waiting request that can be started.
     fn next(&self, work: &mut Work) -> Option<KBox<Request>> {
         loop {
             if let Some(mut request) = work.waiting.pop() {
@@ -499,7 +498,7 @@ impl Queue {
         self.pair.post_receive_parts(entries, id)
     }
 
-    /// Gives the memory for inline data of receive buffer `buffer` to the HCA.
+    /// Syncs the memory for inline data of receive buffer `buffer` for the HCA.
     #[cold]
     #[inline(never)]
     fn give_inline(&self, buffer: u32) {
@@ -534,7 +533,7 @@ impl Queue {
         begin_here(self, request);
     }
 
-    /// Takes the data over that came with a request.
+    /// Makes the inline data of a request visible to the processors.
     #[inline]
     fn take_inline(&self, request: &mut Request) {
         request.moved = request.length() as u64;
@@ -543,8 +542,8 @@ impl Queue {
         }
     }
 
-    /// Starts the RDMA READ of a write's data, by chunks if it has any.
-    // Out of line: its tables would be in the frame of every request, below the drive's.
+    /// Starts the RDMA READ of a write's data, in chunks if the request has any.
+    // Out of line, to keep its tables out of the stack frame of every request.
     #[inline(never)]
     fn start_rdma_read(&self, mut request: KBox<Request>, remote: Remote) {
         match request.is_fetched_by_chunks() {

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reclaiming: from the completion of an answer's send to an idle `Request`.
+//! Reclaims requests: from the completion of a response's SEND to an idle `Request`.
 //!
 //! ```text
 //!            send completed                a request comes, or the round is over
 //!  Posted ──────────────────► Completed ──────────────────────────────────────► Idle
 //! ```
 //!
-//! A round of the completion handler finds answers whose send has completed and requests that
-//! came. The answers wait, by number, for the next request, which takes the lock in any case, or
-//! for the end of the round: so a request in the regular course takes the lock once for both.
-//! They stay in the table of work under way meanwhile. Only the completion handler does this.
+//! A round of the completion handler finds responses whose SEND has completed and newly received
+//! requests. The responses wait, by number, for the next request, which takes the lock in any case,
+//! or for the end of the round: so the usual request takes the lock once for both. Their `Request`s
+//! stay in the table of work under way meanwhile. Only the completion handler does this.
 //!
 //! # Requests that are given up
 //!
-//! Posting failed, or the HCA does not report what was posted: then a `Request` becomes idle though
-//! its data may still be moved. Nothing of that may go to others before the queue pair is
-//! destroyed: a provider of peer memory waits for it when its driver is unbound, and lines of a
-//! cache stay as they are. So the `Request` leaves these here, under `Queue::work`, and they go
-//! when the queue does, in process context: after the pair, before the
-//! [`PeerLease`](hcablk_core::p2p::PeerLease)s, which wait for them. Transfer buffers stay in the
-//! queue's [`Pool`](crate::memory::pool::Pool) as long.
+//! If posting failed, or the HCA does not report posted work, a `Request` becomes idle though its
+//! data may still be moved. None of its memory may be reused before the queue pair is destroyed: a
+//! provider of peer memory waits for this when its driver is unbound, and cache lines stay
+//! unchanged. So the `Request` leaves references to the memory here, under `Queue::work`. They are
+//! dropped with the queue, in process context: after the queue pair, and before the
+//! [`PeerLease`](hcablk_core::p2p::PeerLease)s, which wait for them. Its transfer buffers stay in
+//! the queue's [`Pool`](crate::memory::pool::Pool) until then.
 
 use super::{
     cache::leave_lines,
@@ -49,14 +49,14 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The most answers that wait to be reclaimed.
+/// The most responses that wait to be reclaimed.
 const ROOM: usize = 16;
 
-/// The answers whose send has completed and which are still to be reclaimed. Changed by the
-/// completion handler only.
+/// The responses whose SEND has completed and which are not reclaimed yet. Changed only by the
+/// completion handler.
 pub(super) struct CompletedSends {
     count: Atomic<usize>,
-    /// The `Request` that each was posted as, which may be the first of a list.
+    /// The number of the `Request` that each was posted as, which may be the first of a list.
     first: [Atomic<u32>; ROOM],
 }
 
@@ -68,7 +68,7 @@ impl CompletedSends {
         }
     }
 
-    /// Adds the list that begins with the `Request` number `first`. Returns `false` if there is no
+    /// Adds the list that begins with `Request` number `first`. Returns `false` if there is no
     /// room.
     #[inline]
     fn push(&self, first: u32) -> bool {
@@ -83,8 +83,8 @@ impl CompletedSends {
 }
 
 impl Queue {
-    /// Handles the completion of an answer's send, or of a message of several answers, that was
-    /// posted as `first`; `ok`: it was not flushed.
+    /// Handles the completion of the SEND of a response, or of a message of several responses, that
+    /// was posted as `first`. `ok`: it was not flushed.
     #[inline]
     pub(super) fn answer_completed(&self, first: u32, ok: bool) {
         self.counters.reports.bump();
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// Reclaims all `Request`s that were posted as `first`, as [`Self::reclaim`] does one.
+    /// Reclaims all `Request`s that were posted as `first`.
     #[cold]
     fn reclaim_list(&self, first: u32) {
         let mut next = Some(first);
@@ -109,7 +109,7 @@ impl Queue {
         }
     }
 
-    /// Takes a `Request` whose answer's send has completed, counted, for the caller to release.
+    /// Takes and counts a `Request` whose response's SEND has completed, for the caller to release.
     #[inline]
     pub(super) fn take_completed(&self) -> Option<KBox<Request>> {
         loop {
@@ -120,9 +120,9 @@ impl Queue {
                 Some(next) => place.store(next, Relaxed),
                 None => self.completed_sends.count.store(last, Relaxed),
             }
-            // Nobody is there if the queue gave up waiting for the HCA.
+            // The queue has given the request up if it stopped waiting for the HCA.
             if let Some(request) = request {
-                // Answers to eager writes share a message.
+                // Responses to eager writes share a message.
                 self.answered(
                     &request,
                     request.next.is_none() || !Self::is_eager(&request),
@@ -132,7 +132,7 @@ impl Queue {
         }
     }
 
-    /// Reclaims all `Request`s whose answer's send has completed.
+    /// Reclaims all `Request`s whose response's SEND has completed.
     #[inline]
     pub(super) fn reclaim_completed(&self) {
         if self.completed_sends.count.load(Relaxed) != 0 {
@@ -145,7 +145,7 @@ impl Queue {
         loop {
             let mut group = Group::<ROOM>::new();
             while let Some(request) = self.take_completed() {
-                // There is room: the group is not full.
+                // The group is not full, so it has room.
                 let _ = group.push(request);
                 if group.is_full() {
                     break;
@@ -164,8 +164,8 @@ impl Queue {
         }
     }
 
-    /// Makes a `Request` idle again and starts what waits for it or its buffers. Process context:
-    /// may sleep in the drive.
+    /// Makes a `Request` idle again, and starts requests that wait for it or its buffers. Process
+    /// context: may sleep in the drive.
     pub(super) fn reclaim(&self, request: KBox<Request>) {
         let request = Self::without_lines(request);
         let mut work = self.work.lock();
@@ -180,7 +180,7 @@ impl Queue {
         request
     }
 
-    /// Releases what a `Request` has, and makes it idle again.
+    /// Releases the resources of a `Request`, and makes it idle again.
     #[inline]
     pub(super) fn release(&self, work: &mut Work, mut request: KBox<Request>) {
         if request.sink.is_some() {
@@ -196,8 +196,8 @@ impl Queue {
         self.check_all_idle(work);
     }
 
-    /// Keeps the transfer buffers from others if a peer may still write to those of `request`: its
-    /// RDMA READ failed, and its invalidation was never carried out.
+    /// Withholds all transfer buffers from other queue pairs if the peer may still write to those
+    /// of `request`: its RDMA READ failed, and the invalidation was never carried out.
     #[inline(never)]
     fn check_exposed(work: &mut Work, request: &Request) {
         if request.is_exposed() {
@@ -205,8 +205,8 @@ impl Queue {
         }
     }
 
-    /// Puts a `Request` into the list of idle ones, which has room for all that were made. If it
-    /// has none, the `Request` stays where [`Queue::close`] finds it.
+    /// Puts a `Request` into the list of idle ones, which has room for all. On a broken invariant
+    /// the `Request` stays where [`Queue::close`] finds it.
     #[inline]
     pub(super) fn keep_idle(&self, work: &mut Work, mut request: KBox<Request>) {
         work.leave_volume(&mut request);
@@ -222,10 +222,11 @@ impl Queue {
         if let Err(request) = self.inflight.park(request.index, request) {
             keep(request, "there are two Requests of one number");
         }
-        self.broken("more Requests are idle than there are");
+        self.broken("more Requests are idle than were allocated");
     }
 
-    /// Releases a request that has no place in which to wait, and ends the session.
+    /// Releases a request for which there is no place in the list of waiting ones, and ends the
+    /// session.
     #[cold]
     pub(super) fn cannot_wait(&self, work: &mut Work, request: KBox<Request>) {
         work.close();
@@ -234,17 +235,17 @@ impl Queue {
     }
 }
 
-/// What one request had.
+/// The memory of one request that was given up.
 struct Held {
     _memory: [Option<Arc<PeerMemory>>; 2],
-    /// Its part in the volume's cache, if the memory is the cache's lines.
+    /// The request's visit in the volume's cache, if the memory is that of the cache's lines.
     visit: Visit,
     volume: Arc<QueueVolume>,
 }
 
-/// See the module.
+/// The memory of all requests that were given up: see the module.
 pub(super) struct Kept {
-    /// There is room for every `Request`, each of which is given up once.
+    /// Has room for every `Request`, each of which is given up at most once.
     held: KVec<Held>,
 }
 
@@ -256,7 +257,7 @@ impl Kept {
         })
     }
 
-    /// Keeps what the HCA reaches of `request`'s peer memory and lines. Any context.
+    /// Keeps the references to `request`'s peer memory and lines that the HCA reaches. Any context.
     fn keep(&mut self, request: &mut Request) {
         let reached = |memory: &mut Arc<PeerMemory>| memory.is_mapped();
         let peer = request.peer.take_if(reached);
@@ -274,7 +275,7 @@ impl Kept {
             volume: request.volume.clone(),
         };
         if let Err(full) = self.held.push_within_capacity(held) {
-            // It is never given back then: rather that than too early.
+            // Leak the memory, rather than free it too early.
             pr_err!("BUG: a request was given up twice\n");
             core::mem::forget(full);
         }
@@ -292,8 +293,8 @@ impl Drop for Kept {
 }
 
 impl Queue {
-    /// Makes a `Request` idle again after an error that ends the session, and lets
-    /// nothing new begin: see the module. Any context.
+    /// Makes a `Request` idle again after an error that ends the session, and lets no new request
+    /// begin: see the module. Any context.
     pub(super) fn give_up(&self, mut request: KBox<Request>) {
         let mut work = self.work.lock();
         work.close();

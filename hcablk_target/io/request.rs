@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One request under way.
+//! Holds the state of one request under way.
 //!
 //! ```text
 //!            ┌── read:  buffers ──► drive ──────────────┐
@@ -9,15 +9,14 @@
 //!            └── refused ───────────────────────────────┘
 //! ```
 //!
-//! A large read or write moves in chunks, which go these ways by themselves: see
-//! [`chunks`](super::chunks). Their request waits for all of them.
+//! A large read or write moves in chunks, each of which follows these paths independently: see
+//! [`chunks`](super::chunks). The request waits for all of them.
 //!
-//! At any time a [`Request`] is in one place, and whoever has it owns it: in the
-//! queue's list of idle ones, in the list of those that wait for buffers, in
-//! the table of work under way on the queue pair, with its chunks, or with the drive
-//! (the block layer, a file system or a workqueue). Its
-//! buffers are its own from admission until it is idle again, its message
-//! buffer for the answer always.
+//! At any time a [`Request`] is in one place, which owns it: the queue's list of idle ones, the
+//! list of requests that wait for buffers, the table of work under way on the queue pair, the table
+//! of requests that move in chunks, or the drive (the block layer, a file system or a workqueue).
+//! Its transfer buffers are its own from admission until it is idle again; the message buffer for
+//! its response is always its own.
 
 use super::{
     chunks::RequestChunks,
@@ -67,87 +66,87 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What is to be done on the workqueue.
+/// The next step of a request on the workqueue.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// What could not be done at once.
+    /// Begin an operation that may sleep.
     Start,
-    /// Its bio must be submitted again: the drive had no room for it.
+    /// Submit the bio again: the drive had no room for it.
     Submit,
-    /// The file system has finished by itself.
+    /// The file system has finished asynchronously.
     Finished(Result),
-    /// There are pages in the cache beside what was written to a device.
+    /// The page cache has pages of the range that was written directly to a device.
     Overtaken,
-    /// What was written is in a volatile cache of the drive, and must be flushed.
+    /// The written data is in a volatile cache of the drive, which must be flushed.
     Unstable,
-    /// What was read is in peer memory, and must be copied.
+    /// Copy the read data from peer memory to RAM.
     Bounce,
 }
 
-/// See the module.
+/// The target's state of one request: see the module.
 pub(crate) struct Request {
     pub(super) queue: Arc<Queue>,
-    /// What it is about, or was about last.
+    /// The volume of the current, or of the last, request.
     pub(super) volume: Arc<QueueVolume>,
-    /// Place in the table of work under way, and message buffer.
+    /// The index in the table of work under way, and of the message buffer.
     pub(crate) index: u32,
-    /// The receive buffer that the request came in, to be posted again; `None`: another
-    /// request came in it, too, and sees to that.
+    /// The receive buffer of the request, to be posted again with the response; `None`: a later
+    /// request of the same message posts it.
     pub(crate) receive: Option<u32>,
     pub(crate) tag: Tag,
-    /// What is asked for, or why it is refused.
+    /// The requested operation, or the status with which it is refused.
     pub(crate) op: Result<Op, message::Status>,
-    /// A write is sent to the drive as one with FUA, whatever the initiator asks for.
+    /// A write is sent to the drive with FUA even if the initiator does not request that.
     pub(crate) force_fua: bool,
-    /// The answer need not wake the initiator up.
+    /// The response need not raise an event at the initiator.
     pub(crate) quiet: bool,
     /// The slot of an eager write in the eager ring.
     pub(crate) ring_slot: RingSlot,
-    /// Another request whose answer leaves with this one's: by the same message,
-    /// or by one that is not reported.
+    /// The index of another request whose response completes with this one: in the same message, or
+    /// with an unsignaled SEND.
     pub(crate) next: Option<u32>,
-    /// How it ended.
+    /// The status of the response.
     pub(crate) status: message::Status,
-    /// When it came where it is, if that is measured.
+    /// The times at which the request entered each state, if measured.
     pub(crate) marks: Marks,
-    /// Bytes that the HCA moves.
+    /// Bytes that the HCA moves for this request.
     pub(crate) moved: u64,
-    /// Where write data is fetched to, if the device wants more than buffers.
-    /// Locked while the work that uses it is posted.
+    /// The registered memory for the RDMA READ of a write, on devices that need it. Locked while
+    /// the work requests that use it are posted.
     pub(crate) sink: Option<Arc<IrqLock<Sink>>>,
-    /// What is next, while it is on the workqueue.
+    /// The next step, while the request is on the workqueue.
     pub(crate) step: Step,
-    /// The data went through the page cache.
+    /// The data moved through the page cache.
     pub(crate) cached: bool,
-    /// What was to pass the page cache met pages there.
+    /// A request meant to bypass the page cache found pages in it.
     pub(crate) met_pages: bool,
-    /// The moment before the drive was asked, among those at which pages are written back whole.
+    /// The count of write-backs of whole pages before the drive got the request.
     pub(crate) rewritten: RewriteMark,
-    /// How many flushes of the drive had failed by then.
+    /// The number of failed flushes of the drive at that time.
     pub(crate) flush_failures: u32,
-    /// Up to which failed write-back of the file the errors are those of earlier writes, if it
-    /// asks.
+    /// The position in the file's write-back errors at which the request began, if it checks for
+    /// them.
     pub(crate) wb_err: Option<WbErrCursor>,
-    /// The number of the error of a flush that the answer tells of, or 0.
+    /// The number of the flush error that the response reports, or 0.
     pub(crate) flush_error: u32,
-    /// Its part in the volume's cache.
+    /// The request's visit in the volume's cache.
     pub(crate) visit: Visit,
-    /// Bytes copied between buffers and that cache.
+    /// Bytes copied between buffers and the cache.
     pub(crate) lined: u64,
-    /// The drive's side of the buffers, if it is not their RAM.
+    /// The peer memory that the drive uses instead of the buffers' RAM.
     pub(crate) peer: Option<Arc<PeerMemory>>,
     /// The memory of the cache's lines, while the data is in them: see [`cache`](super::cache).
     pub(crate) lines: Option<Arc<PeerMemory>>,
-    /// All of the data was found in lines of peer memory.
+    /// All data was found in lines of peer memory.
     pub(crate) peer_hit: bool,
-    /// Its chunks, if its data moves by them.
+    /// The chunks in which the data moves, if any.
     pub(crate) chunks: RequestChunks,
-    /// Borrowed transfer buffers, which its data begins in.
+    /// The shared transfer buffers, which hold the start of the data.
     pub(super) shared: KVec<Arc<DmaBuffer>>,
-    /// The queue's own ones, which follow.
+    /// The queue's own transfer buffers, which hold the rest.
     pub(super) own: [u16; BUFFERS_MAX],
     pub(super) own_count: usize,
-    /// How long all of these are: their size class.
+    /// The size class of all these buffers.
     pub(crate) size_class: usize,
     pub(super) slot: BioSlot,
     pub(crate) file: FileSlot,
@@ -155,8 +154,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Makes an idle one, which refers to `volume`, of requests of up to `pieces` pieces of memory,
-    /// and of up to `buffers` transfer buffers. May sleep.
+    /// Allocates an idle `Request` that refers to `volume`, for requests of up to `pieces` pieces
+    /// of memory and of up to `buffers` transfer buffers. May sleep.
     pub(crate) fn new(
         (queue, volume): (&Arc<Queue>, &Arc<QueueVolume>),
         index: u32,
@@ -212,8 +211,8 @@ impl Request {
         )?)
     }
 
-    /// Forgets the last request, before another one is read, which came in the receive buffer
-    /// `receive`.
+    /// Resets the state of the last request before a new one is read, which came in the receive
+    /// buffer `receive`.
     #[inline]
     pub(crate) fn reset(&mut self, receive: Option<u32>) {
         self.receive = receive;
@@ -224,7 +223,7 @@ impl Request {
         self.quiet = false;
     }
 
-    /// Returns the bytes of data.
+    /// Returns the number of bytes of data.
     pub(crate) fn length(&self) -> usize {
         match self.op {
             Ok(
@@ -237,7 +236,7 @@ impl Request {
         }
     }
 
-    /// Returns the blocks that it is about, if it is about any.
+    /// Returns the blocks that the request names, if any.
     pub(crate) fn extent(&self) -> Option<Extent> {
         match self.op {
             Ok(
@@ -252,7 +251,7 @@ impl Request {
         }
     }
 
-    /// Returns what trace events report of it.
+    /// Returns the request as trace events report it.
     #[cold]
     pub(crate) fn about(&self) -> trace::Request {
         let queue = &self.queue;
@@ -271,20 +270,20 @@ impl Request {
         }
     }
 
-    /// Returns whether it has more data than most initiators ask for.
+    /// Returns whether the request has more data than most initiators request.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.length() > TRANSFER_USUAL as usize
     }
 
-    /// Returns whether what its answer sends of data, if any, is one piece of memory.
+    /// Returns whether the data that the response sends, if any, is one piece of memory.
     #[inline]
     pub(crate) fn sends_one_piece(&self) -> bool {
         let sends = matches!(self.op, Ok(Op::Read(..))) && self.status == message::Status::Ok;
         !sends || (!self.is_in_lines() && self.shared.len() + self.own_count <= 1)
     }
 
-    /// Returns the buffer with the data that came with the request, if some did.
+    /// Returns the buffer with the request's inline data, if it has any.
     pub(super) fn inline(&self) -> Option<&DmaBuffer> {
         match self.op {
             Ok(Op::WriteInline { .. }) => self.queue.inline_data(self.receive?),
@@ -292,7 +291,7 @@ impl Request {
         }
     }
 
-    /// Returns the eager ring if the data is there.
+    /// Returns the eager ring, if the data is in it.
     #[inline]
     pub(super) fn eager_ring(&self) -> Option<&EagerRing> {
         match self.op {
@@ -301,12 +300,13 @@ impl Request {
         }
     }
 
-    /// Returns whether the region over its buffers may still be valid: on iWARP the peer writes
-    /// there then.
+    /// Returns whether the region over the request's buffers may still be valid: on iWARP the peer
+    /// can then write to them.
     ///
-    /// It is taken for valid while its work requests are being posted, which is under its lock: who
-    /// posts them gives the request up if that fails. A request that was fetched is never asked
-    /// meanwhile, since who has fetched it takes the lock first.
+    /// A region counts as valid while its lock is held, which includes the posting of its work
+    /// requests: if posting fails, the poster gives the request up. This is not called for a
+    /// request whose RDMA READ has completed while its poster still holds the lock, since the
+    /// completion handler takes the lock first.
     #[inline]
     pub(crate) fn is_exposed(&self) -> bool {
         let open = |sink: &Arc<IrqLock<Sink>>| sink.try_lock().is_none_or(|sink| sink.is_open());
@@ -314,5 +314,5 @@ impl Request {
     }
 }
 
-/// Some requests in a row, up to `N`.
+/// Up to `N` requests.
 pub(crate) type Group<const N: usize> = ArrayVec<KBox<Request>, N>;

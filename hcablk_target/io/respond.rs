@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The response to a request, behind the data that the request asked for.
+//! Sends the response to a request, after the data that the request asked for.
 //!
 //! # Responses that wait for their doorbell
 //!
@@ -9,27 +9,26 @@
 //!  (at once) ────────────────────────────────► Gathering ───────────────► (at once)
 //! ```
 //!
-//! A round of the completion handler may find many requests, and a drive that
-//! is fast answers them at once, before the call returns that begins them. Such
-//! answers are gathered and posted together when the round is over, or when
-//! there is no room for more. All others are posted at once: those that come from an
-//! interrupt or another thread while the round lasts, too, for a drive may
-//! make the handler wait.
+//! A round of the completion handler may find many requests, and a fast drive completes them at
+//! once, before the call that begins them returns. Such responses are gathered and posted together
+//! when the round is over, or when there is no more room. All others are posted at once. That
+//! includes those from an interrupt or another thread during the round, since a drive may block the
+//! handler.
 //!
-//! Of answers that are posted together only the last is reported: sends
-//! complete in order. Their `Request`s are a list from the last to the first, reclaimed together.
-//! Not on iWARP, where each is reported (`Queue::all_reported`).
+//! When responses are posted together, only the last is signaled: SENDs complete in order. Their
+//! `Request`s are a list from the last to the first, reclaimed together. On iWARP each is signaled
+//! (`Queue::all_reported`).
 //!
-//! Answers to [eager](super::eager) writes go by one message for many: they
-//! are put together until the round is over or the message is full. Their `Request`s
-//! are such a list, too, and the message is in the last one's buffer.
+//! Many responses to [eager](super::eager) writes share one message: they are gathered until the
+//! round is over or the message is full. Their `Request`s are such a list, too, and the message is
+//! in the buffer of the last one.
 //!
-//! An answer that waits is in the table of work under way, as one that was
-//! posted: it is reclaimed by its completion, or when posting failed. It waits
-//! only while a round lasts, and every round comes to its end.
+//! The `Request` of a response that waits is in the table of work under way, like a posted one: it
+//! is reclaimed on its completion, or when posting fails. It waits only until the end of the round,
+//! and every round ends.
 //!
-//! `waiting` is a lock of its own, taken when answers are gathered only; no
-//! other lock is taken inside.
+//! `waiting` has its own lock, taken only while responses are gathered; no other lock is taken
+//! inside.
 
 use super::{
     cache::leave_cache,
@@ -81,7 +80,7 @@ use hcablk_core::{
 use kernel::prelude::*;
 
 impl Queue {
-    /// Answers a request, after the data that it asked for. Any context.
+    /// Sends the response to a request, after the data that it asked for. Any context.
     pub(super) fn answer(&self, mut request: KBox<Request>, status: Status) {
         request.status = status;
         request.marks.leave_drive();
@@ -90,7 +89,7 @@ impl Queue {
         }
         leave_cache(&mut request, status == Status::Ok);
         trace::target::answered(|| request.about());
-        // The credit that the answer grants must be there before the answer.
+        // The credit that the response grants must exist before the response is sent.
         if request
             .receive
             .is_some_and(|buffer| self.post_receive(buffer).is_err())
@@ -114,8 +113,8 @@ impl Queue {
         self.send_usual(request);
     }
 
-    /// Asks for an event at the completion of the next answer, which is a failed flush's: since
-    /// flushes on other queue pairs end with that error until then.
+    /// Requests an event at the completion of the next response, which reports a flush error: until
+    /// then flushes on other queue pairs end with that error, too.
     #[cold]
     fn expect_report(&self) {
         let mut work = self.work.lock();
@@ -125,8 +124,8 @@ impl Queue {
         self.pair.cq().kick();
     }
 
-    /// Returns the data of a read that is answered by one RDMA WRITE of one buffer, with an
-    /// immediate value, and where it goes: most small ones.
+    /// Returns the data and the destination of a read that is answered by one RDMA WRITE of one
+    /// buffer, with an immediate value: most small reads.
     #[inline]
     fn immediate_read(&self, request: &Request) -> Option<(Sge, Remote)> {
         let (Ok(Op::Read(extent, remote)), Status::Ok) = (request.op, request.status) else {
@@ -142,7 +141,7 @@ impl Queue {
         Some((Sge::new(data), remote))
     }
 
-    /// Answers a read by the RDMA WRITE of its `data`.
+    /// Answers a read with the RDMA WRITE of its `data`.
     #[inline]
     fn send_immediate(&self, mut request: KBox<Request>, data: Sge, remote: Remote) {
         request.moved = request.length() as u64;
@@ -164,7 +163,7 @@ impl Queue {
         self.send_answer::<1, 1>(request);
     }
 
-    // Out of line: its tables would be in the frame of every answer.
+    // Out of line, to keep its tables out of the stack frame of every response.
     #[inline(never)]
     fn send_usual(&self, request: KBox<Request>) {
         self.send_answer::<BUFFERS_USUAL, PARTS_MAX>(request);
@@ -176,7 +175,8 @@ impl Queue {
         self.send_answer::<BUFFERS_MAX, PARTS_MAX>(request);
     }
 
-    /// Sends an answer, with data of up to `BUFFERS` pieces of memory by up to `PARTS` RDMA WRITEs.
+    /// Sends a response, after data in up to `BUFFERS` pieces of memory with up to `PARTS` RDMA
+    /// WRITEs.
     #[inline(always)]
     fn send_answer<const BUFFERS: usize, const PARTS: usize>(&self, mut request: KBox<Request>) {
         let index = request.index;
@@ -213,8 +213,8 @@ impl Queue {
         self.send_response(request, &mut writes);
     }
 
-    /// Fills `sges` with the data that an answer writes into the initiator's memory, and returns
-    /// how many entries these are, and where it goes.
+    /// Fills `sges` with the data that the response writes to the initiator's memory, and returns
+    /// the number of entries and the destination.
     #[inline(always)]
     fn data_to_write(&self, request: &mut Request, sges: &mut [Sge]) -> (usize, Option<Remote>) {
         let (Ok(Op::Read(_, remote)), Status::Ok) = (request.op, request.status) else {
@@ -232,7 +232,7 @@ impl Queue {
         (self.sges(request, sges), Some(remote))
     }
 
-    /// Sends the response to a request, behind `writes`.
+    /// Sends the response to a request, after `writes`.
     #[inline(always)]
     fn send_response(&self, request: KBox<Request>, writes: &mut [Option<Rdma<'_>>]) {
         let response = Response {
@@ -259,15 +259,14 @@ impl Queue {
         self.post_answer(request, writes, Some(&mut send));
     }
 
-    /// Returns whether a read is answered by a write-with-immediate instead of a message: if its
-    /// data is one RDMA WRITE, whose length the initiator sees, and not on iWARP.
+    /// Returns whether a read is answered by a write-with-immediate instead of a message: not on
+    /// iWARP, and only if its data fits one RDMA WRITE, whose length the initiator sees.
     #[inline]
     pub(super) fn uses_write_with_immediate(&self, request: &Request, remote: Remote) -> bool {
         remote.answer == Answer::Immediate && request.length() <= self.immediate_bytes
     }
 
-    /// Fills `sges` with the scatter-gather entries of `request`'s data, and returns how many these
-    /// are.
+    /// Fills `sges` with the scatter-gather entries of `request`'s data, and returns their number.
     #[inline]
     pub(super) fn sges(&self, request: &Request, sges: &mut [Sge]) -> usize {
         if let Some(count) = request.line_sges(sges) {
@@ -290,7 +289,7 @@ impl Queue {
         count
     }
 
-    /// Posts work after which `request` comes back by its index.
+    /// Posts work requests, and parks `request` under its index until their completion.
     pub(super) fn post(&self, request: KBox<Request>, chain: &Chain<'_>) {
         self.post_here(request, chain);
     }
@@ -311,11 +310,11 @@ impl Queue {
     #[cold]
     #[inline(never)]
     fn is_taken(&self, request: KBox<Request>) {
-        self.broken("a request is there that is to be under way");
+        self.broken("in-flight slot of a request already occupied");
         self.give_up(request);
     }
 
-    /// Gives a request up whose work was not posted, or only a part of it.
+    /// Gives up a request whose work requests were not posted, or only partly.
     #[cold]
     #[inline(never)]
     fn post_failed(&self, index: u32) {
@@ -326,7 +325,7 @@ impl Queue {
     }
 }
 
-/// Returns the key that `request`'s answer is to invalidate.
+/// Returns the key that the response to `request` must invalidate.
 pub(super) fn key_to_invalidate(request: &Request) -> Option<u32> {
     match request.op {
         Ok(Op::Read(_, remote) | Op::Write { remote, .. })
@@ -338,20 +337,19 @@ pub(super) fn key_to_invalidate(request: &Request) -> Option<u32> {
     }
 }
 
-/// Work requests that wait at most.
+/// The most work requests that wait for a doorbell.
 const ROOM: usize = 32;
-/// Entries of one of them at most.
+/// The most scatter-gather entries of each.
 const ENTRIES: usize = 4;
-/// Requests under way from which answers are gathered.
+/// The least number of requests under way at which responses are gathered.
 const FROM: usize = 4;
 
-/// See the module.
+/// Gathers the responses of a round: see the module.
 #[pin_data]
 pub(super) struct ResponseBatcher {
-    /// The thread of the completion handler while it gathers, else 0. Changed by
-    /// the handler only.
+    /// The thread of the completion handler while it gathers, else 0. Changed only by the handler.
     gathering: Atomic<usize>,
-    /// Not yet counted: see [`Queue::round_over`].
+    /// Doorbells not yet counted: see [`Queue::round_over`].
     doorbells: Atomic<u64>,
     work_requests: Atomic<u64>,
     #[pin]
@@ -361,19 +359,19 @@ pub(super) struct ResponseBatcher {
 /// Responses and work requests that wait for the next doorbell.
 pub(super) struct ResponseBatch {
     pub(super) backlog: Backlog<ENTRIES>,
-    /// Answers to eager writes, of which no message was made yet.
+    /// Responses to eager writes that have no message yet.
     pub(super) answers: Answers,
-    /// The last of these.
+    /// The index of the last `Request` of these responses.
     pub(super) first: Option<u32>,
-    /// The message of these is to be solicited, as one of their writes is.
+    /// The message of these responses must be solicited, as one of them must be.
     pub(super) solicited: bool,
-    /// Of the work request that waits last, if it is the end of an answer that can leave
-    /// its report to the next.
+    /// The index of the last waiting work request, if it ends a response that may be left
+    /// unsignaled.
     pub(super) last: Option<u32>,
 }
 
 impl ResponseBatcher {
-    /// Allocates one without responses. May sleep.
+    /// Creates a batcher without responses. May sleep.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
         let waiting = ResponseBatch {
             backlog: Backlog::new(ROOM)?,
@@ -390,7 +388,7 @@ impl ResponseBatcher {
         }))
     }
 
-    /// Begins to gather answers if enough requests are under way when one was received.
+    /// Begins to gather responses if enough requests are under way when one was received.
     /// Completion handler.
     #[inline]
     pub(super) fn gather_from(&self, under_way: usize) {
@@ -399,7 +397,7 @@ impl ResponseBatcher {
         }
     }
 
-    /// Returns whether the caller is the completion handler, and gathers answers.
+    /// Returns whether the caller is the completion handler, and gathers responses.
     #[inline]
     pub(super) fn gathers(&self) -> bool {
         let gathering = self.gathering.load(Relaxed);
@@ -419,7 +417,7 @@ impl ResponseBatcher {
 }
 
 impl Queue {
-    /// Posts an answer, or lets it wait; `request` comes back by its index. Any
+    /// Posts a response, or adds it to those that wait; parks `request` under its index. Any
     /// context.
     #[inline(never)]
     pub(super) fn post_answer(
@@ -434,7 +432,7 @@ impl Queue {
         self.post(request, &chain(writes, send));
     }
 
-    /// Lets an answer wait for the end of the round. Completion handler, which
+    /// Adds a response to those that wait for the end of the round. Completion handler, which
     /// [gathers](ResponseBatcher::gathers).
     #[inline(always)]
     pub(super) fn gather(
@@ -449,14 +447,15 @@ impl Queue {
         request.next = last;
         if let Err(request) = self.inflight.park(index, request) {
             drop(waiting);
-            self.broken("a request is there that is to be answered");
+            self.broken("in-flight slot of a response already occupied");
             return self.give_up(request);
         }
         waiting.last = Some(index);
         let backlog = &mut waiting.backlog;
         let before = backlog.len();
         if let (Some(last), Some(place)) = (last, before.checked_sub(1)) {
-            // An error is reported all the same, but reclaims nothing: the list's end does.
+            // An error of the renamed work request is still reported, but reclaims nothing: the end
+            // of the list does.
             backlog.rename_silent(place, WorkId::new(kind::PART, last));
         }
         let all = writes.iter_mut().flatten().all(|wr| backlog.push(wr))
@@ -468,8 +467,8 @@ impl Queue {
         self.ring_with(waiting, &chain(writes, send), index);
     }
 
-    /// Posts what waits and `chain`, the answer of the `Request` number `index`, for which there is
-    /// no room.
+    /// Posts all waiting work requests and `chain`, the response of `Request` number `index`, for
+    /// which there is no room.
     #[inline(never)]
     fn ring_with(&self, mut waiting: IrqGuard<'_, ResponseBatch>, chain: &Chain<'_>, index: u32) {
         let posted = self.ring(&mut waiting, chain);
@@ -479,8 +478,8 @@ impl Queue {
         }
     }
 
-    /// Ends the handler's round: reclaims the answers whose send has completed, posts what waits,
-    /// and adds to the counters what was counted elsewhere. Completion handler.
+    /// Ends the handler's round: reclaims responses whose SEND has completed, posts waiting ones,
+    /// and adds the sums counted in other contexts to the counters. Completion handler.
     #[inline]
     pub(super) fn round_over(&self) {
         self.reclaim_completed();
@@ -493,7 +492,7 @@ impl Queue {
         c.work_requests.add(take(&self.batcher.work_requests));
     }
 
-    /// Posts the answers that were gathered in this round.
+    /// Posts the responses that were gathered in this round.
     #[inline(never)]
     fn end_gathering(&self) {
         self.batcher.gathering.store(0, Relaxed);
@@ -518,8 +517,8 @@ impl Queue {
         waiting.backlog.post(&self.pair, chain)
     }
 
-    /// Gives up the answers that waited, since they were not posted, or only a part of them. The
-    /// session ends, and completions of these find no `Request`.
+    /// Gives up the waiting responses, since they were not posted, or only partly. The session
+    /// ends, and completions of these responses find no `Request`.
     #[cold]
     pub(super) fn not_posted(&self, mut first: Option<u32>) {
         self.unposted("an answer", first);
@@ -534,7 +533,8 @@ impl Queue {
     }
 }
 
-/// Takes what was added to a sum since the last time. No locked instruction if that is nothing.
+/// Takes the amount added to a sum since the last call. Executes no locked instruction if that is
+/// zero.
 #[inline]
 fn take(sum: &Atomic<u64>) -> u64 {
     match sum.load(Relaxed) {
@@ -543,7 +543,7 @@ fn take(sum: &Atomic<u64>) -> u64 {
     }
 }
 
-/// Chains the work requests of an answer, in order.
+/// Chains the work requests of a response, in order.
 #[inline]
 fn chain<'a>(writes: &'a mut [Option<Rdma<'_>>], send: Option<&'a mut Send<'_>>) -> Chain<'a> {
     let mut chain = Chain::new();

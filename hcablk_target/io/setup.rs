@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The beginning of a queue: its queue pair and all its memory.
+//! Creates a queue: its queue pair and all its memory.
 
 use super::{
     chunks::ChunkedRequests,
@@ -90,8 +90,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Returns the scatter-gather entries of each receive buffer. The data that comes with a request
-/// begins a page of its own, from which the drive takes it. May sleep.
+/// Returns the scatter-gather entries of each receive buffer. Inline data begins on its own page,
+/// from which the drive reads it. May sleep.
 fn receive_entries(
     incoming: &MessageBuffers<BUFFER_LEN>,
     inline: &KVec<DmaBuffer>,
@@ -112,7 +112,7 @@ fn receive_entries(
     Ok(receives)
 }
 
-/// Makes `count` buffers of 2^`order` pages. May sleep.
+/// Allocates `count` buffers of 2^`order` pages. May sleep.
 fn dma_buffers(
     pd: &Arc<ProtectionDomain>,
     count: usize,
@@ -127,7 +127,7 @@ fn dma_buffers(
 }
 
 impl Work {
-    /// Makes what a queue of the sizes `shape` begins with. May sleep.
+    /// Allocates the initial state of a queue of the sizes `shape`. May sleep.
     fn new(shape: &Shape, pool: Pool, volumes: u16, iwarp: bool) -> Result<Self> {
         let (requests, receives) = (shape.requests as usize, usize::from(shape.credits));
         let mut taken = KVec::new();
@@ -144,7 +144,7 @@ impl Work {
             made: 0,
             closing: false,
             keep_alive_pending: true,
-            // MPA wants the side that connected to be first.
+            // MPA requires the connecting side to send first.
             silent: iwarp,
             quiet: 0,
             owed: 0,
@@ -153,7 +153,7 @@ impl Work {
     }
 }
 
-/// What a queue has of the device and of memory.
+/// The parts of a queue that need the device or memory.
 struct Parts {
     pair: QueuePair<Queue>,
     incoming: MessageBuffers<BUFFER_LEN>,
@@ -170,9 +170,9 @@ struct Parts {
 }
 
 impl Parts {
-    /// Makes the parts of the connection `id`'s queue, with the peer memory `lease` beside its
+    /// Allocates the parts of the queue of connection `id`, with the peer memory `lease` for its
     /// first buffers. May sleep.
-    // Its stack frame is gone when the queue is put together.
+    // Out of line: its stack frame is gone when the queue is assembled.
     #[inline(never)]
     fn new(
         config: &QueueConfig,
@@ -223,8 +223,8 @@ impl Parts {
 }
 
 impl Queue {
-    /// Makes the queue pair of the connection `id` with all its memory, which `charge` is for, and
-    /// posts its receive buffers. May sleep.
+    /// Creates the queue pair of the connection `id` with all its memory, which `charge` accounts
+    /// for, and posts its receive buffers. May sleep.
     pub(crate) fn new(
         session: Arc<Session>,
         config: QueueConfig,
@@ -237,7 +237,7 @@ impl Queue {
         let (index, sinks) = (config.index, shape.sinks);
         let lease = lease(name, backing, pd, index, sinks, shape.buffers);
         if lease.is_some() {
-            // What came with a request would be in RAM.
+            // Inline data would arrive in RAM.
             shape.inline = 0;
             if !shape.no_read {
                 shape.eager_ring = 0;
@@ -265,7 +265,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Puts a queue together that has no `Request`s and has posted nothing.
+    /// Assembles a queue without `Request`s and without posted work.
     fn init(
         session: Arc<Session>,
         config: QueueConfig,
@@ -319,7 +319,7 @@ impl Queue {
         }))
     }
 
-    /// Makes the `Request`s and posts the receive buffers.
+    /// Allocates the `Request`s, and posts the receive buffers.
     fn fill(self: &Arc<Self>, volume: &Arc<QueueVolume>) -> Result {
         for index in 0..self.shape.requests {
             let (pieces, buffers) = (self.shape.pieces(), self.shape.buffers_of_one());

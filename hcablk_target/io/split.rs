@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Splits a large request into chunks (`chunk_kib`) and keeps the progress of
-//! these. Uses nothing but `core`: its tests run on the host.
+//! Splits a large request into chunks (`chunk_kib`) and tracks their progress. Uses nothing but
+//! `core`: its tests run on the host.
 //!
-//! A request is split if it has the length of two chunks.
+//! A request is split if its length is that of two chunks, or more.
 //!
 //! ```text
 //!  a read's chunk:    with the drive ──done──► arrived: RDMA WRITE posted ──► settled
@@ -13,37 +13,36 @@
 //!  the request:       ChunkProgress::of(n) ── n chunks settled, in any order ──► answer
 //! ```
 //!
-//! A chunk settles once, whatever becomes of it, and whoever settles the last
-//! one goes on with the request: until then neither a buffer nor the
-//! initiator's key is given up. The first failure is the request's.
+//! A chunk settles exactly once, and the one that settles last continues the request: until then
+//! neither a buffer nor the initiator's key is released. The first failure becomes the request's.
 
-/// Chunks of one request at most: of 4 MiB, which begins anywhere in one.
+/// The most chunks of one request: of one of 4 MiB that begins anywhere in a chunk.
 pub(crate) const CHUNKS_MAX: usize = 65;
-/// Chunks of one request of 1 MiB at most.
+/// The most chunks of one request of 1 MiB.
 pub(crate) const CHUNKS_USUAL: usize = 17;
-/// Bytes of a chunk at least, but for a request's first and last.
+/// The least bytes of a chunk, except a request's first and last.
 pub(crate) const CHUNK_MIN: u32 = 64 << 10;
-/// Bytes of a chunk at most.
+/// The most bytes of a chunk.
 pub(crate) const CHUNK_MAX: u32 = 512 << 10;
-/// What a stripe's length must be a multiple of to be followed.
+/// Chunks follow a stripe only if its length is a multiple of this.
 const UNIT: u32 = 4096;
 
-/// Says how the requests of a volume are split, all in the same way.
+/// The rule by which the requests of a volume are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// Bytes of a chunk; 0: nothing is split.
+    /// Bytes of a chunk; 0: no request is split.
     chunk: u32,
-    /// Bytes from which a request is split.
+    /// The least bytes of a request that is split.
     least: u32,
-    /// Where the volume begins within a chunk, if chunks begin at multiples of
-    /// their length on the drive, and not where the request does.
+    /// The offset of the volume's start within a chunk, if chunks begin at multiples of their
+    /// length on the drive instead of at the start of the request.
     phase: Option<u32>,
 }
 
 /// The part of a request's data that is one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkSpan {
-    /// Bytes from the beginning of the request's data.
+    /// Offset of the chunk in the request's data, in bytes.
     pub(crate) from: usize,
     pub(crate) length: usize,
 }
@@ -55,11 +54,11 @@ impl Split {
         phase: None,
     };
 
-    /// Makes chunks of `wanted` bytes, 0: none. If the drive says that it deals its
-    /// blocks out in stripes of `stripe` bytes (0: it does not), to drives of which each
-    /// delivers by itself, a chunk is one stripe, or a part of one, or several of small ones, so
-    /// that it depends on as few drives as can be. The volume begins `start`
-    /// bytes from the first stripe's beginning.
+    /// Returns the rule for chunks of `wanted` bytes; 0: no request is split. A drive may report
+    /// that it distributes its blocks over independent drives in stripes of `stripe` bytes (0: it
+    /// does not). A chunk then is one stripe, or part of one, or several small ones, so that it
+    /// depends on as few drives as possible. The volume begins `start` bytes after the start of the
+    /// first stripe.
     pub(crate) fn new(wanted: u32, stripe: u32, start: u64) -> Self {
         if wanted == 0 {
             return Self::NONE;
@@ -80,8 +79,8 @@ impl Split {
         }
     }
 
-    /// Returns the same for a device that moves no more than `bytes` with one work request: the
-    /// chunk is halved until it fits, or nothing is split.
+    /// Returns the same rule for a device that moves at most `bytes` bytes with one work request:
+    /// the chunk is halved until it fits, or no request is split.
     pub(crate) fn within(mut self, bytes: usize) -> Self {
         while self.chunk as usize > bytes {
             self.chunk /= 2;
@@ -94,15 +93,15 @@ impl Split {
         self
     }
 
-    /// Returns the bytes of a chunk; 0: nothing is split.
+    /// Returns the bytes of a chunk; 0: no request is split.
     pub(crate) fn chunk(self) -> usize {
         self.chunk as usize
     }
 
-    /// Returns how many chunks the requests of a queue with `bytes` of transfer
-    /// buffers can have at one time.
+    /// Returns the most chunks that the requests of a queue with `bytes` bytes of transfer buffers
+    /// can have at one time.
     pub(crate) fn most(self, bytes: usize) -> usize {
-        // A request of n chunks has at least n - 2 whole ones, and two at least.
+        // A request of n chunks has at least n - 2 whole chunks, and at least two chunks.
         bytes.checked_div(self.chunk()).unwrap_or(0) * 2
     }
 
@@ -112,8 +111,8 @@ impl Split {
         length >= self.least as usize
     }
 
-    /// Returns the bytes between the beginning of a chunk and that of a request at
-    /// byte `offset` of the volume.
+    /// Returns the bytes between the start of a chunk and that of a request at byte `offset` of the
+    /// volume.
     fn lead(self, offset: u64) -> usize {
         let chunk = u64::from(self.chunk);
         let lead = self.phase.and_then(|phase| {
@@ -123,8 +122,8 @@ impl Split {
         lead.unwrap_or(0) as usize
     }
 
-    /// Returns how many chunks a request of `length` bytes at byte `offset` of the
-    /// volume has; 0: it is not split.
+    /// Returns the number of chunks of a request of `length` bytes at byte `offset` of the volume;
+    /// 0: it is not split.
     pub(crate) fn count(self, offset: u64, length: usize) -> usize {
         if !self.applies(length) {
             return 0;
@@ -150,8 +149,7 @@ impl Split {
     }
 }
 
-/// Counts the chunks of a request that have arrived and that have settled, and
-/// keeps the first failure.
+/// Counts the arrived and the settled chunks of a request, and records the first failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkProgress<E> {
     chunks: u16,
@@ -162,10 +160,10 @@ pub(crate) struct ChunkProgress<E> {
 }
 
 impl<E: Copy> ChunkProgress<E> {
-    /// A request that is not split.
+    /// The progress of a request that is not split.
     pub(crate) const NONE: Self = Self::of(0);
 
-    /// Begins with `chunks` chunks, of which none has arrived.
+    /// Returns the progress of a request with `chunks` chunks, none of which has arrived.
     pub(crate) const fn of(chunks: u16) -> Self {
         Self {
             chunks,
@@ -189,8 +187,8 @@ impl<E: Copy> ChunkProgress<E> {
         }
     }
 
-    /// Counts a chunk for which nothing is under way any more. Returns the result
-    /// of the request once all its chunks have settled.
+    /// Counts a chunk that has no more work under way. Returns the result of the request once all
+    /// its chunks have settled.
     pub(crate) fn settle(&mut self, result: Result<(), E>) -> Option<Result<(), E>> {
         self.settled += 1;
         if let (None, Err(failure)) = (&self.failure, result) {
@@ -199,7 +197,7 @@ impl<E: Copy> ChunkProgress<E> {
         (self.settled == self.chunks).then(|| self.failure.map_or(Ok(()), Err))
     }
 
-    /// Returns how many chunks the request has; 0: it was not split.
+    /// Returns the number of chunks of the request; 0: it was not split.
     pub(crate) fn chunks(&self) -> u16 {
         self.chunks
     }
@@ -269,13 +267,13 @@ mod tests {
             spans(split, 8 << 10, 128 << 10),
             [(0, 52 << 10), (52 << 10, 64 << 10), (116 << 10, 12 << 10)]
         );
-        // What cannot be followed is not.
+        // Stripes that cannot be followed are ignored.
         assert_eq!(Split::new(128 * K, 200 * K, 0), Split::new(128 * K, 0, 0));
         assert_eq!(Split::new(128 * K, 1000, 0), Split::new(128 * K, 0, 0));
     }
 
-    /// Checks, whatever the sizes, that chunks are all of the request, once, in order, none beyond
-    /// its stripes, and never more of them than there is room for.
+    /// Checks for many sizes that the chunks cover the request exactly once and in order, that none
+    /// exceeds its stripe, and that there are never more of them than room.
     #[test]
     fn chunks_cover_the_request() {
         for wanted in [64, 128, 256, 512] {

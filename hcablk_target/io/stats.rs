@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is counted of a request when the completion of its answer's send is found.
+//! Counts a request when the completion of its response's SEND is found.
 
 use super::{
     cache::count_cache,
@@ -18,7 +18,7 @@ use hcablk_core::{
 };
 
 impl Queue {
-    /// Counts a request whose answer's send has completed, and its message if `counts`.
+    /// Counts a request whose response's SEND has completed, and its message if `counts`.
     pub(super) fn answered(&self, request: &Request, counts: bool) {
         trace::target::completed(|| request.about());
         let c = request.volume.counters();
@@ -44,23 +44,23 @@ impl Queue {
         }
     }
 
-    /// Counts how long a request that is measured took.
+    /// Adds the measured durations of a request to the queue's.
     #[inline(never)]
     fn count_times(&self, request: &Request) {
-        // What asks for nothing is no request of the disk's.
+        // A nop is not a request of the disk.
         if !matches!(request.op, Ok(Op::Nop)) {
             let fetched = matches!(request.op, Ok(Op::Write { .. }));
             request.marks.end(fetched, &self.times);
         }
     }
 
-    /// Counts a request that failed, and that its initiator was told so.
+    /// Counts a failed request, and records that its initiator was sent its flush error.
     #[cold]
     #[inline(never)]
     fn count_failure(&self, request: &Request) {
         request.volume.counters().errors.bump();
         if request.flush_error != 0 {
-            // TCP may still lose what iWARP has sent.
+            // On iWARP TCP may still lose data whose SEND has completed.
             let arrived = !self.all_reported;
             let volume = &request.volume;
             volume
@@ -69,7 +69,7 @@ impl Queue {
         }
     }
 
-    /// Counts what was asked for, and how many bytes were moved.
+    /// Counts the operation of a request, and the bytes that it moved.
     #[inline]
     fn count_operation(request: &Request, c: &Counters) {
         let (length, ok) = (request.length() as u64, request.status == Status::Ok);
@@ -107,24 +107,24 @@ impl Queue {
         }
     }
 
-    /// Counts by what way the data of a request went that was done well.
+    /// Counts the path that the data of a successful request took.
     #[inline]
     fn count_way(request: &Request, c: &Counters) {
         if Self::went_straight(request) {
-            // The HCA has moved all of it.
+            // The HCA has moved all of the data.
             return c.ram_bytes.add(request.length() as u64);
         }
         Self::count_detours(request, c);
     }
 
-    /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and
-    /// met neither the page cache nor a cache of the volume's.
+    /// Returns whether the data of a request moved between the wire and the drive through RAM, as a
+    /// whole, and bypassed both the page cache and the volume's cache.
     #[inline]
     fn went_straight(request: &Request) -> bool {
         request.volume.is_straight() && !request.met_pages && !request.chunks.moves()
     }
 
-    /// Counts as [`Self::count_way`] does, whatever way the data went.
+    /// Counts the path of the data as [`Self::count_way`] does, for any path.
     #[inline(never)]
     fn count_detours(request: &Request, c: &Counters) {
         let length = request.length() as u64;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a request fits its volume. Uses nothing but `core` and the wire
-//! format: its tests run on the host.
+//! Checks a request against its volume. Uses nothing but `core` and the wire format: its tests run
+//! on the host.
 
 use crate::proto::{
     connect::Geometry,
@@ -12,17 +12,18 @@ use crate::proto::{
     },
 };
 
-/// The bytes that one request may empty at most, as the drive is at this moment; 0: it cannot.
+/// The most bytes that one request may discard or zero with the drive's current limits; 0: not
+/// supported.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Emptied {
     pub(crate) by_discard: u32,
     pub(crate) by_zeroes: u32,
 }
 
-/// Checks a request against the volume as its session was told of it, but for what may have changed
-/// since: the size, `capacity` bytes, of which a block that is not whole is none, whether the drive
-/// `refuses_writes`, and what it lets a request empty, which are asked only if they matter. The
-/// block layer would let a bio pass.
+/// Checks a request against the geometry that was reported to the session. Values that may have
+/// changed since are passed as they are now: the size (`capacity` bytes, without an incomplete last
+/// block), whether the drive `refuses_writes`, and the limits for discards and zeroes, which are
+/// read only if needed. The block layer would not check a bio.
 #[inline(always)]
 pub(crate) fn check(
     op: &Op,
@@ -61,8 +62,9 @@ pub(crate) fn check_write(
     fits(extent, geometry, capacity)
 }
 
-/// Checks a discard or a write of zeroes, of which `max` bytes are allowed. The initiator may know
-/// a larger limit, of a moment ago, and does without for a longer one.
+/// Checks a discard or a write of zeroes, with a limit of `max` bytes. The initiator may know a
+/// former, larger limit; a longer request then fails as unsupported, and the initiator does
+/// without.
 #[inline(never)]
 fn check_emptied(
     extent: &Extent,
@@ -112,12 +114,12 @@ mod tests {
 
     const CAPACITY: u64 = 1 << 20;
 
-    /// Checks a request whose drive takes writes at this moment.
+    /// Checks a request for a drive that accepts writes.
     fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
         super::check(op, geometry, capacity, || false, || emptied(geometry))
     }
 
-    /// Returns what a drive lets a request empty that is as it was when the session began.
+    /// Returns the limits of a drive that are unchanged since the session began.
     fn emptied(geometry: &Geometry) -> Emptied {
         Emptied {
             by_discard: geometry.max_discard,
@@ -149,7 +151,8 @@ mod tests {
         Op::Read(Extent { offset, length }, remote)
     }
 
-    /// Returns every operation that names blocks, on these: its name, and whether it changes them.
+    /// Returns every operation that names blocks, with these blocks: its name, and whether it
+    /// changes them.
     fn operations(offset: u64, length: u32) -> [(&'static str, bool, Op); 6] {
         let extent = Extent { offset, length };
         let remote = Remote {
@@ -184,8 +187,8 @@ mod tests {
         ]
     }
 
-    /// Returns a geometry in which every operation takes at most 64 KiB, so that one table serves
-    /// all of them.
+    /// Returns a geometry in which every operation is limited to 64 KiB, so that one table serves
+    /// all operations.
     fn same_limits() -> Geometry {
         Geometry {
             max_discard: 1 << 16,
@@ -218,7 +221,7 @@ mod tests {
             (u64::MAX, u32::MAX, Status::OutOfRange),
         ] {
             for (what, _, op) in operations(offset, length) {
-                // Of those without data a longer one is not supported.
+                // For discards and zeroes too long means unsupported.
                 let status = match op {
                     Op::Discard(_) | Op::WriteZeroes { .. } if length == (1 << 16) + 4096 => {
                         Status::Unsupported
@@ -237,7 +240,8 @@ mod tests {
             read_only: true,
             ..same_limits()
         };
-        // Also where the blocks do not exist: the protocol's table has the refusal first.
+        // Also for blocks that do not exist: in the protocol's table the refusal of writes
+        // precedes.
         for (offset, length) in [(0, 4096), (CAPACITY, 4096), (512, 512)] {
             for (what, changes, op) in operations(offset, length) {
                 if changes {

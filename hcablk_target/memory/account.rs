@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The account of a port's memory: how many bytes are whose. Uses nothing but `core`: its
-//! tests run on the host.
+//! Accounts for the bytes of a port's memory and their owners. Uses nothing but `core`: its tests
+//! run on the host.
 //!
 //! ```text
 //!        reserve()           grant()             refund()
@@ -10,65 +10,66 @@
 //!     └────────────────┘
 //! ```
 //!
-//! What is *reserved* is a session's or a queue pair's own as long as that lives. What is *coming*
-//! was asked for, and waits until others have given back what they borrowed. Both together never
-//! pass what the limit is, or shall be.
+//! *Reserved* bytes belong to a session or queue pair until it ends. *Coming* bytes were requested,
+//! and wait until others have returned borrowed ones. Both together never exceed the limit, nor the
+//! goal while the limit is being lowered.
 //!
 //! # The share of a host
 //!
-//! Both together of one host never pass half of the limit ([`HOST_PART`]) when the host asks for
-//! more: one host cannot lock the others out, however many sessions and queue pairs it wants.
+//! Both together of one host never exceed half of the limit ([`HOST_PART`]) when the host asks for
+//! more: one host cannot exclude the others, however many sessions and queue pairs it requests.
 //!
-//! A session that has ended is *stranded* while a drive does not finish what it has begun for it.
-//! Its bytes stay in the account, since the drive may reach them. But the host's share is not
-//! charged for them, up to a quarter of the limit ([`STRANDED_PART`]): the host connects again to
-//! volumes whose drives are well, without waiting for the one that hangs. So all that one host can
-//! own, hung drives or not, leaves a quarter of the limit to the others.
+//! A session that has ended is *stranded* while a drive does not finish its requests. Its bytes
+//! stay in the account, since the drive may reach them. But the host's share is not charged for
+//! them, up to a quarter of the limit ([`STRANDED_PART`]): the host can reconnect to volumes on
+//! working drives without waiting for the hanging one. So one host, hanging drives or not, leaves
+//! at least a quarter of the limit to the others.
 
-/// A host may own one part of so many of the limit.
+/// The share of a host is the limit divided by this.
 const HOST_PART: u64 = 2;
 
-/// Of a host's stranded bytes one part of so many of the limit is not charged to its share.
+/// The most stranded bytes of a host that are not charged to its share are the limit divided by
+/// this.
 const STRANDED_PART: u64 = 4;
 
-/// Why bytes were refused: for the log.
+/// The reason why bytes were refused: for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub(crate) needed: u64,
-    /// Bytes that others do not have for themselves; or that the host has not, of its share.
+    /// Bytes that no one owns; or that are left of the host's share.
     pub(crate) left: u64,
-    /// Bytes that there may be; or the host's share of them.
+    /// The limit; or the host's share of it.
     pub(crate) limit: u64,
-    /// The bytes would pass the share of the host, and not the limit.
+    /// The bytes would exceed the share of the host, not the limit.
     pub(crate) of_host: bool,
 }
 
-/// What one host has in an [`Account`].
+/// One host's part of an [`Account`].
 #[derive(Default)]
 pub(super) struct HostPart {
     /// Reserved and coming bytes.
     owned: u64,
-    /// Those of them that are stranded.
+    /// The stranded bytes among `owned`.
     stranded: u64,
 }
 
 impl HostPart {
-    /// Returns the bytes that the host's share is charged for when the limit is `limit`.
+    /// Returns the bytes charged to the host's share if the limit is `limit`.
     fn charged(&self, limit: u64) -> u64 {
         self.owned - self.stranded.min(limit / STRANDED_PART)
     }
 }
 
-/// See the module.
+/// The account of a port's memory: see the module.
 pub(super) struct Account {
-    /// Bytes that are used at most.
+    /// The most bytes that may be in use.
     limit: u64,
-    /// Bytes that shall be: less while the limit is being lowered.
+    /// The future limit: lower than `limit` while the limit is being lowered.
     goal: u64,
     reserved: u64,
     coming: u64,
-    /// The limit is being changed.
+    /// Whether the limit is being changed.
     changing: bool,
 }
 
@@ -87,17 +88,17 @@ impl Account {
         self.limit
     }
 
-    /// Returns the bytes that shall be used at most.
+    /// Returns the most bytes that may be in use once the change of the limit has ended.
     pub(super) fn goal(&self) -> u64 {
         self.goal
     }
 
-    /// Returns the bytes that somebody has for himself.
+    /// Returns the reserved bytes of all owners.
     pub(super) fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// Returns the reserved bytes, and those that are coming.
+    /// Returns the reserved and the coming bytes.
     pub(super) fn owned(&self) -> u64 {
         self.reserved + self.coming
     }
@@ -111,7 +112,7 @@ impl Account {
         }
     }
 
-    /// Reserves `bytes` bytes for `host`, which are to be granted or withdrawn.
+    /// Requests `bytes` bytes for `host`, which must be granted or withdrawn later.
     pub(super) fn reserve(&mut self, host: &mut HostPart, bytes: u64) -> Result<(), Shortage> {
         let owned = self.owned().saturating_add(bytes);
         if owned > self.goal {
@@ -131,43 +132,44 @@ impl Account {
         Ok(())
     }
 
-    /// Notes that `bytes` reserved bytes are there.
+    /// Records that `bytes` coming bytes are available, and reserves them.
     pub(super) fn grant(&mut self, bytes: u64) {
         self.coming -= bytes;
         self.reserved += bytes;
     }
 
-    /// Notes that `bytes` reserved bytes of `host` do not come.
+    /// Records that `bytes` coming bytes of `host` do not become available.
     pub(super) fn withdraw(&mut self, host: &mut HostPart, bytes: u64) -> Shortage {
         self.coming -= bytes;
         host.owned -= bytes;
         self.shortage(bytes)
     }
 
-    /// Frees `bytes` bytes of `host`, which are not stranded.
+    /// Frees `bytes` bytes of `host` that are not stranded.
     pub(super) fn refund(&mut self, host: &mut HostPart, bytes: u64) {
         self.reserved -= bytes;
         host.owned -= bytes;
     }
 
-    /// Notes that `bytes` reserved bytes of `host` are stranded, until [`Self::refund_stranded`].
+    /// Records that `bytes` reserved bytes of `host` are stranded, until [`Self::refund_stranded`].
     pub(super) fn strand(host: &mut HostPart, bytes: u64) {
         host.stranded += bytes;
     }
 
-    /// Frees `bytes` bytes of `host` that are stranded.
+    /// Frees `bytes` stranded bytes of `host`.
     pub(super) fn refund_stranded(&mut self, host: &mut HostPart, bytes: u64) {
         host.stranded -= bytes;
         self.refund(host, bytes);
     }
 
-    /// Returns the bytes that may still be shared when `held` bytes are; `None`: too many are.
+    /// Returns the bytes that may still be shared if `held` bytes are, or `None` if these are too
+    /// many.
     pub(super) fn left(&self, held: u64) -> Option<u64> {
         self.goal.checked_sub(self.owned())?.checked_sub(held)
     }
 
-    /// Begins to change the limit to `bytes`; returns the one that it was, for
-    /// [`Self::end_change`]. `None`: somebody else is changing it, or what is owned is more.
+    /// Begins to change the limit to `bytes`. Returns the former limit, for [`Self::end_change`],
+    /// or `None` if another caller is changing it, or more bytes are owned.
     pub(super) fn begin_change(&mut self, bytes: u64) -> Option<u64> {
         if self.changing || self.owned() > bytes {
             return None;
@@ -175,12 +177,12 @@ impl Account {
         self.changing = true;
         self.goal = bytes;
         let before = self.limit;
-        // It may be used at once, but what is used may not be forbidden.
+        // A higher limit is valid at once; a lower one only when no more bytes are in use.
         self.limit = self.limit.max(bytes);
         Some(before)
     }
 
-    /// Sets the limit to `bytes`, from here on.
+    /// Ends a change: the limit is `bytes` from here on.
     pub(super) fn end_change(&mut self, bytes: u64) {
         self.changing = false;
         self.goal = bytes;
@@ -188,30 +190,30 @@ impl Account {
     }
 }
 
-/// What a queue pair's bytes are taken from.
+/// The origin of a queue pair's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// A place of its session's.
+    /// Whether the queue pair has one of the session's places.
     place: bool,
-    /// Bytes beyond that.
+    /// Bytes beyond that place.
     pub(super) extra: u64,
 }
 
-/// The places of a session's queue pairs, which are in the account from its beginning. A peer may
-/// ask for more with a later queue pair than with the first, and for one more before an old one
-/// is gone: that is extra.
+/// The places of a session's queue pairs, which are in the account from the session's beginning. A
+/// peer may ask for more with a later queue pair than with the first, and for an additional one
+/// before an old one is closed: these bytes are extra.
 pub(super) struct Places {
     free: u64,
     each: u64,
 }
 
 impl Places {
-    /// Makes `count` places of `each` bytes.
+    /// Returns `count` places of `each` bytes.
     pub(super) fn new(count: u64, each: u64) -> Self {
         Self { free: count, each }
     }
 
-    /// Takes the `bytes` bytes that a queue pair needs.
+    /// Takes a place for a queue pair that needs `bytes` bytes.
     pub(super) fn take(&mut self, bytes: u64) -> Part {
         let place = self.free != 0;
         self.free -= u64::from(place);
@@ -221,7 +223,7 @@ impl Places {
         }
     }
 
-    /// Gives back what a queue pair had.
+    /// Returns the place of a queue pair.
     pub(super) fn give(&mut self, part: Part) {
         self.free += u64::from(part.place);
     }
@@ -231,7 +233,7 @@ impl Places {
 mod tests {
     use super::*;
 
-    /// Makes an account whose limit is `limit`, and the parts of two hosts.
+    /// Returns an account with the limit `limit`, and the parts of two hosts.
     fn account(limit: u64) -> (Account, HostPart, HostPart) {
         (
             Account::new(limit),
@@ -318,7 +320,7 @@ mod tests {
             "what is coming counts"
         );
         assert_eq!(account.reserve(&mut other, 50), Ok(()));
-        // What does not come, or is given back, can be had again.
+        // Bytes that are withdrawn or freed can be reserved again.
         account.withdraw(&mut one, 10);
         assert_eq!(account.reserve(&mut one, 10), Ok(()));
         account.grant(10);
@@ -336,7 +338,7 @@ mod tests {
         assert_eq!(account.reserve(&mut one, 50), Ok(()));
         account.grant(50);
         assert!(account.reserve(&mut one, 1).is_err());
-        // A drive that hangs again and again is no way around the share.
+        // Repeatedly hanging drives do not bypass the share.
         Account::strand(&mut one, 50);
         let refused = Shortage {
             needed: 6,

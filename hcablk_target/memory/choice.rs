@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which transfer buffers a request gets. Uses nothing but `core`: its tests
-//! run on the host.
+//! Chooses the transfer buffers of a request. Uses nothing but `core`: its tests run on the host.
 //!
-//! A queue has buffers of RAM, of which some have peer memory beside it. A
-//! request on a volume of mode p2p wants those; one that needs more of them
-//! than there will ever be, or finds that they are taken while there is RAM,
-//! goes by RAM instead, all of it: a drive takes one kind at a time. It waits
-//! only when waiting ends: everything is given back some time.
+//! A queue has buffers of RAM, some of which also have peer memory. A request on a volume of mode
+//! p2p wants these. If it needs more of them than exist, or they are in use while RAM is free, it
+//! uses RAM instead, for all its data: a drive accepts only one kind in one bio. A request waits
+//! only if the wait ends: all buffers are returned eventually.
 
-/// What is free of how much.
+/// The free buffers, and the number with peer memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Free {
     /// Buffers without peer memory.
     pub(super) ram: usize,
     /// Buffers with peer memory.
     pub(super) peer: usize,
-    /// How many have peer memory, free or not.
+    /// All buffers with peer memory, free or not.
     pub(super) peers: usize,
 }
 
-/// See the module.
+/// The kind of buffers chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Those with peer memory, for the sake of that.
+    /// Buffers with peer memory, which is used.
     Peer,
-    /// Those without.
+    /// Buffers without peer memory.
     Ram,
-    /// The RAM of both kinds.
+    /// The RAM of both kinds of buffers.
     Any,
     Wait,
 }
@@ -41,7 +39,7 @@ pub(super) fn choose(need: usize, wants: bool, free: Free) -> Choice {
     if need <= free.ram {
         return Choice::Ram;
     }
-    // Nobody needs the peer memory, or not for this request.
+    // No request needs the peer memory, or this one cannot use it.
     let spare = !wants || need > free.peers;
     if spare && need <= free.ram + free.peer {
         return Choice::Any;
@@ -64,7 +62,7 @@ mod tests {
         assert_eq!(choose(4, true, free(3, 3, 8)), Choice::Wait);
         assert_eq!(choose(12, true, free(8, 4, 8)), Choice::Any);
         assert_eq!(choose(12, true, free(7, 4, 8)), Choice::Wait);
-        // What moves no data needs none.
+        // A request without data needs no buffers.
         assert_eq!(choose(0, true, free(0, 0, 8)), Choice::Ram);
     }
 
@@ -75,7 +73,7 @@ mod tests {
         assert_eq!(choose(4, false, free(0, 3, 8)), Choice::Wait);
     }
 
-    /// Checks that a request is served at the latest when all is back, whatever was taken before.
+    /// Checks that a request is served at the latest when all buffers are returned.
     #[test]
     fn nobody_waits_for_what_does_not_come() {
         for buffers in 1..=40usize {
@@ -91,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Checks that what is chosen is there.
+    /// Checks that the chosen buffers are free.
     #[test]
     fn nothing_is_chosen_that_is_not_free() {
         for (ram, peer, need) in (0..12).flat_map(|ram| {

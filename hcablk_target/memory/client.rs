@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A session in a port's memory, and what its queue pairs are charged. Who frees what is described
-//! in [`memory`](super).
+//! A session's part of a port's memory, and the charges of its queue pairs. [`memory`](super)
+//! describes which object frees what.
 
 use super::{
     account::{
@@ -34,21 +34,21 @@ use kernel::{
 /// A session's part of the memory. See the module for its end.
 pub(super) struct Membership {
     pub(super) memory: Arc<Memory>,
-    /// Whose session it is.
+    /// The host of the session.
     pub(super) host: HostId,
     pub(super) shared_pool: Arc<SharedPool>,
     pub(super) index: usize,
-    /// Its first entry in the account, which borrows nothing: the client exists as long as an entry
-    /// does.
+    /// The session's first entry in the account, which borrows nothing: the client exists while an
+    /// entry does.
     pub(super) borrower: usize,
     pub(super) reserved: u64,
-    /// `reserved` is stranded in the account.
+    /// Whether `reserved` is stranded in the account.
     pub(super) stranded: Atomic<bool>,
     pub(super) wish: u64,
     pub(super) queue_bytes: usize,
 }
 
-/// A session as a user of the memory, by which its queue pairs are charged.
+/// A session as a user of the memory, to which its queue pairs are charged.
 #[pin_data]
 pub(crate) struct Client {
     part: Membership,
@@ -57,8 +57,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Makes the user whose part is `part`, for `queues` queue pairs of `reserved` bytes each. May
-    /// sleep. Without memory `part` is dropped, and has left.
+    /// Creates the user with the part `part`, for `queues` queue pairs of `reserved` bytes each.
+    /// May sleep. On failure `part` is dropped, which returns its memory.
     pub(super) fn new(part: Membership, queues: u64, reserved: u64) -> Result<Arc<Self>> {
         let places = Places::new(queues, reserved);
         Arc::pin_init(
@@ -78,18 +78,18 @@ impl Client {
         self.part.index
     }
 
-    /// Returns the bytes of data that each of its queue pairs may have, by the port's settings
-    /// when it began.
+    /// Returns the bytes of data that each of the session's queue pairs may have, according to the
+    /// port's settings when the session began.
     pub(crate) fn queue_bytes(&self) -> usize {
         self.part.queue_bytes
     }
 
-    /// Returns the pages that its queue pairs may borrow.
+    /// Returns the pages that the session's queue pairs may borrow.
     pub(super) fn most_pages(&self) -> u64 {
         self.part.wish / PAGE_SIZE as u64
     }
 
-    /// Takes the `bytes` bytes of a queue pair that is to be made. Sleeps.
+    /// Charges `bytes` bytes for a new queue pair. Sleeps.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
         let part = self.places.lock().take(bytes);
         if let Err(denied) = self.part.memory.charge(self.part.host, part.extra) {
@@ -102,9 +102,9 @@ impl Client {
         })
     }
 
-    /// Has the share of its host charged no more for its reservation, as far as the [account's
-    /// rules](super::account) go: the session has ended, but a drive does not finish what it has
-    /// begun for it. What queue pairs were charged for beyond that stays charged. Process context.
+    /// Stops charging the host's share for this reservation, within the [account's
+    /// rules](super::account): the session has ended, but a drive does not finish its requests.
+    /// Extra charges of queue pairs remain charged. Process context.
     #[cold]
     pub(crate) fn strand(&self) {
         if !self.part.stranded.xchg(true, Relaxed) {
@@ -112,8 +112,8 @@ impl Client {
         }
     }
 
-    /// Tells what it has: bytes of its own, that it may borrow and has borrowed, and how
-    /// often it had to wait for others.
+    /// Prints the session's bytes: reserved, that it may borrow, and borrowed; and how often it
+    /// waited for others.
     pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
         let standing = self.shared_pool().standing(self.index());
         let page = PAGE_SIZE as u64;
@@ -140,9 +140,9 @@ impl Drop for Membership {
     }
 }
 
-/// The memory of one queue pair, in the account as long as this is there. Whoever makes the queue
-/// pair has it before anything is allocated, and the queue has it then as its last field: dropped,
-/// in process context, when all the rest of the queue is free.
+/// The memory of one queue pair, in the account while this exists. It is taken before anything of
+/// the queue pair is allocated, and then is the last field of the queue: dropped, in process
+/// context, when all the rest of the queue is free.
 pub(crate) struct Charge {
     client: Arc<Client>,
     part: Part,

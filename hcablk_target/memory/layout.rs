@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Computes how much memory is shared, and in buffers of which length. Uses nothing but `core` and
+//! Computes how much memory is shared, and the lengths of its buffers. Uses nothing but `core` and
 //! the wire format: its tests run on the host.
 //!
-//! A *size class* has buffers of one length. A request takes buffers of one size class, the one
-//! that fits its length if there are any; what is left of the last one is nobody's for as long.
-//! Buffers are never divided or merged, so no load leaves memory behind that another could not
+//! A *size class* has buffers of one length. A request takes buffers of one size class, preferably
+//! of the one that fits its length; the unused rest of the last buffer is wasted for that time.
+//! Buffers are never divided or merged, so no load leaves memory behind that another load could not
 //! use.
 
 use crate::proto::{
@@ -17,13 +17,13 @@ use crate::proto::{
 const PAGE: usize = 4096;
 /// log2 of the pages of a buffer, for each size class.
 pub(crate) const ORDERS: [u32; SIZE_CLASSES] = [0, 3, 5];
-/// How many size classes there are.
+/// The number of size classes.
 pub(crate) const SIZE_CLASSES: usize = 3;
-/// For requests of a page at most.
+/// The size class for requests of up to one page.
 pub(crate) const SMALL: usize = 0;
-/// For all that is between; every request can do with these.
+/// The size class for requests of medium length; every request can use it.
 pub(crate) const MEDIUM: usize = 1;
-/// For requests that fill one.
+/// The size class for requests that fill such a buffer.
 pub(crate) const LARGE: usize = 2;
 
 /// Returns log2 of the bytes of a buffer.
@@ -47,9 +47,9 @@ pub(crate) const fn length_of(size_class: usize) -> usize {
 pub(crate) const BUFFER_ORDER: u32 = ORDERS[MEDIUM];
 /// Bytes of a queue's own buffers.
 pub(crate) const BUFFER_BYTES: usize = length_of(MEDIUM);
-/// Those that the largest request needs.
+/// The most of these buffers that a request of any size needs.
 pub(crate) const BUFFERS_MAX: usize = (TRANSFER_MAX as usize).div_ceil(BUFFER_BYTES);
-/// Those that a request of the usual largest size needs.
+/// The most of these buffers that a request of the usual largest size needs.
 pub(crate) const BUFFERS_USUAL: usize = (TRANSFER_USUAL as usize).div_ceil(BUFFER_BYTES);
 
 /// Pages of a buffer, for each size class.
@@ -68,14 +68,14 @@ pub(crate) const fn class_for(length: usize) -> usize {
     }
 }
 
-/// Returns the buffers of `class` that `length` bytes need.
+/// Returns the number of buffers of `size_class` that `length` bytes need.
 #[inline]
 pub(crate) const fn count(size_class: usize, length: usize) -> usize {
     (length + length_of(size_class) - 1) >> shift_of(size_class)
 }
 
-/// Returns how many buffers of each size class are made of `bytes` bytes: three eighths are large
-/// ones, one eighth small ones, the rest is between.
+/// Returns how many buffers of each size class to make of `bytes` bytes: three eighths for large
+/// ones, one eighth for small ones, the rest for medium ones.
 pub(crate) fn counts(bytes: u64) -> [u32; SIZE_CLASSES] {
     let large = bytes / 8 * 3 / length_of(LARGE) as u64;
     let small = bytes / 8 / length_of(SMALL) as u64;
@@ -84,13 +84,13 @@ pub(crate) fn counts(bytes: u64) -> [u32; SIZE_CLASSES] {
     [small, medium, large].map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Bytes of data of a session, when its port does not say how many.
+/// The default for a session's bytes of data.
 const SESSION: usize = 16 << 20;
 
 /// Returns the bytes of data that each of a session's `queues` queue pairs may have, for requests
-/// of up to `asked` bytes: its part of the `set` bytes of the session. 0: its part of what is
-/// usual, but never less than twice the largest request, of which a quarter is the eager ring. So
-/// every session has what it asks for, however many queue pairs it has.
+/// of up to `asked` bytes: its part of the `set` bytes of the session. With 0 its part of the
+/// default, but never less than twice the largest request, a quarter of which is the eager ring. So
+/// every session gets what it asks for, however many queue pairs it has.
 pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
     let part = |bytes: usize| bytes / queues.max(1);
     match set {
@@ -99,13 +99,13 @@ pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
     }
 }
 
-/// Returns the bytes that are shared, of `limit` bytes for everything, when `reserved` bytes are
-/// somebody's own for ever and `wishes` is all that could be used.
+/// Returns the bytes that are shared, out of `limit` bytes in total, if `reserved` bytes are
+/// permanently owned and `wishes` bytes is all that could be used.
 pub(crate) fn shareable(limit: u64, reserved: u64, wishes: u64) -> u64 {
     wishes.min(limit.saturating_sub(reserved))
 }
 
-/// Returns the part of `shareable` bytes for those whose wishes are `wish` of `wishes` bytes.
+/// Returns the part of `shareable` bytes for clients that wish `wish` of `wishes` bytes.
 pub(crate) fn part(shareable: u64, wish: u64, wishes: u64) -> u64 {
     // In pages, so that the product fits.
     let pages = |bytes: u64| bytes / PAGE as u64;
@@ -154,7 +154,7 @@ mod tests {
                 "{queues}"
             );
         }
-        // As it was: what is set is not passed, but for what a queue pair needs.
+        // The set bytes are not exceeded; each queue pair adds what it needs.
         assert_eq!(data(16 * mib, 64, 4 * mib), mib / 4);
     }
 

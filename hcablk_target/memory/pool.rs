@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The transfer buffers that a queue has: its own, by number, and borrowed ones.
+//! The transfer buffers of a queue: its own, by number, and borrowed ones.
 //!
 //! ```text
 //!                      borrow()            take()
@@ -10,15 +10,16 @@
 //!        └────────────────────────────────── others wait ──┘
 //! ```
 //!
-//! What was borrowed and is not used is kept, so that a queue in its regular course takes no lock
-//! but its own `Queue::work`, which guards this. It goes back when somebody else waits, when the
-//! shared pool shall be smaller ([`Pool::give_back_if_pressed`]), and with the queue. A queue that
-//! is closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
-//! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of
-//! the session. If the device does not let go of such a region, they are not given back at all.
+//! Unused borrowed buffers are kept, so that a queue usually takes no lock but its own
+//! `Queue::work`, which protects this. They are returned when another queue waits, when the shared
+//! pool must shrink ([`Pool::give_back_if_pressed`]), and with the queue. A queue that is closing
+//! returns nothing ([`Pool::close`]) before its queue pair and the regions over its buffers are
+//! destroyed: the HCA may still use them, and on iWARP so may the peer, with any queue pair of the
+//! session. If the device cannot invalidate such a region, the buffers are never returned.
 //!
-//! A request has buffers of one length. Of a length that is short, others are tried: of
-//! 32 KiB every request can have its own, at the latest when the requests before it have ended.
+//! A request has buffers of one length. If buffers of that length are short, others are tried: with
+//! buffers of 32 KiB every request can use the queue's own, at the latest when the earlier requests
+//! have ended.
 
 use super::{
     choice::{
@@ -51,51 +52,51 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Small buffers that are borrowed at a time.
+/// The number of small buffers that are borrowed at a time.
 const HANDFUL: usize = 16;
-/// Buffers of a size class that a queue borrows at most.
+/// The most buffers of a size class that a queue borrows.
 pub(crate) const MOST: usize = 4096;
 
-/// What a request gets.
+/// The buffers that a request got.
 #[derive(Clone, Copy)]
 pub(crate) struct Took {
-    /// Buffers of the queue's own.
+    /// The number of the queue's own buffers.
     pub(crate) own: usize,
     pub(crate) size_class: usize,
-    /// The peer memory beside them is to be used.
+    /// Whether the peer memory of the buffers is used.
     pub(crate) by_peer: bool,
 }
 
-/// What a queue has borrowed of a size class.
+/// The borrowed buffers of one size class.
 struct Kept {
-    /// Not used. There is room for all that the queue may borrow.
+    /// The unused ones. Has room for all that the queue may borrow.
     buffers: KVec<Arc<DmaBuffer>>,
-    /// Used or not.
+    /// The number of borrowed buffers, used or not.
     borrowed: usize,
     most: usize,
 }
 
-/// See the module. Own buffers below `peers` have peer memory beside their RAM. There is
-/// room for every buffer in its list, and for nothing else.
+/// The transfer buffers of a queue: see the module. Own buffers below `peers` also have peer
+/// memory. Each list has room for all its buffers, and for nothing else.
 pub(crate) struct Pool {
     ram: KVec<u16>,
     peer: KVec<u16>,
     peers: u16,
     kept: [Kept; SIZE_CLASSES],
     handle: Option<Arc<PoolHandle>>,
-    /// Whose keys reach what requests have.
+    /// The protection domain whose keys reach the requests' buffers.
     pd: Arc<ProtectionDomain>,
-    /// The handle is told when others have given back.
+    /// Whether the handle is notified when others return buffers.
     waits: bool,
-    /// Nothing is given back before this goes.
+    /// Whether buffers are withheld until this is dropped.
     closed: bool,
-    /// A list had no room, or a buffer was to be given back too early.
+    /// A list had no room, or a buffer was about to be returned too early.
     broken: bool,
 }
 
 impl Pool {
-    /// Makes a pool of which all of `buffers` own ones are free; others are borrowed by `handle`,
-    /// for `ios` requests. May sleep.
+    /// Creates a pool in which all of `buffers` own ones are free; others are borrowed with
+    /// `handle`, for `ios` requests. May sleep.
     pub(crate) fn new(
         buffers: usize,
         peers: usize,
@@ -106,7 +107,7 @@ impl Pool {
         let peers = u16::try_from(peers.min(buffers))?;
         let list = |range: core::ops::Range<u16>| -> Result<KVec<u16>> {
             let mut list = KVec::with_capacity(range.len(), GFP_KERNEL)?;
-            // The lowest are taken first.
+            // The lowest numbers are taken first.
             for buffer in range.rev() {
                 list.push(buffer, GFP_KERNEL)?;
             }
@@ -116,7 +117,7 @@ impl Pool {
         let kept = |size_class: usize| -> Result<Kept> {
             let weight = PAGES.get(size_class).copied().unwrap_or(1);
             let most = (pages / u64::from(weight)).min(MOST as u64) as usize;
-            // Of the small ones a request has one.
+            // A request has at most one small buffer.
             let most = if size_class == SMALL {
                 most.min(ios)
             } else {
@@ -141,21 +142,21 @@ impl Pool {
         })
     }
 
-    /// Returns whether a buffer was lost, or would be, or would go to others while a peer may write
-    /// to it: there is a mistake.
+    /// Returns whether a buffer was lost, or was about to be lost or returned while a peer may
+    /// write to it: that is a bug.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Keeps everything from here on: nothing is given back until the pool is dropped.
+    /// Withholds all buffers from here on: none is returned until the pool is dropped.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.cancel_wait();
     }
 
-    /// Finds buffers for `length` bytes: borrowed ones come to `shared`, which is empty and has
-    /// room, then the numbers of own ones into `places`. With peer memory if it `wants`
-    /// that and there is some. `None`: it must wait, and nothing has changed.
+    /// Finds buffers for `length` bytes: puts borrowed ones into `shared`, which is empty and has
+    /// room, then the numbers of own ones into `places`. Uses peer memory if the request `wants` it
+    /// and some is free. Returns `None`, with nothing changed, if the request must wait.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -184,8 +185,8 @@ impl Pool {
         took
     }
 
-    /// Takes one of the small buffers that are kept for `length` bytes, as [`Self::take`] does,
-    /// which is for all other cases: more bytes, none kept, somebody who waits.
+    /// Takes one of the kept small buffers for `length` bytes. Returns `false` in all cases that
+    /// [`Self::take`] must handle: more bytes, no kept buffer, or a waiting request.
     #[inline(always)]
     pub(crate) fn take_page(&mut self, length: usize, shared: &mut KVec<Arc<DmaBuffer>>) -> bool {
         if length > length_of(SMALL) || self.waits || shared.len() == shared.capacity() {
@@ -225,7 +226,7 @@ impl Pool {
         })
     }
 
-    /// Takes `need` buffers of those that are kept.
+    /// Takes `need` of the kept buffers.
     #[inline]
     fn take_kept(
         &mut self,
@@ -242,7 +243,7 @@ impl Pool {
             return None;
         }
         for _ in 0..need {
-            // There is room for the buffers of any request.
+            // `shared` has room for the buffers of any request.
             let buffer = buffers.pop()?;
             self.broken |=
                 !push_into_room(shared, buffer, "a request has no place for its buffers");
@@ -254,7 +255,7 @@ impl Pool {
         })
     }
 
-    /// Borrows until `need` are kept; `false`: not now.
+    /// Borrows until `need` buffers are kept. Returns `false` if that is not possible now.
     fn borrow(&mut self, size_class: usize, need: usize) -> bool {
         let (Some(kept), Some(handle)) = (self.kept.get_mut(size_class), self.handle.as_ref())
         else {
@@ -273,7 +274,7 @@ impl Pool {
         true
     }
 
-    /// Takes buffers as [`Self::take`], when not enough of the right ones are kept.
+    /// Takes buffers as [`Self::take`] does, if not enough of the right ones are kept.
     #[inline(never)]
     fn take_more(
         &mut self,
@@ -290,7 +291,7 @@ impl Pool {
         } else if size_class == LARGE && self.ram.len() < buffers && self.borrow(LARGE, need) {
             return self.take_kept(LARGE, need, shared);
         }
-        // Its own, as far as they go, with some that are shared.
+        // Uses own buffers first, and shared ones for the rest.
         let own = self.ram.len().min(buffers);
         if self.borrow(MEDIUM, buffers - own) {
             let took = self.take_kept(MEDIUM, buffers - own, shared)?;
@@ -307,10 +308,10 @@ impl Pool {
         None
     }
 
-    /// Waits until others have given back what would do, in whatever size class; or, if there is
-    /// not as much, for its own. `buffers` of 32 KiB are missing.
+    /// Waits until others have returned enough buffers, of any size class; or, if there can never
+    /// be enough, for own buffers. `buffers` of 32 KiB are missing.
     fn wait_for(&mut self, size_class: usize, length: usize, buffers: usize) {
-        // It must not keep from others what is not enough for itself.
+        // A waiting queue must not withhold buffers that do not suffice for itself.
         self.give_back_kept();
         let Some(handle) = self.handle.as_ref() else {
             return;
@@ -330,7 +331,7 @@ impl Pool {
         self.waits = handle.wait(wants);
     }
 
-    /// Waits no longer.
+    /// Stops waiting.
     #[cold]
     pub(crate) fn cancel_wait(&mut self) {
         self.waits = false;
@@ -339,7 +340,7 @@ impl Pool {
         }
     }
 
-    /// Returns whether others want what the queue does not use. Any context.
+    /// Returns whether others want the queue's unused buffers. Any context.
     #[inline]
     fn is_pressed(&self) -> bool {
         self.handle
@@ -347,7 +348,7 @@ impl Pool {
             .is_some_and(|handle| handle.is_pressed())
     }
 
-    /// Gives the borrowed buffers that are not used back, if others want them. Any context.
+    /// Returns unused borrowed buffers, if others want them. Any context.
     pub(crate) fn give_back_if_pressed(&mut self) {
         if self.is_pressed() {
             self.give_back_kept();
@@ -360,8 +361,8 @@ impl Pool {
         }
         let mut all = self.kept.iter().flat_map(|kept| &kept.buffers);
         if all.any(|buffer| buffer.is_exposed()) {
-            // The request that had it was to close this.
-            broken!("a buffer that a peer may write to was to go to others");
+            // The request that had the buffer should have closed this pool.
+            broken!("a buffer that a peer may still write to was about to be returned");
             self.closed = true;
             self.broken = true;
             return;
@@ -381,7 +382,7 @@ impl Pool {
         }
     }
 
-    /// Takes an own buffer back.
+    /// Puts an own buffer back.
     #[inline]
     pub(crate) fn give(&mut self, buffer: u16) {
         let list = if buffer < self.peers {
@@ -389,16 +390,16 @@ impl Pool {
         } else {
             &mut self.ram
         };
-        // There is room for all that there are.
+        // The list has room for all own buffers.
         self.broken |= !push_into_room(list, buffer, "a free buffer has no place");
     }
 
-    /// Takes borrowed buffers back, of `class`.
+    /// Puts borrowed buffers of `size_class` back.
     #[inline]
     pub(crate) fn give_shared(&mut self, size_class: usize, shared: &mut KVec<Arc<DmaBuffer>>) {
         if let Some(kept) = self.kept.get_mut(size_class) {
             while let Some(buffer) = shared.pop() {
-                // There is room for all that was borrowed.
+                // The list has room for all borrowed buffers.
                 let what = "a borrowed buffer has no place";
                 self.broken |= !push_into_room(&mut kept.buffers, buffer, what);
             }
@@ -409,7 +410,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The regions over them are gone.
+        // The regions over these buffers are destroyed.
         for buffer in self.kept.iter().flat_map(|kept| &kept.buffers) {
             buffer.conceal();
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right of a queue pair to borrow shared buffers, within what its client may have.
+//! The right of a queue pair to borrow shared buffers, within its client's limit.
 //!
-//! The queue's [`Pool`](super::pool::Pool) has it, which gives back all that it has
-//! before, and the queue, which looks whether others wait. The last of these references
-//! leaves the account, in process context, as everything of a queue goes.
+//! The queue's [`Pool`](super::pool::Pool) has a reference, and returns all its buffers before it
+//! drops it; so does the queue, which checks whether others wait. The last reference leaves the
+//! account, in process context, like everything of a queue.
 
 use super::{
     layout::SIZE_CLASSES,
@@ -25,13 +25,13 @@ pub(crate) struct PoolHandle {
 }
 
 impl PoolHandle {
-    /// Makes a handle of `client`; `ENOMEM` if the account has no room. May sleep.
+    /// Creates a handle of `client`. Fails with `ENOMEM` if the account has no room. May sleep.
     pub(crate) fn new(client: &Arc<Client>) -> Result<Arc<Self>> {
         let handle = Self {
             client: client.clone(),
             index: client.shared_pool().add_borrower(client.index())?,
         };
-        // Without memory it leaves again.
+        // On failure the drop leaves the account again.
         Ok(Arc::new(handle, GFP_KERNEL)?)
     }
 
@@ -45,24 +45,24 @@ impl PoolHandle {
         self.client.most_pages()
     }
 
-    /// Lets `queue` be woken when it gets what it waits for, or others want what it does not use.
+    /// Lets `queue` be woken when its wait is over, or when others want its unused buffers.
     pub(crate) fn attach(&self, queue: Arc<Queue>) {
         self.shared_pool().attach(self.index, queue);
     }
 
-    /// Lets no queue be woken any more. Process context.
+    /// Lets no queue be woken from now on. Process context.
     pub(crate) fn detach(&self) {
         self.shared_pool().detach(self.index);
     }
 
-    /// Returns whether others want what the queue does not use. Any context.
+    /// Returns whether others want the queue's unused buffers. Any context.
     #[inline]
     pub(crate) fn is_pressed(&self) -> bool {
         self.shared_pool().is_pressed()
     }
 
-    /// Borrows `count` buffers of `class`, which come to those in `into`; `false`: not now.
-    /// Any context; takes the shared pool's lock.
+    /// Borrows `count` buffers of `size_class`, and appends them to `into`. Returns `false` if that
+    /// is not possible now. Any context; takes the shared pool's lock.
     pub(crate) fn borrow(
         &self,
         size_class: usize,
@@ -73,25 +73,27 @@ impl PoolHandle {
             .borrow(self.index, size_class, count, into)
     }
 
-    /// Waits for so many buffers of one size class or another; `false`: there will not be so many.
-    /// The queue is woken when it is worth another try. Any context; takes the shared pool's lock.
+    /// Waits for the given number of buffers of one of several size classes. Returns `false` if
+    /// there can never be that many. The queue is woken when another attempt can succeed. Any
+    /// context; takes the shared pool's lock.
     pub(crate) fn wait(&self, wants: [u32; SIZE_CLASSES]) -> bool {
         self.shared_pool().wait(self.index, wants)
     }
 
-    /// Takes back that the queue waits for buffers. Any context; takes the shared pool's lock.
+    /// Cancels the queue's wait for buffers. Any context; takes the shared pool's lock.
     pub(crate) fn cancel_wait(&self) {
         self.shared_pool().cancel_wait(self.index);
     }
 
-    /// Gives back all `buffers`, of `class`. Any context; takes the shared pool's lock.
+    /// Returns all `buffers`, of `size_class`, to the shared pool. Any context; takes the shared
+    /// pool's lock.
     pub(crate) fn give_back(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
         self.shared_pool()
             .give_back(self.index, size_class, buffers);
     }
 
-    /// Leaks all `buffers`, of `class`, which a peer may still write to. Any context; takes the
-    /// shared pool's lock.
+    /// Leaks all `buffers`, of `size_class`, to which a peer may still write. Any context; takes
+    /// the shared pool's lock.
     pub(crate) fn lose(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
         self.shared_pool().lose(self.index, size_class, buffers);
     }

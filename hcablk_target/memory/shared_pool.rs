@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The shared buffers of one RDMA device, mapped for it.
+//! The shared buffers of one RDMA device, mapped for that device.
 //!
 //! ```text
 //!          grow()            borrow()                      give_back()
 //!  (none) ────────► Free ──────────────► a queue's [Pool] ────────────► Free ──trim()──► (none)
 //! ```
 //!
-//! They are made when sessions begin and when the limit is raised, in process context, and
-//! destroyed when that is lowered or sessions end. Whoever uses one has a reference to it;
-//! the account ([`FairShare`]) says how many everyone has, and gives none out twice.
+//! Buffers are allocated when sessions begin and when the limit is raised, in process context, and
+//! destroyed when the limit is lowered or sessions end. A user of a buffer has a reference to it;
+//! the account ([`FairShare`]) counts the buffers of each client, and lends none twice.
 //!
-//! They are mapped by the protection domain of the session that was the first on the device. That
-//! only keeps the device: what uses a buffer names it by its own domain's key. The shared pool, and
-//! that domain with it, goes with the last session of the device: when a device is removed all its
-//! sessions end, and nothing stays mapped.
+//! Buffers are mapped with the protection domain of the first session on the device. This only
+//! keeps the device: a user of a buffer names it with the key of its own domain. The shared pool,
+//! and with it that domain, is dropped with the last session of the device: when a device is
+//! removed all its sessions end, and nothing stays mapped.
 //!
 //! # Locks and contexts
 //!
-//! One irq lock, which guards the account and the lists; it is taken inside
-//! `Queue::work`, and nothing is locked inside. A queue is woken with it held: so what is woken
-//! is attached, and the reference to it never the last. The numbers of buffers change under
-//! `Memory::state` only. A queue is woken by [`Queue::wake`].
+//! One irq lock protects the account and the lists; it is taken inside `Queue::work`, and no other
+//! lock is taken inside. Queues are woken under it with [`Queue::wake`]: so a woken queue is
+//! attached, and its reference is never the last. The numbers of buffers change only under
+//! `Memory::state`.
 
 use super::{
     layout::{
@@ -65,16 +65,16 @@ use kernel::{
 
 /// Nanoseconds of a millisecond.
 const NSEC_PER_MSEC: u64 = 1_000_000;
-/// Places that tables get at a time.
+/// The number of places added to the tables at a time.
 const PLACES: usize = 32;
 
 type Tables = (KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>);
 
 struct Inner {
     shares: FairShare<KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>>,
-    /// Who is to be woken, by index of the borrower.
+    /// The queues to wake, by index of the borrower.
     queues: KVec<Option<Arc<Queue>>>,
-    /// What nobody has; room for all that there are.
+    /// The free buffers; each list has room for all buffers.
     free: [KVVec<Arc<DmaBuffer>>; SIZE_CLASSES],
 }
 
@@ -82,9 +82,9 @@ struct Inner {
 #[pin_data]
 pub(super) struct SharedPool {
     pd: Arc<ProtectionDomain>,
-    /// Which has a reference to this as long as it has clients or buffers.
+    /// The memory of the port, which has a reference to this while this has clients or buffers.
     memory: Arc<Memory>,
-    /// What is not used shall be given back: a copy, to be read without the lock.
+    /// Whether unused buffers must be returned: a copy, which is read without the lock.
     pressed: Atomic<bool>,
     #[pin]
     inner: IrqLock<Inner>,
@@ -103,7 +103,7 @@ fn tables(clients: usize, borrowers: usize) -> Result<Tables> {
 }
 
 impl SharedPool {
-    /// Makes a shared pool without buffers for the device of `pd`. May sleep.
+    /// Creates a shared pool without buffers for the device of `pd`. May sleep.
     pub(super) fn new(pd: &Arc<ProtectionDomain>, memory: &Arc<Memory>) -> Result<Arc<Self>> {
         let (clients, borrowers) = tables(0, 0)?;
         let inner = Inner {
@@ -122,12 +122,12 @@ impl SharedPool {
         )
     }
 
-    /// Returns whether it is for the device of `pd`.
+    /// Returns whether the pool is for the device of `pd`.
     pub(super) fn is_for(&self, pd: &ProtectionDomain) -> bool {
         pd.same_device(self.pd.id())
     }
 
-    /// Makes room in the tables. May sleep.
+    /// Enlarges the tables. May sleep.
     fn enlarge(&self) -> Result {
         let (clients, borrowers) = self.inner.lock().shares.room();
         let (clients, borrowers) = (clients + PLACES, borrowers + PLACES);
@@ -135,7 +135,7 @@ impl SharedPool {
         let mut queues = KVec::with_capacity(borrowers, GFP_KERNEL)?;
         let mut inner = self.inner.lock();
         if inner.shares.room() >= (clients, borrowers) {
-            // Somebody else did.
+            // Another caller has enlarged them meanwhile.
             drop(inner);
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl SharedPool {
     }
 
     /// Adds a client that may borrow `most` pages. Returns its index and that of its first
-    /// borrower; `ENOMEM` if the tables cannot grow. May sleep.
+    /// borrower. Fails with `ENOMEM` if the tables cannot grow. May sleep.
     pub(super) fn add_client(&self, most: u32) -> Result<(usize, usize)> {
         loop {
             let added = self.inner.lock().shares.add_client(most);
@@ -162,7 +162,7 @@ impl SharedPool {
         }
     }
 
-    /// Adds another borrower of a client; `ENOMEM` if the tables cannot grow. May sleep.
+    /// Adds another borrower of a client. Fails with `ENOMEM` if the tables cannot grow. May sleep.
     pub(super) fn add_borrower(&self, client: usize) -> Result<usize> {
         loop {
             let borrower = self.inner.lock().shares.add_borrower(client);
@@ -173,7 +173,7 @@ impl SharedPool {
         }
     }
 
-    /// Removes a borrower that has given back everything.
+    /// Removes a borrower that has returned all its buffers.
     pub(super) fn remove_borrower(&self, borrower: usize) {
         let mut inner = self.inner.lock();
         inner.shares.remove_borrower(borrower);
@@ -200,8 +200,8 @@ impl SharedPool {
         self.pressed.load(Relaxed)
     }
 
-    /// Wakes the queues that can continue, and, if a queue begins to wait, all that may have
-    /// buffers that they do not use. Called after every change.
+    /// Wakes the queues that can continue, and, if a queue begins to wait, all that may have unused
+    /// buffers. Called after every change.
     fn wake_waiters(&self, inner: &mut Inner) {
         let now = now_ns() / NSEC_PER_MSEC;
         while let Some(borrower) = inner.shares.next_to_wake(now) {
@@ -241,7 +241,7 @@ impl SharedPool {
         if let Some(free) = inner.free.get_mut(size_class) {
             for _ in 0..count {
                 if let Some(buffer) = free.pop() {
-                    // There is room: see `Pool`.
+                    // `into` has room: see `Pool`.
                     push_into_room(into, buffer, "a borrowed buffer has no place");
                 }
             }
@@ -273,7 +273,7 @@ impl SharedPool {
         let mut inner = self.inner.lock();
         if let Some(free) = inner.free.get_mut(size_class) {
             while let Some(buffer) = buffers.pop() {
-                // There is room for all that there are.
+                // The list has room for all buffers.
                 push_into_room(free, buffer, "a shared buffer has no place");
             }
         }
@@ -286,8 +286,8 @@ impl SharedPool {
         }
     }
 
-    /// Takes buffers out of the account, as [`Self::give_back`], and leaks them: a peer may still
-    /// write there.
+    /// Removes buffers from the account, as [`Self::give_back`] does, and leaks them: a peer may
+    /// still write to them.
     pub(super) fn lose(
         &self,
         borrower: usize,
@@ -304,8 +304,8 @@ impl SharedPool {
         self.wake_waiters(&mut inner);
     }
 
-    /// Sets how many there shall be from now on, and destroys what is too much and free.
-    /// `true`: there was some. May sleep; `Memory::state` is locked.
+    /// Sets the target numbers of buffers, and destroys free ones beyond it. Returns whether any
+    /// were destroyed. May sleep; `Memory::state` is locked.
     pub(super) fn aim(&self, targets: [u32; SIZE_CLASSES]) -> bool {
         {
             let mut inner = self.inner.lock();
@@ -344,11 +344,11 @@ impl SharedPool {
         }
     }
 
-    /// Makes what there shall be, as far as `room` bytes allow, and says how many bytes it
-    /// took. May sleep; `Memory::state` is locked.
+    /// Allocates buffers up to the targets, within `room` bytes, and returns the bytes allocated.
+    /// May sleep; `Memory::state` is locked.
     pub(super) fn grow(&self, room: u64) -> u64 {
         let mut taken = 0;
-        // What every request can do with first.
+        // First the size class that every request can use.
         for size_class in [
             super::layout::MEDIUM,
             super::layout::SMALL,
@@ -384,7 +384,7 @@ impl SharedPool {
         let mut inner = self.inner.lock();
         if let Some(free) = inner.free.get_mut(size_class) {
             while let Some(buffer) = free.pop() {
-                // There is room: nothing was made beyond the target.
+                // The list has room: no more buffers were allocated than the target.
                 push_into_room(&mut all, buffer, "a shared buffer has no place");
             }
             mem::swap(free, &mut all);

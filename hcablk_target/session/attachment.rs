@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A volume that is attached to a session: by what it is told from others, what its initiator was
-//! told of it, and what is remembered of its requests.
+//! A volume that is attached to a session: its identity, the geometry reported to its initiator,
+//! and the state of its requests.
 //!
 //! ```text
 //!         end(), any context              nothing left
 //!  Live ──────────────────────► Ending ────────────────► Ended
 //! ```
 //!
-//! The last volume of a session ends with it, and the session with the volume. Another one ends by
-//! itself: no request for it begins any more on any queue pair, those under way are waited for, as
-//! long as the drive takes, and the session goes on for its other volumes.
+//! The last volume of a session ends with the session, and the session with its last volume. One of
+//! several volumes ends alone: no request for it begins on any queue pair, the requests under way
+//! are waited for until the drive has finished them, and the session continues for its other
+//! volumes.
 
 use super::{
     changer::{
@@ -96,56 +97,61 @@ use kernel::{
     },
 };
 
-/// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
+/// The time for an initiator whose export ends to ask whether its writes are durable, in
+/// milliseconds.
 const DURABLE_ASK_MS: u32 = 10_000;
 
-/// How often it is looked meanwhile whether the disk's other sessions have closed their queue
+/// The interval for checking meanwhile whether the disk's other sessions have closed their queue
 /// pairs, in milliseconds.
 const DURABLE_LOOK_MS: u32 = 20;
 
-/// How often the queue pairs are asked for requests that have ended, at most, in milliseconds.
+/// The longest interval for polling the queue pairs for completed requests, in milliseconds.
 const GONE_LOOK_MS: u32 = 250;
 
-/// How often it is logged that a drive has not finished a volume's requests, in milliseconds.
+/// The interval for logging that a drive has not finished a volume's requests, in milliseconds.
 const GONE_LOG_MS: u32 = 60_000;
 
-/// What a volume is at one moment.
+/// The state and the limits of a volume at one moment.
 pub(crate) struct VolumeNow {
     pub(crate) state: VolumeState,
     pub(crate) limits: VolumeLimits,
-    /// A later one, modulo 2^32, when anything of both has changed. Not 0.
+    /// Changes whenever the state or the limits change, and grows modulo 2^32. Not 0.
     pub(crate) generation: u32,
 }
 
-/// What a volume exports, as a session on it knows it.
+/// The parts of an export that sessions on it use.
 pub(crate) struct Exported {
     pub(crate) backing: Arc<Backing>,
     pub(crate) geometry: Geometry,
-    /// What is remembered of session ids' writes.
+    /// The records of the writes of session ids.
     pub(crate) records: Arc<Records>,
-    /// Where sessions on it end: on a workqueue of its own, since an end waits for the drive.
+    /// The workqueue for the teardown of sessions on it: the volume's own, since a teardown waits
+    /// for the drive.
     pub(crate) ends: Arc<WorkQueue>,
 }
 
-/// A volume of a session. Its session and it hold each other until the teardown.
+/// A volume of a session. The volume and its session hold references to each other until the
+/// teardown.
 #[pin_data]
 pub(crate) struct Attachment {
     session: Arc<Session>,
     volume: Arc<Volume>,
     /// See [`Exported::ends`].
     ends: Arc<WorkQueue>,
-    /// What names it in the session's messages: written once, before requests name it.
+    /// The handle with which the session's messages name the volume: written once, before requests
+    /// name it.
     handle: Atomic<u32>,
-    /// Of its own: as long as the session ends for it, too, it is live here.
+    /// The volume's own state: it stays live here while the whole session ends.
     #[pin]
     state: IrqLock<SessionState<EndReason>>,
-    /// What the initiator watches.
+    /// The watch of the initiator on the volume.
     #[pin]
     pub(crate) watched: Watched,
-    /// Requests on the session's queue pairs may name it. Set under the lock of these.
+    /// Requests on the session's queue pairs may name the volume. Set under the lock of the queue
+    /// pairs.
     is_published: Atomic<bool>,
     ends_alone: Atomic<bool>,
-    /// Held by the queue pairs that have it, and until the teardown.
+    /// Held by the queue pairs that have the volume, and here until the teardown.
     #[pin]
     gone: Mutex<Option<Arc<Gone>>>,
     all_gone: Arc<Event>,
@@ -153,38 +159,38 @@ pub(crate) struct Attachment {
     ended: Event,
     #[pin]
     work: Work<Attachment>,
-    /// What the queue pairs have counted of its requests, by their indexes: of one after the other
-    /// if a queue pair is replaced.
+    /// The queue pairs' counters of requests for the volume, by queue index. A replacement
+    /// continues the counters of its predecessor.
     #[pin]
     counters: Mutex<KVec<Option<Arc<Counters>>>>,
     geometry: Geometry,
-    /// The volume or its drive refused writes when it was attached. All replies carry this; the
-    /// watch reports changes.
+    /// The volume or its drive refused writes when it was attached. All replies carry this value;
+    /// the watch reports changes.
     began_read_only: bool,
     flushes: Flushes,
-    /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].
+    /// The initiator's disk sends flushes: see [`Self::may_ask_durable`].
     asks_durable: Atomic<bool>,
     id: SessionId,
     epoch: Epoch,
     host: HostId,
-    /// The number of the first preemption that has ended the registration of its host; 0: none has.
+    /// The number of the first preemption that has ended the registration of the host; 0: none has.
     preempted: Atomic<u64>,
-    /// Taken by the teardown, so that the device is closed when that is done.
+    /// Dropped by the teardown, so that the device is closed when the teardown is done.
     #[pin]
     backing: Mutex<Option<Arc<Backing>>>,
     write_errors: WriteErrorsUse,
-    /// Whether all is durable that was acknowledged, once that is known.
+    /// Whether all acknowledged writes are durable, once that is known.
     #[pin]
     durable: Mutex<Option<bool>>,
-    /// The initiator was told, or will not ask.
+    /// Set when the initiator was informed, or will not ask.
     #[pin]
     durable_told: Event,
     changer: Arc<Changer>,
 }
 
 impl Attachment {
-    /// Attaches what `volume` exports to `session`, for the disk that `request` names and that has
-    /// `write_errors`. May sleep.
+    /// Attaches the export `exported` of `volume` to `session`, for the disk that `request` names,
+    /// with its `write_errors`. May sleep.
     pub(crate) fn new(
         session: &Arc<Session>,
         volume: Arc<Volume>,
@@ -237,7 +243,7 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Returns what names it in the session's messages.
+    /// Returns the handle with which the session's messages name the volume.
     pub(crate) fn handle(&self) -> Handle {
         Handle(self.handle.load(Relaxed) as u16)
     }
@@ -247,13 +253,13 @@ impl Attachment {
         self.handle.store(handle.0.into(), Relaxed);
     }
 
-    /// Lets requests name it on all queue pairs that the session has, and will have. May sleep.
-    /// Fails with `ENOMEM`, and with `EIO` if it ends.
+    /// Lets requests name the volume on all queue pairs that the session has now and later. May
+    /// sleep. Fails with `ENOMEM`, and with `EIO` if the volume is ending.
     pub(crate) fn publish(&self) -> Result {
         {
             let queues = self.session.queues.lock();
-            // Another volume that ends alone now waits for the queue pairs until they have this
-            // one.
+            // If another volume ends alone now, that one waits until the queue pairs have this
+            // volume.
             self.is_published.store(true, Relaxed);
             if !self.is_live() {
                 return Err(EIO);
@@ -265,8 +271,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Gives it to a queue pair, unless that has it. Under the lock of the queue pairs. May sleep.
-    /// Fails with `ENOMEM`, and with `EIO` if it ends.
+    /// Adds the volume to a queue pair that does not have it. Under the lock of the queue pairs.
+    /// May sleep. Fails with `ENOMEM`, and with `EIO` if the volume is ending.
     pub(super) fn give(&self, queue: &Queue) -> Result {
         let backing = self.backing().ok_or(EIO)?;
         let config = self.config(queue.index(), backing)?;
@@ -276,7 +282,7 @@ impl Attachment {
         }
     }
 
-    /// Returns the session that it is attached to.
+    /// Returns the session to which the volume is attached.
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
@@ -286,7 +292,7 @@ impl Attachment {
         self.volume.name()
     }
 
-    /// Returns whether `volume` is attached.
+    /// Returns whether the attached volume is `volume`.
     pub(crate) fn is_of(&self, volume: &Volume) -> bool {
         core::ptr::eq(&*self.volume, volume)
     }
@@ -312,31 +318,31 @@ impl Attachment {
         self.epoch
     }
 
-    /// Returns what the volume is made of, unless the teardown has begun.
+    /// Returns the backing of the volume, unless the teardown has begun.
     pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
         self.backing.lock().clone()
     }
 
-    /// Returns which volume it is, whatever its name.
+    /// Returns the identity of the volume, which does not depend on its name.
     pub(crate) fn wwid(&self) -> Option<VolumeId> {
         self.volume.wwid()
     }
 
-    /// Returns which errors of its writes are still to be told.
+    /// Returns the errors of the volume's writes that are not reported yet.
     pub(crate) fn write_errors(&self) -> &Arc<WriteErrors> {
         &self.write_errors
     }
 
-    /// Returns whether `request` names it, in whatever epoch.
+    /// Returns whether `request` names this attachment, in any epoch.
     pub(crate) fn is_named_by(&self, request: &Request) -> bool {
         self.id == request.session
             && self.host == request.host
             && Some(self.volume.name()) == request.volume
     }
 
-    /// Returns whether it is of the same host and volume as `request`, but of another instance of
-    /// that host; or of another path of the same disk, whose past `request` has forgotten: it goes
-    /// on with nothing.
+    /// Returns whether the attachment is of the same host and volume as `request`, but of another
+    /// instance of the host, or of another path of the same disk whose history `request` does not
+    /// resume.
     pub(crate) fn is_of_other_instance(&self, request: &Request) -> bool {
         let forgotten = !request.resume
             && self.id != request.session
@@ -347,32 +353,32 @@ impl Attachment {
             && (forgotten || self.id.instance() != request.session.instance())
     }
 
-    /// Returns whether requests on the session's queue pairs may name it, as long as it is live.
+    /// Returns whether requests on the session's queue pairs may name the volume while it is live.
     pub(crate) fn is_published(&self) -> bool {
         self.is_published.load(Relaxed)
     }
 
-    /// Returns why it ends, if it does.
+    /// Returns the reason why the volume ends, if it does.
     pub(super) fn reason(&self) -> Option<EndReason> {
         self.state.lock().reason()
     }
 
-    /// Returns whether it ends, or has ended, while its session went on.
+    /// Returns whether the volume is ending, or has ended, while its session continued.
     pub(super) fn ends_alone(&self) -> bool {
         self.ends_alone.load(Relaxed)
     }
 
-    /// Returns whether it does not end by itself.
+    /// Returns whether the volume itself has not begun to end.
     pub(crate) fn is_live(&self) -> bool {
         self.state.lock().is_live()
     }
 
-    /// Returns whether it is being torn down.
+    /// Returns whether the volume or its session is being torn down.
     pub(crate) fn is_ending(&self) -> bool {
         !self.is_live() || self.session.is_ending()
     }
 
-    /// Ends it because of `reason`, and the session if it has no other. Any context.
+    /// Ends the volume because of `reason`, and the session if it has no other volume. Any context.
     pub(crate) fn end(self: &Arc<Self>, reason: EndReason) {
         let enqueue = || {
             if self.ends.enqueue(self.clone()).is_err() {
@@ -386,8 +392,8 @@ impl Attachment {
         }
     }
 
-    /// Begins its own end, `alone` or with its session. Returns `false` if it has begun before.
-    /// Under the lock of the session's volumes.
+    /// Begins the end of this volume, `alone` or with its session. Returns `false` if it had begun
+    /// before. Under the lock of the session's volumes.
     pub(super) fn begin_end(&self, reason: EndReason, alone: bool) -> bool {
         let begins = self.state.lock().end(reason);
         if begins {
@@ -396,7 +402,7 @@ impl Attachment {
         begins
     }
 
-    /// Logs why it ends, with a rate limit, since a peer can cause it.
+    /// Logs why the volume ends, rate-limited, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
         let (volume, id, host) = (&*self.volume, self.id.0, self.host);
@@ -405,7 +411,7 @@ impl Attachment {
         }
     }
 
-    /// Waits until nothing is left of it, which takes as long as the drive needs for what it has
+    /// Waits until the volume has ended completely, which includes the requests that the drive has
     /// begun. Process context.
     pub(crate) fn wait(&self) {
         while !self.has_ended_within(60_000) {
@@ -413,16 +419,18 @@ impl Attachment {
         }
     }
 
-    /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
+    /// Waits at most `ms` milliseconds for that. Returns whether the volume has ended completely.
+    /// Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
         self.ended.wait_ms(ms).is_ok()
     }
 
-    /// Ends it while the session goes on. Sleeps, as long as the drive takes.
+    /// Tears the volume down while the session continues. Sleeps until the drive has finished its
+    /// requests.
     fn tear_down(&self) {
         let handle = self.handle();
         {
-            // A queue pair that comes later does not get what does not live.
+            // A queue pair that is added later does not get volumes that are not live.
             let queues = self.session.queues.lock();
             for queue in queues.iter() {
                 queue.withdraw(handle);
@@ -439,7 +447,7 @@ impl Attachment {
         }
         self.wait_until_gone();
         self.close();
-        // One that nobody knows of nobody asks about.
+        // The initiator does not know of an unpublished volume, and will not ask about it.
         if withdrawn && self.is_published() {
             self.make_durable(admin);
         }
@@ -450,8 +458,9 @@ impl Attachment {
         self.ended();
     }
 
-    /// Waits until no request of the session refers to it. Responses whose SEND has completed raise
-    /// no event: the queue pairs are asked for those. Sleeps, as long as the drive takes.
+    /// Waits until no request of the session refers to the volume. Responses whose SEND has
+    /// completed raise no event, so the queue pairs are polled for them. Sleeps until the drive has
+    /// finished its requests.
     fn wait_until_gone(&self) {
         let (mut waited, mut step) = (0, 1);
         loop {
@@ -473,7 +482,7 @@ impl Attachment {
         }
     }
 
-    /// Takes note that nothing is left of it.
+    /// Records that the volume has ended completely.
     pub(super) fn finish(&self) {
         self.state.lock().finish();
     }
@@ -491,19 +500,20 @@ impl WorkItem for Attachment {
     }
 }
 
-/// Its end, by its session.
+/// The end of an attachment, as its session carries it out.
 impl Attachment {
-    /// Has the drive make durable what was acknowledged, and gives the initiator time to ask
-    /// whether it has. No queue pair but `admin`, which is asked for then, is left; those of the
-    /// disk's other sessions, by which something may be acknowledged that the answer is to cover,
-    /// are waited for, but not longer than the initiator asks. Sleeps, as long as the drive takes.
+    /// Makes acknowledged writes durable, and gives the initiator time to ask whether they are.
+    /// Only the queue pair `admin` of the session is still open by then. The queue pairs of the
+    /// disk's other sessions are waited for, since they may acknowledge writes that the answer must
+    /// cover, but only until the initiator's time to ask is over. Sleeps until the drive has
+    /// finished.
     pub(super) fn make_durable(&self, admin: impl FnOnce() -> Option<Arc<Admin>>) {
         let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
             return;
         };
         let mut looks = DURABLE_ASK_MS / DURABLE_LOOK_MS;
         while self.write_errors.is_open() {
-            // When memory is short their teardowns may wait for this one.
+            // When memory is short, the teardowns of those sessions may wait for this one.
             if looks == 0 || self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
                 return;
             }
@@ -512,45 +522,45 @@ impl Attachment {
         let durable = self.write_errors.is_durable(&backing);
         *self.durable.lock() = Some(durable);
         if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
-            // Not before: the drive may hang, and the queue pair may go meanwhile.
+            // Called only now: the drive may hang, and the queue pair may be closed meanwhile.
             if let Some(admin) = admin() {
                 admin.let_answers_leave();
             }
         }
     }
 
-    /// Returns whether its initiator asks when the export ends whether all is durable.
+    /// Returns whether the initiator asks at the end of the export whether its writes are durable.
     fn may_ask_durable(&self) -> bool {
         self.geometry.write_cache || self.asks_durable.load(Relaxed)
     }
 
-    /// Records that nothing is acknowledged any more: the queue pairs are closed.
+    /// Records that no more writes are acknowledged: the queue pairs are closed.
     pub(super) fn close(&self) {
         self.write_errors.close();
     }
 
-    /// Has changes of reservations answered by `admin`.
+    /// Sets the admin queue pair that answers changes of reservations.
     pub(super) fn answer_by(&self, admin: &Arc<Admin>) {
         self.changer.answer_by(admin);
     }
 
-    /// Lets go of the admin queue pair: nothing is answered any more. May sleep.
+    /// Drops the admin queue pair: no more responses are sent. May sleep.
     pub(super) fn forget_admin(&self) {
         self.changer.forget_admin();
     }
 
-    /// Lets go of the volume's drive, which may close the device. Under no lock. May sleep.
+    /// Drops the volume's drive, which may close the device. Under no lock. May sleep.
     pub(super) fn release(&self) {
         drop(self.gone.lock().take());
-        // Whoever has done something for a request may refer to it for a moment longer, and is not
-        // to be the last: a drive's work cannot drop the drive.
+        // A function that has just finished a request may refer to the volume for a moment longer,
+        // and must not drop the last reference: a drive's workqueue cannot drop the drive.
         while self.all_gone.wait_ms(GONE_LOG_MS).is_err() {
             pr_warn!(
-                "{}: something refers to a volume that nobody has\n",
+                "{}: still waiting for the last reference to a volume that no queue pair has\n",
                 *self.volume
             );
             if !self.session.is_of_host() {
-                // An invariant is broken; the session is to end all the same.
+                // An invariant is broken; the session must end nevertheless.
                 break;
             }
         }
@@ -558,7 +568,7 @@ impl Attachment {
         drop(backing);
     }
 
-    /// Forgets it, of which nothing is left. Process context.
+    /// Forgets the volume, which has ended completely. Process context.
     pub(super) fn ended(&self) {
         self.volume.attachment_ended(self);
         self.ended.set();
@@ -569,8 +579,8 @@ impl Attachment {
         &self.volume
     }
 
-    /// Returns what queue pair `queue` needs to know of it, over what the volume is made of. May
-    /// sleep. Fails with `ENOMEM`, and with `EIO` if it ends.
+    /// Returns the configuration of the volume for queue pair `queue`, with the volume's backing.
+    /// May sleep. Fails with `ENOMEM`, and with `EIO` if the volume is ending.
     pub(super) fn config(&self, queue: u8, backing: Arc<Backing>) -> Result<VolumeConfig> {
         if !self.is_live() {
             return Err(EIO);
@@ -588,7 +598,7 @@ impl Attachment {
         })
     }
 
-    /// Returns where queue pair `queue` counts its requests. May sleep.
+    /// Returns queue pair `queue`'s counters of requests for the volume. May sleep.
     fn counters_of(&self, queue: u8) -> Result<Arc<Counters>> {
         let mut all = self.counters.lock();
         while all.len() <= usize::from(queue) {
@@ -602,8 +612,8 @@ impl Attachment {
         Ok(place.insert(counters).clone())
     }
 
-    /// Adds what its requests have counted to `sum`, which then has it for good if it is `taken`.
-    /// Sleeps.
+    /// Adds the counters of the volume's requests to `sum`. With `taken`, drops them, so that they
+    /// are counted only there from then on. Sleeps.
     pub(crate) fn add_counters(&self, sum: &Counters, taken: bool) {
         let mut all = self.counters.lock();
         for counters in all.iter().flatten() {
@@ -616,32 +626,32 @@ impl Attachment {
 }
 
 impl Attachment {
-    /// Returns whether requests by it can reach `drive`. Takes no reference: whoever asks
-    /// may not be the last to have one.
+    /// Returns whether requests for the volume can reach `drive`. Takes no reference: the caller
+    /// must not drop the last one.
     pub(crate) fn is_on(&self, drive: &Arc<Drive>) -> bool {
         let backing = self.backing.lock();
         let own = backing.as_ref().and_then(|backing| backing.drive());
         own.is_some_and(|own| Arc::ptr_eq(own, drive))
     }
 
-    /// Ends it because the preemption `number` has ended the registration of its host.
+    /// Ends the volume because preemption `number` has ended the registration of its host.
     pub(crate) fn preempt(self: &Arc<Self>, number: u64) {
-        // The first counts: later ones wait for what it has ended, too.
+        // The first preemption counts: later ones wait for the requests that it has stopped, too.
         if self.preempted.load(Relaxed) == 0 {
             self.preempted.store(number, Relaxed);
         }
         self.end(EndReason::Preempted);
     }
 
-    /// Returns whether a preemption has ended it whose number is `last` or less.
+    /// Returns whether a preemption with a number up to `last` has ended the volume.
     pub(crate) fn is_preempted_by(&self, last: u64) -> bool {
         (1..=last).contains(&self.preempted.load(Relaxed))
     }
 }
 
 impl Attachment {
-    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep,
-    /// but does not wait for the drive.
+    /// Returns the current state of the volume, or `None` if its drive was removed or the session
+    /// is ending. May sleep, but does not wait for the drive.
     pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
         let backing = self.backing()?;
         let (now, generation) = backing.observe()?;
@@ -652,7 +662,7 @@ impl Attachment {
                 write_cache: Some(now.wants_flushes),
             },
             limits: VolumeLimits {
-                // They come by a key.
+                // Atomic writes are fetched with a key, by RDMA READ.
                 atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
                 ..now.limits
             },
@@ -660,8 +670,8 @@ impl Attachment {
         })
     }
 
-    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the
-    /// reply said when the session began), and whether its disk sends `flushes`. Any context.
+    /// Records whether the initiator knows of a volatile write cache (`None`: it knows the value of
+    /// the reply when the session began), and whether its disk sends `flushes`. Any context.
     pub(crate) fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
         let relies = match cache {
             Some(cache) => cache && flushes,
@@ -673,9 +683,10 @@ impl Attachment {
         }
     }
 
-    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets
-    /// none begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL`
-    /// if the path is the session's own. May sleep, but does not wait for the drive.
+    /// Ends the session of the same disk on another path if its epoch is `epoch` or earlier, and
+    /// lets no such session begin. Returns whether the fenced session can no longer reach the
+    /// drive. Fails with `EINVAL` for the session's own path. May sleep, but does not wait for the
+    /// drive.
     pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
         let id = self.id.on_path(path);
         if id == self.id {
@@ -690,18 +701,19 @@ impl Attachment {
         *self.durable.lock()
     }
 
-    /// Records that the initiator got that answer. Any context.
+    /// Records that the initiator has the answer of [`Self::durable`]. Any context.
     pub(crate) fn durable_told(&self) {
         self.durable_told.set();
     }
 
-    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`.
-    /// Request `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the
-    /// request's status if it is not begun. May sleep, but does not wait for a file.
+    /// Begins a change of the drive's reservations, which the initiator requested as number
+    /// `sequence`. Request `tag` is answered when the change is made ([`Admin::answer_change`]).
+    /// Fails with the request's status if the change is not begun. May sleep, but does not wait for
+    /// a file.
     pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
         let backing = self.backing().ok_or(Status::Gone)?;
         let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
-        // Before it is looked whether the session ends: see there.
+        // Before the check whether the session is ending: see `DriveUse::ticket()`.
         let ticket = drive.ticket();
         if self.is_ending() {
             return Err(Status::Gone);
@@ -715,8 +727,8 @@ impl Attachment {
         })
     }
 
-    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`.
-    /// Fails with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
+    /// Returns the key of registrant `index` of the drive, or with `None` its reservation. Fails
+    /// with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
     pub(crate) fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
         if let Some(index) = index {
             return self.volume.read_key(self, index);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The change of reservations that an initiator asks for, made beside the admin queue pair: its
-//! file may take as long as it likes, and keep-alives and fences are answered meanwhile, and the
-//! session ends.
+//! Carries out the change of reservations that an initiator requests. It runs apart from the admin
+//! queue pair: the file of reservations may be slow, while keep-alives and fences must be answered,
+//! and the session must be able to end.
 //!
 //! ```text
 //!          begin()             it is made
 //!  Idle ───────────► Making ──────────────► Idle; answered, unless the admin queue pair is gone
 //! ```
 //!
-//! There is one for each session, and it outlives that until the change is made: so it has nothing
-//! of the HCA, nor of the volume but the drive's reservations. Whoever shuts its host out has
-//! changes given up that have not begun.
+//! Each session has one changer, which outlives the session until the change is made. So it holds
+//! no object of the HCA, and of the volume only the drive's reservations. A caller that evicts the
+//! host gives up its changes that have not begun.
 
 use crate::{
     admin::Admin,
@@ -48,7 +48,7 @@ use kernel::{
     },
 };
 
-/// What is asked for.
+/// A requested change.
 #[derive(Clone)]
 pub(super) struct Asked {
     pub(super) tag: Tag,
@@ -58,16 +58,17 @@ pub(super) struct Asked {
     pub(super) ticket: Ticket,
 }
 
-/// See the module.
+/// Carries out the changes of reservations of one session: see the module.
 #[pin_data]
 pub(super) struct Changer {
     volume: Arc<Volume>,
     host: HostId,
     id: SessionId,
-    /// `None`: idle.
+    /// The change being made; `None`: idle.
     #[pin]
     asked: Mutex<Option<Asked>>,
-    /// Who answers. Held while that is done, so that the teardown has the last reference.
+    /// The admin queue pair that sends the response. Locked while it does, so that the teardown
+    /// drops the last reference.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
     #[pin]
@@ -91,19 +92,21 @@ impl Changer {
         Arc::pin_init(changer, GFP_KERNEL)
     }
 
-    /// Has changes answered by `admin`, until that is [taken away](Self::forget_admin).
+    /// Sets the admin queue pair that sends the responses, until it is
+    /// [removed](Self::forget_admin).
     pub(super) fn answer_by(&self, admin: &Arc<Admin>) {
         *self.admin.lock() = Some(admin.clone());
     }
 
-    /// Lets go of the admin queue pair: nothing is answered any more. May sleep, not for a change.
+    /// Drops the admin queue pair: no more responses are sent. May sleep, but does not wait for a
+    /// change.
     pub(super) fn forget_admin(&self) {
         let admin = self.admin.lock().take();
         drop(admin);
     }
 
-    /// Begins to make a change. Fails with `Draining` while another one is being made. May sleep,
-    /// not for a change.
+    /// Begins to make a change. Fails with `Draining` while another change is being made. May
+    /// sleep, but does not wait for a change.
     pub(super) fn begin(self: &Arc<Self>, asked: Asked) -> Result<(), Status> {
         {
             let mut place = self.asked.lock();
@@ -112,7 +115,7 @@ impl Changer {
             }
             *place = Some(asked);
         }
-        // It is queued once for each that has come to the place.
+        // Queued once for each change that has entered `asked`.
         if self
             .volume
             .registry()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why a session ends: one line for people, one error code for programs. The first reason counts;
-//! what else goes wrong is often its consequence.
+//! Names the reason why a session ends: one line for people, one error code for programs. The first
+//! reason counts; later failures are often its consequences.
 
 use crate::io::Fault;
 use core::fmt;
@@ -11,37 +11,37 @@ use hcablk_core::{
     system::errno, //
 };
 
-/// Why a session ends.
+/// The reason why a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
     /// The volume is disabled.
     Withdrawn,
-    /// The host may use the volume no longer.
+    /// The host may no longer use the volume.
     Forbidden,
     /// The host is evicted from the volume.
     Evicted,
-    /// A later instance of its host has come.
+    /// A later instance of the host has connected.
     Superseded,
-    /// Its initiator has fenced it, by another path.
+    /// The initiator has fenced the session over another path.
     Fenced,
-    /// The registration of its host was preempted.
+    /// The registration of the host was preempted.
     Preempted,
-    /// Another session of its name was there first.
+    /// Another session of this name existed first.
     Second,
-    /// Its initiator came back with a newer epoch.
+    /// The initiator has reconnected with a newer epoch.
     Replaced,
-    /// Its initiator has detached the last volume.
+    /// The initiator has detached the last volume.
     Detached,
-    /// No volume was attached to it.
+    /// No volume was attached to the session.
     Bare,
     /// The RDMA port went down.
     PortDown,
-    /// Of this queue pair, or of [`ADMIN_QUEUE`].
+    /// A fault of this queue pair, or of [`ADMIN_QUEUE`].
     Queue(u8, Fault),
 }
 
 impl EndReason {
-    /// Returns whether it is what happens to every session in the end.
+    /// Returns whether the reason is part of normal operation.
     pub(crate) fn is_usual(self) -> bool {
         matches!(
             self,
@@ -58,7 +58,7 @@ impl EndReason {
         )
     }
 
-    /// Returns the code for trace events; 0: nothing is wrong.
+    /// Returns the code for trace events; 0: no error.
     pub(crate) fn errno(self) -> i32 {
         match self {
             Self::Queue(_, fault) => fault.errno(),
@@ -74,11 +74,11 @@ impl fmt::Display for EndReason {
             Self::Withdrawn => f.write_str("the volume is disabled"),
             Self::Forbidden => f.write_str("the host is not allowed any more"),
             Self::Evicted => f.write_str("the host is evicted"),
-            Self::Superseded => f.write_str("a later instance of its host has come"),
-            Self::Fenced => f.write_str("its initiator goes on by another path"),
+            Self::Superseded => f.write_str("a later instance of its host has connected"),
+            Self::Fenced => f.write_str("its initiator continues on another path"),
             Self::Preempted => f.write_str("the registration of its host was preempted"),
-            Self::Second => f.write_str("another session of its name was there first"),
-            Self::Replaced => f.write_str("its initiator came back"),
+            Self::Second => f.write_str("another session of its name existed first"),
+            Self::Replaced => f.write_str("its initiator reconnected"),
             Self::Detached => f.write_str("its initiator has detached it"),
             Self::Bare => f.write_str("no volume was attached to it"),
             Self::PortDown => f.write_str("the RDMA port went down"),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an initiator watches of a volume that is attached.
+//! Tracks the watch of an initiator on one attached volume.
 //!
 //! ```text
 //!              a watch, and nothing has changed                it has
 //!  Unwatched ─────────────────────────────────► Kept(tag) ────────────► answer, Unwatched
-//!      ├── a watch, and what it knows is not so: answer, Unwatched       │
+//!      ├── a watch, and the initiator's state is old: answer, Unwatched  │
 //!      │ the volume is detached                                          │ the volume is detached: answer
 //!      └──────────────────────► Ending ◄─────────────────────────────────┘
 //!                                  └── a watch: answer that it is detached
@@ -27,38 +27,38 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// See the module's picture.
+/// The state of the watch: see the module.
 #[derive(Clone, Copy)]
 enum Watch {
     Unwatched,
-    /// What the initiator knows, and the generation of the limits that it knows, if it follows
-    /// these.
+    /// The watch, the state that the initiator knows, and the generation of the limits that it
+    /// knows, if it follows them.
     Kept(Tag, VolumeState, Option<u32>),
-    /// The volume is being detached, and each watch is answered so.
+    /// The volume is being detached, and each watch is answered with that.
     Ending,
 }
 
 struct State {
     watch: Watch,
-    /// There was one.
+    /// The initiator has watched this volume before.
     has_watched: bool,
 }
 
-/// What becomes of a watch that came.
+/// The result of beginning a watch.
 pub(crate) enum Begun {
     Kept,
-    /// There is one already, which breaks the protocol.
+    /// The volume has a watch already, which breaks the protocol.
     Second,
-    /// The volume is being detached: it is to be answered so.
+    /// The volume is being detached: the watch must be answered with that.
     Ending,
 }
 
-/// See the module. One lock; nothing is locked inside.
+/// Tracks the watch on one volume: see the module. One lock; no other lock is taken inside.
 #[pin_data]
 pub(crate) struct Watched {
     #[pin]
     state: IrqLock<State>,
-    /// A watch was answered with the end, or nobody watches any more.
+    /// Set when a watch was answered with the end, or the initiator no longer watches.
     #[pin]
     told_gone: Event,
 }
@@ -74,8 +74,8 @@ impl Watched {
         })
     }
 
-    /// Keeps a watch until what the initiator knows (`known`, and the limits of `generation`) is no
-    /// longer so. Any context.
+    /// Stores a watch until the volume differs from the state that the initiator knows (`known`,
+    /// and the limits of `generation`). Any context.
     pub(crate) fn begin(&self, tag: Tag, known: VolumeState, generation: Option<u32>) -> Begun {
         let mut state = self.state.lock();
         state.has_watched = true;
@@ -97,19 +97,19 @@ impl Watched {
         }
     }
 
-    /// Takes the watch of this tag, if the volume as it was `now`, after that was there, is not
-    /// what its initiator knows, and returns the answer. Any context.
+    /// Removes the watch of this tag and returns its response, if the volume as it was `now`, read
+    /// after the watch was stored, differs from what the initiator knows. Any context.
     pub(crate) fn take_news(&self, of: Tag, now: &VolumeNow) -> Option<AdminResponse> {
         let mut kept = self.state.lock();
         let Watch::Kept(tag, known, generation) = kept.watch else {
             return None;
         };
-        // A later watch knows more.
+        // A later watch knows a newer state.
         if tag != of {
             return None;
         }
         let state = VolumeState {
-            // Not to an initiator that does not follow it.
+            // Left out for an initiator that does not follow it.
             write_cache: now
                 .state
                 .write_cache
@@ -131,8 +131,8 @@ impl Watched {
         })
     }
 
-    /// Begins the end: returns the watch that is to be answered so, and whether the initiator has
-    /// ever watched. Any context.
+    /// Begins the end: returns the watch that must be answered with it, and whether the initiator
+    /// has ever watched. Any context.
     pub(crate) fn end(&self) -> (Option<Tag>, bool) {
         let mut state = self.state.lock();
         let has_watched = state.has_watched;
@@ -143,13 +143,13 @@ impl Watched {
         }
     }
 
-    /// Records that the initiator was told of the end, or that nobody watches any more. Any
-    /// context.
+    /// Records that the initiator was notified of the end, or no longer watches. Any context.
     pub(crate) fn told(&self) {
         self.told_gone.set();
     }
 
-    /// Waits at most `ms` milliseconds for that; returns whether it is so. Sleeps.
+    /// Waits at most `ms` milliseconds for [`Self::told`]. Returns `false` when the time is over.
+    /// Sleeps.
     pub(crate) fn is_told_within(&self, ms: u32) -> bool {
         self.told_gone.wait_ms(ms).is_ok()
     }

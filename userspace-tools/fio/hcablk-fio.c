@@ -113,7 +113,7 @@ static struct fio_option options[] = {
 	},
 };
 
-/* What jobs with the same options have in common. */
+/* The state that jobs with the same options share. */
 struct source {
 	struct source *next;
 	char *key;
@@ -196,7 +196,7 @@ static bool has_field(const char *option, size_t offset)
 	return false;
 }
 
-/* Returns whether this is the fio that the engine was built for. */
+/* Returns whether the engine was built for the version of this fio. */
 static bool is_this_fio(struct thread_data *td)
 {
 	unsigned int n = 0;
@@ -284,7 +284,7 @@ static bool set_named(struct hcablk_options *made, const struct engine_options *
 	return is_set;
 }
 
-/* Opens a volume with so many queues. NULL: `why` has the reason. */
+/* Opens a volume with this number of queues. NULL: `why` has the reason. */
 static struct hcablk_volume *open_volume(const struct engine_options *o, unsigned int queues, char *why, size_t size)
 {
 	struct hcablk_volume *volume = NULL;
@@ -373,7 +373,7 @@ static void look_in_child(const struct engine_options *o, struct answer *answer)
 		while ((got = read(ends[0], answer, sizeof(*answer))) < 0 && errno == EINTR)
 			;
 		if (got != sizeof(*answer))
-			snprintf(answer->why, sizeof(answer->why), "the process that was to open the volume has died");
+			snprintf(answer->why, sizeof(answer->why), "the process that opens the volume has died");
 		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 			;
 	}
@@ -462,7 +462,7 @@ static int engine_setup(struct thread_data *td)
 	return 0;
 }
 
-/* Returns how many threads are still to use a volume of these options; at least this one. */
+/* Returns the number of threads with these options that have not begun yet; at least this one. */
 static unsigned int begin_one(const char *key)
 {
 	struct source *source;
@@ -475,7 +475,7 @@ static unsigned int begin_one(const char *key)
 	return waiting ?: 1;
 }
 
-/* Takes a queue of a volume that is open, if it is shared and has one left, or of another one. */
+/* Takes a queue of an open volume, if it is shared and has one left; otherwise opens a volume. */
 static bool begin(struct thread_data *td, struct job *job)
 {
 	const struct engine_options *o = td->eo;
@@ -725,7 +725,7 @@ static int engine_getevents(struct thread_data *td, unsigned int least, unsigned
 		most = job->depth;
 	while (job->nr_refused && found < most)
 		job->ended[found++] = job->refused[--job->nr_refused];
-	/* fio gives a limit of 0 when it asks for no request at least; it knows no other one. */
+	/* fio passes a limit of 0 when it needs no request to end; it uses no other limit. */
 	if (least == 0 || limit)
 		return found < most ? collect(job, false, found, most, 0) : found;
 	while (found < least) {

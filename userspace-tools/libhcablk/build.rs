@@ -4,7 +4,7 @@
 
 use std::{env, path::PathBuf};
 
-/// What the verbs layer calls; types come along.
+/// The functions that the verbs layer calls; their types follow.
 const FUNCTIONS: &str = "ibv_(ack_cq_events|alloc_pd|create_comp_channel|create_cq|create_qp|\
     dealloc_pd|dereg_mr|destroy_comp_channel|destroy_cq|destroy_qp|get_cq_event|modify_qp|\
     query_device|reg_mr_iova2|wc_status_str)|\

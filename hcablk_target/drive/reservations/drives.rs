@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The drives that are exported, and by which wwids.
+//! Lists the exported drives, and the wwids under which they are exported.
 //!
-//! A drive is known by the file or device that volumes open, its file of reservations by the wwid.
-//! Of each wwid there is one drive: two would not know of each other's reservations and write the
-//! same file. A drive that is exported by another wwid, or without one, beside that of its first
-//! volume is not one whose reservations can be changed, and none that has any is exported so.
+//! A drive is identified by the file or device that volumes open, its file of reservations by the
+//! wwid. Each wwid belongs to one drive: two drives would not know of each other's reservations,
+//! and write the same file. If a drive is exported under another wwid than that of its first
+//! volume, or without one, its reservations cannot be changed; a drive that has any cannot be
+//! exported like that.
 //!
-//! An empty mount point looks like a directory without files, and a preempted host would write
-//! again. So a volume can demand that its reservations are kept ([`Keep::Always`]): then it is not
-//! enabled unless the directory has the file [`MARKER`], which is made once, when the directory is.
+//! An empty mount point looks like a directory without files, and a preempted host could write
+//! again. So a volume can demand that its reservations are stored ([`Keep::Always`]): then it can
+//! be enabled only if the directory has the file [`MARKER`], which is created once, together with
+//! the directory.
 //!
 //! # Locks and contexts
 //!
-//! `opening` is held by who begins to use a drive, while files are opened and read, for as long as
-//! their file system takes. `list` is held for looks and changes only: whoever lets go of a drive
-//! waits for no file.
+//! `opening` is held while a drive is added, during which files are opened and read, until their
+//! file system has finished. `list` is held for look-ups and changes only: dropping a drive waits
+//! for no file.
 
 use super::{
     file::DriveFile,
@@ -45,35 +47,35 @@ use kernel::{
     },
 };
 
-/// The file by which the directory is known from an empty mount point.
+/// The file that distinguishes the directory from an empty mount point.
 const MARKER: &CStr = c".hcablk-reservations";
 
-/// Whether a volume does without its reservations.
+/// Whether a volume may be enabled although its reservations cannot be stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// If they cannot be kept when it is enabled, nobody registers.
+    /// The volume is enabled; if its reservations cannot be stored, no host can register.
     IfPossible,
-    /// It is not enabled if they cannot be kept.
+    /// The volume is not enabled if its reservations cannot be stored.
     Always,
 }
 
-/// What could not be done, and why.
+/// The step that failed, and the error.
 type Failed = (&'static str, Error);
 
-/// That a volume exports a drive.
+/// The export of a drive by one volume.
 struct Use {
     drive: Arc<Drive>,
     wwid: Option<VolumeId>,
 }
 
-/// What the list of drives has.
+/// The directory of the files, and the uses of drives.
 struct List {
     directory: Option<CString>,
-    /// One for each volume.
+    /// One use for each volume.
     uses: KVec<Use>,
 }
 
-/// See the module.
+/// The exported drives of the target: see the module.
 #[pin_data]
 pub(crate) struct Drives {
     #[pin]
@@ -95,13 +97,13 @@ impl List {
         self.uses.iter().find(of_file).map(|of| of.drive.clone())
     }
 
-    /// Returns `only`, if it is used, or without that all drives; some more than once.
+    /// Returns `only` if it is in use; with `None` all drives, some more than once.
     fn drives<'a>(&'a self, only: Option<&'a Arc<Drive>>) -> impl Iterator<Item = &'a Arc<Drive>> {
         let wanted = move |drive: &&Arc<Drive>| only.is_none_or(|only| Arc::ptr_eq(only, drive));
         self.uses.iter().map(|of| &of.drive).filter(wanted)
     }
 
-    /// Returns whether `wwid` is that of another drive than `file`.
+    /// Returns whether `wwid` belongs to another drive than `file`.
     fn is_of_other(&self, file: FileId, wwid: Option<VolumeId>) -> bool {
         let other = |of: &Use| of.wwid == wwid && of.drive.file != file;
         wwid.is_some() && self.uses.iter().any(other)
@@ -128,15 +130,16 @@ impl List {
         })
     }
 
-    /// Tells `drive` whether it is exported by another wwid than its own.
+    /// Records in `drive` whether it is also exported under another wwid than its own.
     fn tell(&self, drive: &Arc<Drive>) {
         let other = |of: &Use| Arc::ptr_eq(&of.drive, drive) && of.wwid != drive.wwid;
         drive.ambiguous.store(self.uses.iter().any(other), Relaxed);
     }
 
-    /// Opens the directory that keeps the files of reservations, and returns it with whether it has
-    /// [`MARKER`]. Returns `None` if none is set or it does not exist, and `keep` allows that.
-    /// Sleeps. Fails with `ENOENT` if `keep` does not, and with what could not be done.
+    /// Opens the directory of the files of reservations, and returns it with whether it has
+    /// [`MARKER`]. Returns `None` if no directory is set or it does not exist, and `keep` allows
+    /// that. Sleeps. Fails with `ENOENT` if `keep` does not allow it. Errors name the step that
+    /// failed.
     fn open(
         directory: Option<&CStr>,
         keep: Keep,
@@ -186,13 +189,13 @@ impl Drives {
         Arc::pin_init(drives, GFP_KERNEL)
     }
 
-    /// Shows the directory of their files.
+    /// Calls `f` with the directory of the files.
     pub(crate) fn with_directory<R>(&self, f: impl FnOnce(Option<&CStr>) -> R) -> R {
         f(self.list.lock().directory.as_deref())
     }
 
-    /// Sets the directory of their files, none if `path` is empty; `EBUSY` while a volume is
-    /// exported, or is being enabled.
+    /// Sets the directory of the files; none if `path` is empty. Fails with `EBUSY` while a volume
+    /// is exported, or is being enabled.
     pub(crate) fn set_directory(&self, path: &str) -> Result {
         if !path.is_empty() && !path.starts_with('/') {
             return Err(EINVAL);
@@ -212,24 +215,24 @@ impl Drives {
         Ok(())
     }
 
-    /// Has all changes of `drive`, or of all drives, asked for again that were asked for and have
-    /// not begun. Returns whether one of `host` has, and has not ended.
+    /// Gives up all requested changes of `drive`, or of all drives, that have not begun; their
+    /// initiators repeat them. Returns whether a change of `host` has begun and not ended.
     pub(crate) fn give_up_changes(&self, drive: Option<&Arc<Drive>>, host: HostId) -> bool {
         let list = self.list.lock();
         let give_up = |making, drive: &Arc<Drive>| drive.give_up_changes(host) || making;
         list.drives(drive).fold(false, give_up)
     }
 
-    /// Returns whether a change of `drive`, or of any drive, is being made that `host` has asked
-    /// for.
+    /// Returns whether a change of `drive`, or of any drive, that `host` has requested is being
+    /// made.
     pub(crate) fn is_changing(&self, drive: Option<&Arc<Drive>>, host: HostId) -> bool {
         let list = self.list.lock();
         let mut drives = list.drives(drive);
         drives.any(|drive| drive.turns.lock().is_making(host))
     }
 
-    /// Returns the reservations of the drive `file`, which a volume exports by `wwid`. Sleeps, for
-    /// as long as their file system takes. Errors come with what could not be done.
+    /// Returns the reservations of the drive `file`, which a volume exports under `wwid`. Sleeps
+    /// until their file system has finished. Errors name the step that failed.
     pub(crate) fn of(
         this: &Arc<Self>,
         file: FileId,
@@ -243,7 +246,7 @@ impl Drives {
         let (known, path) = {
             let mut list = this.list.lock();
             if list.is_of_other(file, wwid) {
-                return Err(("another drive is exported by its wwid", EBUSY));
+                return Err(("another drive is exported under its wwid", EBUSY));
             }
             let known = list.drive(file);
             if let Some(drive) = known.as_ref().filter(|drive| drive.wwid == wwid) {
@@ -267,7 +270,7 @@ impl Drives {
         };
         if known {
             if !state.is_empty() {
-                let what = "it has reservations, and its drive is exported by another wwid";
+                let what = "it has reservations, and its drive is exported under another wwid";
                 return Err((what, EBUSY));
             }
             if let Some(drive) = this.add_other(file, wwid)? {
@@ -278,7 +281,8 @@ impl Drives {
         this.list.lock().add(this, drive, wwid)
     }
 
-    /// Adds a use by another wwid than the drive's own; `None`: nobody uses it any more.
+    /// Adds a use under another wwid than the drive's own. Returns `None` if the drive is no longer
+    /// in use.
     fn add_other(
         self: &Arc<Self>,
         file: FileId,
@@ -288,10 +292,10 @@ impl Drives {
         let Some(drive) = list.drive(file) else {
             return Ok(None);
         };
-        // Who makes a change looks at `ambiguous` under this lock.
+        // A change of reservations reads `ambiguous` under this lock.
         let changing = drive.control.try_lock();
         if changing.is_none() || !drive.state.lock().is_empty() {
-            return Err(("its drive has reservations by another wwid", EBUSY));
+            return Err(("its drive has reservations under another wwid", EBUSY));
         }
         list.add(self, drive.clone(), wwid).map(Some)
     }
@@ -310,7 +314,7 @@ impl Drop for DriveUse {
         let mut list = self.drives.list.lock();
         let own = |of: &Use| Arc::ptr_eq(&of.drive, &self.drive) && of.wwid == self.wwid;
         if let Some(place) = list.uses.iter().position(own) {
-            // Not the last reference: this one has another.
+            // Not the last reference: `self` has another.
             let _ = list.uses.remove(place);
         }
         list.tell(&self.drive);

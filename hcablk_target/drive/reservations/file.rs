@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The file of a drive's reservations, `DIRECTORY/WWID`: two images
+//! Stores the reservations of a drive in the file `DIRECTORY/WWID`, as two images
 //! ([`hcablk_core::logic::reservation`]).
 //!
-//! A change writes the older one. What is written counts when the target begins again, so a change
-//! that cannot be made durable is overwritten by what there was before it, as the next image: it
-//! may have reached the drive nevertheless. What is read is what the medium has: an image that the
-//! page cache has alone would be taken for durable, and the one that is would be overwritten by the
-//! next change.
+//! A change overwrites the older image. The newest image takes effect when the target restarts. So
+//! a change that cannot be made durable is overwritten with the former state, as the next image: it
+//! may have reached the drive nevertheless. Images are read from the medium: an image that is only
+//! in the page cache would be mistaken for durable, and the next change would overwrite the one
+//! that is durable.
 
 use hcablk_core::{
     blkdev::{
@@ -27,22 +27,22 @@ use kernel::{
 
 const MEMORY: &str = "memory";
 
-/// See the module.
+/// The file of a drive's reservations: see the module.
 pub(super) struct DriveFile {
     directory: StateDirectory,
     wwid: VolumeId,
     name: CString,
-    /// Which image is the newest that is known to be whole; 0: there is none.
+    /// The number of the newest image that is known to be whole; 0: there is none.
     newest: u64,
-    /// Which one is written next.
+    /// The number of the next image to write.
     next: u64,
     /// See [`Self::is_uncertain`].
     uncertain: bool,
 }
 
 impl DriveFile {
-    /// Reads the newest whole image into `state`, which stays as it is if there is no file. Sleeps.
-    /// Errors come with what could not be done.
+    /// Reads the newest whole image into `state`, which is unchanged if there is no file. Sleeps.
+    /// Errors name the step that failed.
     pub(super) fn load(
         directory: StateDirectory,
         wwid: VolumeId,
@@ -65,7 +65,7 @@ impl DriveFile {
         })
     }
 
-    /// Reads the newest whole image; returns which it is, 0 if nothing was ever written.
+    /// Reads the newest whole image. Returns its number, or 0 if none was ever written.
     fn read(
         file: &StateFile,
         wwid: VolumeId,
@@ -82,7 +82,7 @@ impl DriveFile {
                 .read(place * IMAGE_LEN as u64, &mut image)
                 .map_err(|e| (what, e))?;
             let whole = image.get(..read).unwrap_or(&[]);
-            // The first change is answered when both are written, this one last.
+            // The first change is answered when both places are written, this one last.
             begun |= place == 0 && whole.iter().any(|byte| *byte != 0);
             match Reservations::from_image(wwid.to_wire(), whole) {
                 Ok((found, number)) if number > serial => {
@@ -98,7 +98,7 @@ impl DriveFile {
         }
     }
 
-    /// Makes `next` durable in the place of `former`. If that fails `former` is what counts, unless
+    /// Makes `next` durable in place of `former`. If that fails, `former` remains in effect, unless
     /// [`Self::is_uncertain`]. Sleeps.
     pub(super) fn save(&mut self, former: &Reservations, next: &Reservations) -> Result {
         let mut bytes = KVec::from_elem(0u8, IMAGE_LEN, GFP_KERNEL)?;
@@ -109,13 +109,13 @@ impl DriveFile {
         saved
     }
 
-    /// Returns whether a change that was refused may count when the target begins again.
+    /// Returns whether a refused change may take effect when the target restarts.
     pub(super) fn is_uncertain(&self) -> bool {
         self.uncertain
     }
 
-    /// Writes the next image, at first in both places. One that fails has its place written again
-    /// by the one after it: the other place is whole.
+    /// Writes the next image, the first time to both places. After a failure the following image is
+    /// written to the same place: the other place is whole.
     fn write(
         &mut self,
         file: &StateFile,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a connection request is granted: the queue pair that is made, and the reply.
+//! Grants a connection request: creates its queue pair, and sends the reply.
 
 use super::{
     identify::{
@@ -76,7 +76,7 @@ impl Connect {
         }
     }
 
-    /// Makes the admin queue pair of a session of `volume` that has just begun, and replies.
+    /// Creates the admin queue pair of a new session of `volume`, and replies.
     fn grant_admin(
         &self,
         (request, seal): (&Request, Option<&Seal>),
@@ -90,7 +90,7 @@ impl Connect {
         let served = Served::of(attachment, &backing);
         drop(backing);
         let admin = self.make_admin(request, session, served, id)?;
-        // Not before: who is refused leaves its host's instances as they are.
+        // Only now: a refused host leaves its instances unchanged.
         let asked = (request, proven(seal));
         if !self.registry.enter(attachment, volume, asked) {
             session.end_by(request.queue, Fault::Refused(ENDED.why()));
@@ -109,7 +109,7 @@ impl Connect {
         Ok(())
     }
 
-    /// Makes the admin queue pair of a session that has just begun without volumes, and replies.
+    /// Creates the admin queue pair of a new session without volumes, and replies.
     fn grant_host(
         &self,
         (request, seal): (&Request, Option<&Seal>),
@@ -136,7 +136,7 @@ impl Connect {
             })
     }
 
-    /// Sends the reply by which a session has begun.
+    /// Sends the reply that begins a session.
     fn reply_admin(
         &self,
         (request, seal): (&Request, Option<&Seal>),
@@ -161,7 +161,7 @@ impl Connect {
             id.accept(parameters, reply)
         });
         if accepted.is_err() {
-            // The initiator is gone; nobody is left to be refused.
+            // The initiator has disconnected; there is no one to refuse.
             session.end_by(request.queue, Fault::Unaccepted);
             return;
         }
@@ -171,8 +171,9 @@ impl Connect {
         Self::report_begin(request, session);
     }
 
-    /// Returns what replies tell of a volume, with the read-only flag that every reply of the
-    /// session carries: whether the volume or its drive refused writes when it began. Any context.
+    /// Returns the volume's geometry as replies report it, with the read-only flag that every reply
+    /// of the session carries: whether the volume or its drive refused writes when the session
+    /// began. Any context.
     fn as_told(attachment: &Attachment) -> Geometry {
         Geometry {
             read_only: attachment.began_read_only(),
@@ -180,8 +181,8 @@ impl Connect {
         }
     }
 
-    /// Returns what the replies to all queue pairs of a session have in common; nothing is granted
-    /// by it.
+    /// Returns the part that the replies to all queue pairs of a session have in common; it grants
+    /// nothing.
     fn reply(request: &Request, geometry: Geometry) -> Reply {
         Reply {
             version: request.version(),
@@ -202,7 +203,7 @@ impl Connect {
         }
     }
 
-    /// Makes a queue pair of a session that is there, and replies.
+    /// Creates a queue pair of an existing session, and replies.
     fn grant_queue(
         &self,
         (request, seal): (&Request, Option<&Seal>),
@@ -214,7 +215,7 @@ impl Connect {
         let queue = self
             .add_queue(attachment, request, id)
             .inspect_err(|refusal| {
-                // A session lives and dies with each queue pair that it had.
+                // A session needs each queue pair that it once had.
                 if request.replace {
                     session.end_by(request.queue, Fault::Refused(refusal.why()));
                 }
@@ -260,7 +261,7 @@ impl Connect {
             id.accept(parameters, reply)
         });
         if accepted.is_err() {
-            // The initiator is gone; nobody is left to be refused.
+            // The initiator has disconnected; there is no one to refuse.
             session.end_by(request.queue, Fault::Unaccepted);
             return Ok(());
         }
@@ -269,8 +270,8 @@ impl Connect {
         Ok(())
     }
 
-    /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can
-    /// cause it.
+    /// Logs that a session begins, or that one of its queue pairs was replaced; rate-limited, since
+    /// a peer can cause it.
     #[cold]
     fn report_begin(request: &Request, session: &Session) {
         let label = session.label();
@@ -280,7 +281,7 @@ impl Connect {
         }
         if request.replace {
             let queue = request.queue;
-            pr_info!("{label}: session {id:016x} of {host} has queue {queue} anew\n");
+            pr_info!("{label}: session {id:016x} of {host} replaced queue {queue}\n");
         } else {
             let epoch = request.epoch.0;
             pr_info!("{label}: session {id:016x} of {host} begun, epoch {epoch}\n");

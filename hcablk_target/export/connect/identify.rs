@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Identifies the host that requests a connection: it proves who it is, or it need not.
+//! Identifies the host that requests a connection: it proves its identity, unless no proof is
+//! required.
 //!
-//! Nothing is looked up for a request before this, and nothing is made for it. Who cannot prove who
-//! it is learns the same whether there is a volume of that name or not, whether the host is
-//! allowed, and whether a key is wrong; the log of this machine tells which.
+//! Before this, nothing is looked up or allocated for a request. A host without a valid proof gets
+//! the same answer whether the volume exists or not, whether the host is allowed or not, and
+//! whether a key is wrong; only the log of this machine shows the cause.
 
 use super::{
     Connect,
@@ -53,7 +54,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// From where a request came.
+/// The origin of a request.
 pub(super) struct Peer {
     pub(super) ends: Ends,
     pub(super) qp: u32,
@@ -73,24 +74,24 @@ impl Peer {
     }
 }
 
-/// How what answers a proven request is sealed.
+/// Seals the responses to a proven request.
 pub(super) struct Seal {
     pub(super) proof: Arc<SessionProof>,
-    /// Which volume a session is to begin on.
+    /// The volume on which a session may begin.
     volume: Option<Arc<Volume>>,
-    /// By what.
+    /// The kind of proof.
     proven: Proven,
     request: [u8; MAC_LEN],
     channel: Channel,
 }
 
-/// A request, and how its answer is sealed, if that is proven.
+/// A request, and the seal of its response if the request is proven.
 pub(super) type Identified = (Request, Option<Seal>);
 
-/// A refusal of who may not be answered by more, and what was asked for, as far as that is known.
+/// A refusal of an unproven request, and the request as far as it is known.
 pub(super) type Unproven = (Option<Request>, Refusal);
 
-/// Returns the request for a queue pair, if it is one.
+/// Returns the request for a queue pair, if `wanted` is one.
 fn connection(wanted: &Wanted) -> Option<Request> {
     match wanted {
         Wanted::Connection(request) => Some(*request),
@@ -98,8 +99,8 @@ fn connection(wanted: &Wanted) -> Option<Request> {
     }
 }
 
-/// Returns an address as the connection manager tells it: of an IPv4 address, none of which begins
-/// with 0, there are the last four bytes.
+/// Returns an address in the format of the connection manager: an IPv4 address, which never begins
+/// with 0, is in the last four bytes.
 fn own_address(ip: &[u8; 16]) -> IpAddr {
     match *ip {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] if a != 0 => IpAddr::from([a, b, c, d]),
@@ -108,17 +109,18 @@ fn own_address(ip: &[u8; 16]) -> IpAddr {
 }
 
 impl Connect {
-    /// Finds out who asks. `Ok(None)`: it was challenged, or told an entry, and that is its answer.
+    /// Identifies the requesting host. Returns `Ok(None)` if the request was answered already, with
+    /// a challenge or an entry of a list.
     pub(super) fn identify(&self, asked: Asked, id: &Id) -> Result<Option<Identified>, Unproven> {
         match asked {
-            // Whether that will do is decided with the rest.
+            // Whether a request without proof suffices is decided later.
             Asked::Plain(Wanted::Connection(request)) => Ok(Some((request, None))),
             Asked::Plain(Wanted::Entry(question)) => {
                 id.reject(&self.told(&question, Proven::Not).encode());
                 Ok(None)
             }
             Asked::Hello(wanted, hello) => {
-                // Before the table is locked: it takes a while.
+                // Before the table is locked: this is slow.
                 let challenge = Challenged::<KernelCrypto>::new(wanted, hello)
                     .ok_or(EINTR)
                     .and_then(|made| self.registry.challenge(self.peer.ends.peer.ip, made))
@@ -135,7 +137,7 @@ impl Connect {
         let not_proven = |why| Refusal::new(Reason::NotProven, why);
         let address = &self.peer.ends.peer.ip;
         let no_challenge = || {
-            let why = "it answers no challenge that this address may answer still";
+            let why = "it answers no challenge that this address may still answer";
             (None, not_proven(why))
         };
         let found = self.registry.challenged(proof.handle(), address);
@@ -151,15 +153,15 @@ impl Connect {
         };
         let candidates = candidates.map_err(|_| (named, Refusal::NO_MEMORY))?;
         let channel = self.peer.channel();
-        // In any case: how long it takes tells nobody what there is.
+        // In any case: the duration must not reveal what exists.
         let key = challenged.verify(proof, candidates.pairs.iter(), &channel);
         let key = key.and_then(|(place, key)| Some((candidates.pairs.made(place)?, key)));
         let (Some((made, key)), None) = (key, candidates.why_none) else {
-            let other = "its proof is not by the keys that are set for it and this target";
+            let other = "its proof was not made with the keys that are set for it and this target";
             let why = candidates.why_none.unwrap_or(other);
             return Err((named, not_proven(why)));
         };
-        // Not before: who does not have the keys cannot use it up.
+        // Only now: a peer without the keys must not be able to use the challenge up.
         if !self
             .registry
             .take_challenge((proof.handle(), number), address)
@@ -185,7 +187,7 @@ impl Connect {
         Ok(Some((request, Some(seal))))
     }
 
-    /// Returns the answer to a question.
+    /// Returns the answer to a discovery question.
     fn told(&self, question: &Question, proven: Proven) -> Told {
         self.registry
             .told(question, proven, own_address(&self.peer.ends.own.ip))
@@ -197,9 +199,9 @@ impl Connect {
         let found = self.registry.proven_session(sealed.session());
         let (session, proof) = found
             .filter(|(_, proof)| proof.has_sealed(sealed, &channel))
-            .ok_or(refuse("it has not the key of a session that is there"))?;
+            .ok_or(refuse("it does not hold the key of an existing session"))?;
         if !proof.is_new(sealed) {
-            return Err(refuse("it has come before"));
+            return Err(refuse("it repeats an earlier request"));
         }
         let names = (session.id(), session.epoch());
         let request = sealed
@@ -216,13 +218,14 @@ impl Connect {
     }
 }
 
-/// Returns how a request is proven that has this seal, or none.
+/// Returns the kind of proof of a request with this seal, or without one.
 pub(super) fn proven(seal: Option<&Seal>) -> Proven {
     seal.map_or(Proven::Not, |seal| seal.proven)
 }
 
 impl Seal {
-    /// Returns whether it was not made for `volume`, which may have the name of one that is gone.
+    /// Returns whether the proof was made for another volume than `volume`, such as a former volume
+    /// of the same name.
     pub(super) fn is_for_other(&self, volume: &Arc<Volume>) -> bool {
         let own = self.volume.as_ref();
         own.is_some_and(|own| !Arc::ptr_eq(own, volume))
@@ -240,7 +243,7 @@ pub(super) fn reject(id: &Id, reject: &Reject, seal: Option<&Seal>) {
     }
 }
 
-/// Hands the private data that `reply` is, by queue pair `qp`, to `send`.
+/// Calls `send` with the private data of `reply`, for queue pair `qp`.
 pub(super) fn with_reply(
     reply: &Reply,
     seal: Option<&Seal>,

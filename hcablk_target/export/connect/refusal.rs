@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why a connection is refused: to the initiator a number, to the log a sentence.
+//! The reasons why a connection is refused: a number for the initiator, a sentence for the log.
 
 use crate::memory::{
     Denied,
@@ -14,12 +14,12 @@ use hcablk_core::{
 };
 use kernel::error::Error;
 
-/// Why a request is not granted.
+/// The refusal of a request.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Refusal {
     reason: Reason,
     why: &'static str,
-    /// How much memory of the port's is lacking.
+    /// The amount of the port's memory that is lacking.
     shortage: Option<Shortage>,
 }
 
@@ -34,7 +34,7 @@ impl Refusal {
 
     pub(in super::super) const CROWD: Self = Self::new(
         Reason::NoResources,
-        "too many connections wait for a drive to finish what it has begun for older ones",
+        "too many connections wait for a drive to finish requests of older ones",
     );
 
     pub(in super::super) const fn new(reason: Reason, why: &'static str) -> Self {
@@ -45,16 +45,16 @@ impl Refusal {
         }
     }
 
-    /// Makes the refusal of a request that is [not admitted](crate::export::admission).
+    /// Returns the refusal of a request that is [not admitted](crate::export::admission).
     pub(in super::super) const fn not_admitted(reason: Reason) -> Self {
         Self::new(
             reason,
             match reason {
                 Reason::UnknownVolume => "there is no such volume",
-                Reason::NotProven => "the key by which it has proven who it is was withdrawn",
+                Reason::NotProven => "the key of its proof was withdrawn",
                 Reason::Forbidden => "this host is not allowed",
                 Reason::Evicted => "this host is evicted",
-                Reason::Superseded => "a later instance of this host has come",
+                Reason::Superseded => "a later instance of this host has connected",
                 Reason::Withdrawn => "the volume is being disabled",
                 Reason::StaleEpoch => "its session is in use or was replaced",
                 Reason::NoSession => "its session is gone",
@@ -63,7 +63,7 @@ impl Refusal {
         )
     }
 
-    /// Makes the refusal of a session that could not be made because of `error`.
+    /// Returns the refusal of a session that could not be created because of `error`.
     pub(in super::super) fn of_session(error: Error) -> Self {
         if error == errno::estale() {
             Self::new(Reason::StaleEpoch, "its session had a later epoch")
@@ -72,7 +72,7 @@ impl Refusal {
         }
     }
 
-    /// Makes the refusal for a lack of memory in the account.
+    /// Returns the refusal for a lack of memory in the account.
     pub(in super::super) fn denied(denied: Denied) -> Self {
         match denied {
             Denied::Limit(shortage) => Self {
@@ -80,7 +80,7 @@ impl Refusal {
                 ..Self::new(
                     Reason::NoMemory,
                     match shortage.of_host {
-                        true => "it needs more than is left of its host's share, the half, of the port's memory_mib",
+                        true => "it needs more than is left of its host's share (half) of the port's memory_mib",
                         false => "it needs more than is left of the port's memory_mib",
                     },
                 )
@@ -89,7 +89,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the reason, without numbers.
+    /// Returns the sentence for the log, without numbers.
     pub(in super::super) fn why(&self) -> &'static str {
         self.why
     }
@@ -111,7 +111,7 @@ impl fmt::Display for Refusal {
                 ..
             }) => write!(
                 f,
-                ": {} KiB, and of {} KiB there are {} KiB",
+                ": {} KiB needed; of {} KiB, {} KiB are left",
                 needed >> 10,
                 limit >> 10,
                 left >> 10

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How large a queue pair becomes, and what its session is charged for.
+//! Computes the sizes of a queue pair, and the memory charge of its session.
 
 use super::{
     Connect,
@@ -49,7 +49,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What the sizes of a queue pair follow from, beside its data.
+/// The properties that decide the sizes of a queue pair, besides the bytes of its data.
 struct Frame<'a> {
     request: &'a Request,
     attributes: Attributes,
@@ -80,7 +80,7 @@ impl Frame<'_> {
 
 pub(super) const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
-/// What of volumes the sizes of queue pairs follow from.
+/// The properties of the served volumes that decide the sizes of queue pairs.
 pub(super) struct Served {
     writes: bool,
     grants: bool,
@@ -89,18 +89,18 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Returns it for a session of one volume.
+    /// Returns the properties of the volume of a session with one volume.
     pub(super) fn of(attachment: &Attachment, backing: &Backing) -> Self {
         Self {
             writes: !attachment.geometry().read_only,
             grants: backing.bears_change(),
-            // Peer memory is beside a queue's own buffers.
+            // Peer memory belongs to a queue's own buffers.
             shares: !backing.wants_peers(),
             split: backing.split(),
         }
     }
 
-    /// Returns it for a session to which any volumes may be attached that can share one.
+    /// Returns the properties for a session to which any volumes may be attached that can share it.
     pub(super) fn of_any() -> Self {
         Self {
             writes: true,
@@ -111,12 +111,12 @@ impl Served {
     }
 }
 
-/// Queue pairs are made for volumes, as their completions are handled where that of one are.
+/// A queue pair needs a volume: its completions are handled on the volume's workqueue.
 pub(super) const BARE: Refusal =
     Refusal::new(Reason::NoSession, "no volume is attached to its session");
 
 impl Connect {
-    /// Returns what the sizes of the session's queue pairs follow from.
+    /// Returns the properties that decide the sizes of the session's queue pairs.
     fn frame<'a>(
         &self,
         session: &Session,
@@ -144,8 +144,8 @@ impl Connect {
         }
     }
 
-    /// Charges a session that begins for all its queue pairs, which are for what is `served`, and
-    /// makes its admin queue pair.
+    /// Charges a new session for all its queue pairs, with the properties `served`, and creates its
+    /// admin queue pair.
     pub(super) fn add_admin(
         &self,
         session: &Arc<Session>,
@@ -194,25 +194,25 @@ impl Connect {
         Ok(queue)
     }
 
-    /// Decides how large the session's requests are, and charges it for all its queue pairs.
+    /// Decides the largest request of the session, and charges the session for all its queue pairs.
     fn begin_client(&self, session: &Session, frame: &Frame<'_>) -> Result<(), Refusal> {
         let asked = frame.request.largest;
         let (mut largest, mut admitted) = self.admit(session, frame, asked)?;
         let lacks = matches!(admitted, Err(Denied::Limit(_)));
         if lacks && largest > TRANSFER_USUAL {
-            // Rather smaller requests than none.
+            // Smaller requests are better than none.
             (largest, admitted) = self.admit(session, frame, TRANSFER_USUAL)?;
         }
         let client = admitted.map_err(Refusal::denied)?;
         session.set_largest(largest);
         session.set_client(client);
-        // Whoever connects can cause it again and again.
+        // Rate-limited: any peer can cause it repeatedly by connecting.
         if largest >= asked || !may_print(Lines::Sizes) {
             return Ok(());
         }
         if lacks {
             pr_info!(
-                "{}: no memory for requests larger than {} KiB, of {} KiB that were asked for\n",
+                "{}: no memory for requests larger than {} KiB; the initiator asked for {} KiB\n",
                 session.label(),
                 largest >> 10,
                 asked >> 10
@@ -229,8 +229,8 @@ impl Connect {
         Ok(())
     }
 
-    /// Asks for the memory of a session whose initiator would like requests of up to `asked`
-    /// bytes: how large they can be, and whether there is memory for that.
+    /// Requests the memory of a session whose initiator asks for requests of up to `asked` bytes.
+    /// Returns the largest request possible, and the result of the memory account.
     fn admit(
         &self,
         session: &Session,

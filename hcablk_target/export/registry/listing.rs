@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the target reports to a host before it connects: the volumes that the host may use, and the
-//! target's addresses.
+//! Reports to a host, before it connects, the volumes that it may use, and the target's addresses.
 //!
-//! Who has not proven who it is, is told of the volumes that do not demand it. Where is listened is
-//! told to those who are told of a volume.
+//! A host without a proof learns only of volumes that do not demand one. The addresses are reported
+//! to hosts that may learn of at least one volume.
 
 use super::{
     proofs::Candidates,
@@ -43,7 +42,7 @@ use hcablk_core::{
 use kernel::prelude::*;
 
 impl Registry {
-    /// Answers a question that came to the address `own`.
+    /// Answers a question that arrived at the address `own`.
     pub(crate) fn told(&self, question: &Question, proven: Proven, own: IpAddr) -> Told {
         let mut listing = Listing::new(question);
         let lists = self.lists.lock();
@@ -61,7 +60,7 @@ impl Registry {
         listing.told()
     }
 
-    /// Tells hosts of `portal` from now on. Fails with `ENOMEM`.
+    /// Reports `portal` to hosts from now on. Fails with `ENOMEM`.
     pub(crate) fn add_portal(&self, portal: SocketAddr) -> Result {
         let mut lists = self.lists.lock();
         lists.portals.push(portal, GFP_KERNEL)?;
@@ -69,30 +68,29 @@ impl Registry {
         Ok(())
     }
 
-    /// Does not do so any more.
+    /// Stops reporting `portal` to hosts.
     pub(crate) fn remove_portal(&self, portal: SocketAddr) {
         let mut lists = self.lists.lock();
         lists.portals.retain(|other| *other != portal);
         self.change_portals();
     }
 
-    /// Counts a change of the portals, after it was made. By who has the lists.
+    /// Counts a change of the portals, after it was made. Under the lock of the lists.
     fn change_portals(&self) {
         let next = self.portals_generation.load(Relaxed).wrapping_add(1);
         self.portals_generation.store(next.max(1), Release);
     }
 
-    /// Returns a number that is another one, and not 0, after the portals have changed. Any
-    /// context.
+    /// Returns a number, never 0, that changes after the portals have changed. Any context.
     pub(crate) fn portals_generation(&self) -> u32 {
         self.portals_generation.load(Acquire)
     }
 
-    /// Returns what a proof of `host` is checked by that asks for an entry: the first keys that are
-    /// set for it on any exported volumes. Fails with `ENOMEM`.
+    /// Returns the keys for checking a proof of `host` that asks for an entry: the first keys that
+    /// are set for the host on any exported volumes. Fails with `ENOMEM`.
     pub(crate) fn candidates_of(&self, host: HostId) -> Result<Candidates> {
-        // They are of several volumes, whose locks are not held together: copies, but not on the
-        // stack.
+        // The keys are of several volumes, whose locks are not held together. So they are copied,
+        // but not to the stack.
         let nobody = [self.nobody.copy(), self.nobody.copy()];
         let mut of_host: KBox<[Key; KEYS_MAX]> = KBox::new(nobody, GFP_KERNEL)?;
         let mut found = 0;
@@ -100,7 +98,8 @@ impl Registry {
             if !volume.is_exported() {
                 continue;
             }
-            // Nothing is computed of them: how long it takes tells nobody whether a host has keys.
+            // Nothing is computed with the keys here: the duration must not reveal whether a host
+            // has keys.
             volume.with_keys(host, |keys| {
                 let keys = keys.into_iter().flat_map(Keys::iter);
                 for key in keys {

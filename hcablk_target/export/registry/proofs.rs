@@ -55,8 +55,8 @@ impl Registry {
         lists.volumes.iter().find(exported).cloned()
     }
 
-    /// Keeps the challenge of an initiator at `address`, and returns what to send. Fails with
-    /// `ENOMEM`. May sleep.
+    /// Stores the challenge of an initiator at `address`, and returns the message to send. Fails
+    /// with `ENOMEM`. May sleep.
     pub(crate) fn challenge(
         &self,
         address: Address,
@@ -78,8 +78,8 @@ impl Registry {
         Ok(challenge)
     }
 
-    /// Returns the challenge of this handle and its number, to check a proof by, if it was of an
-    /// initiator at `address` and not long ago.
+    /// Returns the challenge of this handle, for checking a proof, and its number, if it was sent
+    /// to an initiator at `address` and is not too old.
     pub(crate) fn challenged(
         &self,
         handle: u16,
@@ -89,19 +89,19 @@ impl Registry {
         look(&mut self.challenges.lock(), handle, address, now_ms)
     }
 
-    /// Takes the challenge of this handle and number, to which a right proof has come; `false`:
-    /// another one was before.
+    /// Removes the challenge of this handle and number, which has a right proof. Returns `false` if
+    /// another proof was faster.
     pub(crate) fn take_challenge(&self, named: (u16, u64), address: &Address) -> bool {
         let now_ms = system::now_ns() / 1_000_000;
         take(&mut self.challenges.lock(), named, address, now_ms)
     }
 
-    /// Returns what a proof of who asks is checked by. Fails with `ENOMEM`.
+    /// Returns the keys for checking a proof of the requesting host. Fails with `ENOMEM`.
     pub(crate) fn candidates(&self, request: &Request) -> Result<Candidates> {
         let volume = self.exported(request);
         let by =
             |keys: &Keys, why| self.candidates_by(keys.each(&self.nobody), volume.clone(), why);
-        // The same work, whatever there is.
+        // The work is the same in all cases, so that its duration reveals nothing.
         let nobodys = |why| by(&Keys::new(), Some(why));
         match &volume {
             None => nobodys("there is no such volume"),
@@ -113,7 +113,8 @@ impl Registry {
         }
     }
 
-    /// Returns what a proof by one of `of_host` is checked by. Fails with `ENOMEM`.
+    /// Returns the keys for checking a proof that was made with one of `of_host`. Fails with
+    /// `ENOMEM`.
     pub(super) fn candidates_by(
         &self,
         of_host: [&Key; KEYS_MAX],
@@ -130,8 +131,8 @@ impl Registry {
         })
     }
 
-    /// Returns what matters of `volume` for a request, as [`Volume::admission`], and whether this
-    /// target's own key is withdrawn by which that is proven.
+    /// Returns the state of `volume` for a request, as [`Volume::admission`] does, and takes into
+    /// account whether this target's own key of the proof was withdrawn.
     pub(crate) fn admission(
         &self,
         volume: &Volume,
@@ -145,12 +146,12 @@ impl Registry {
     }
 }
 
-/// What a proof is checked by.
+/// The keys for checking a proof.
 pub(crate) struct Candidates {
-    /// The keys that it may be made by; some are nobody's.
+    /// The pair keys with which the proof may be made; some are of keys that no one has.
     pub(crate) pairs: KBox<Pairs>,
-    /// Of which volume they are.
+    /// The volume for which the keys are set.
     pub(crate) volume: Option<Arc<Volume>>,
-    /// Why no proof can be right, for the log.
+    /// The reason why no proof can be right, for the log.
     pub(crate) why_none: Option<&'static str>,
 }

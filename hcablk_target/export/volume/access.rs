@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which hosts may use a volume, and what becomes of their sessions when that changes.
+//! Controls which hosts may use a volume, and ends their sessions when that changes.
 
 use super::{
     Export,
@@ -38,7 +38,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// How long [`Volume::evict`] waits for the drive, in milliseconds.
+/// The time limit of [`Volume::evict`] for waiting for the drive, in milliseconds.
 const EVICT_WAIT_MS: u32 = 1000;
 
 impl Volume {
@@ -47,7 +47,8 @@ impl Volume {
         self.state.lock().hosts.allow(host)
     }
 
-    /// Sets key `place` of a host, as [`Keys::set`]; `ENOENT` if it may not use the volume.
+    /// Sets key `place` of a host, as [`Keys::set`]. Fails with `ENOENT` if the host may not use
+    /// the volume.
     pub(crate) fn set_key(&self, host: HostId, place: usize, text: &str) -> Result {
         self.state.lock().hosts.set_key(host, place, text)
     }
@@ -57,8 +58,8 @@ impl Volume {
         f(self.state.lock().hosts.keys(host))
     }
 
-    /// Lets a host use the volume no longer, and ends its sessions. Does not wait until nothing is
-    /// left of them: who calls this holds up the whole tree of directories. Process context.
+    /// Withdraws a host's right to use the volume, and ends its sessions. Does not wait for their
+    /// ends, since the caller blocks the whole configfs tree. Process context.
     pub(crate) fn forbid(&self, host: HostId) {
         self.state.lock().hosts.forbid(host);
         self.registry
@@ -68,34 +69,34 @@ impl Volume {
         self.give_up_changes(host);
     }
 
-    /// Has no change of reservations made that `host` has asked for by sessions that have ended, or
-    /// are ending; others are asked for again. Returns whether one is being made that had begun
-    /// before.
+    /// Gives up changes of reservations that `host` has requested over sessions that have ended or
+    /// are ending; initiators repeat requests of other sessions. Returns whether a change that had
+    /// begun before is still being made.
     pub(crate) fn give_up_changes(&self, host: HostId) -> bool {
         self.registry
             .drives()
             .give_up_changes(self.drive().as_ref(), host)
     }
 
-    /// Returns the drive whose reservations it is under; `None`: it is not exported, and which
-    /// drive it had is not known, of which a change may have outlived the export.
+    /// Returns the drive whose reservations apply to the volume. Returns `None` if the volume is
+    /// not exported; its former drive, which a change may still use, is then unknown.
     fn drive(&self) -> Option<Arc<Drive>> {
         self.with_backing(|backing| backing.drive().cloned())?
     }
 
-    /// Returns whether a change of reservations is being made that `host` has asked for.
+    /// Returns whether a change of reservations that `host` has requested is being made.
     fn is_changing(&self, host: HostId) -> bool {
         self.registry
             .drives()
             .is_changing(self.drive().as_ref(), host)
     }
 
-    /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it
-    /// can reach the drive or its reservations any more; fails with `EAGAIN` if that takes longer
-    /// than [`EVICT_WAIT_MS`], or a change of reservations is being made for it: the host is
-    /// evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
-    /// meanwhile; with `ENOSPC` when too many are evicted, and with `ENOMEM`: then nothing has
-    /// changed. Process context.
+    /// Excludes a host until [`Self::admit`], and ends its sessions. Returns when the host can no
+    /// longer reach the drive or its reservations. Fails with `EAGAIN` if that takes longer than
+    /// [`EVICT_WAIT_MS`], or a change of reservations is being made for the host: the host is
+    /// evicted, and the caller can repeat the call to wait again. Fails with `ECANCELED` if the
+    /// host was admitted meanwhile. Fails with `ENOSPC` if too many hosts are evicted, and with
+    /// `ENOMEM`: then nothing has changed. Process context.
     pub(crate) fn evict(&self, host: HostId) -> Result {
         self.state.lock().hosts.evict(host)?;
         let of_host = |attachment: &Attachment| attachment.is_of(self) && attachment.host() == host;
@@ -103,7 +104,7 @@ impl Volume {
         let ended = self.registry.wait_for_ends_within(EVICT_WAIT_MS, &of_host);
         let changing = self.give_up_changes(host);
         if !self.state.lock().hosts.is_evicted(host) {
-            // It may have been let in since.
+            // The host may have connected since.
             return Err(errno::ecanceled());
         }
         match ended && !changing {
@@ -112,12 +113,12 @@ impl Volume {
         }
     }
 
-    /// Lets an evicted host in again, `ENOENT` if it is none.
+    /// Admits an evicted host again. Fails with `ENOENT` if the host is not evicted.
     pub(crate) fn admit(&self, host: HostId) -> Result {
         self.state.lock().hosts.admit(host)
     }
 
-    /// Returns the evicted hosts, each with whether it has sessions left. Fails with `ENOMEM`.
+    /// Returns the evicted hosts, each with whether sessions of it still end. Fails with `ENOMEM`.
     pub(crate) fn evicted(&self) -> Result<KVec<(HostId, bool)>> {
         let hosts = self.state.lock().hosts.evicted()?;
         let attachments = self
@@ -134,8 +135,8 @@ impl Volume {
         Ok(evicted)
     }
 
-    /// Returns what matters for `request`, and for how it is proven, and the last epoch that its
-    /// session had.
+    /// Returns the state of the volume that matters for `request`, proven as `proven`, and the last
+    /// epoch of its session.
     pub(crate) fn admission(
         &self,
         request: &Request,
@@ -158,7 +159,7 @@ impl Volume {
         };
         let volume = admission::Volume {
             unproven: !proven.is_proven() && demands_proof(),
-            // A session of several volumes may have proven itself for others than this one.
+            // A session of several volumes may have proven itself with the keys of other volumes.
             revoked: proven.made().is_some_and(is_gone)
                 && (demands_proof() || request.version_min < VERSION_OF_HOST),
             withdrawn: records.is_none(),
@@ -172,9 +173,9 @@ impl Volume {
         )
     }
 
-    /// Remembers the epoch of the session that `request` has begun. Fails with `ESTALE` if the
-    /// session had it or a later one, or was fenced with it, and with `ENODEV` if the volume is
-    /// exported no longer.
+    /// Records the epoch of the session that `request` has begun. Fails with `ESTALE` if the
+    /// session had this epoch or a later one, or was fenced with it, and with `ENODEV` if the
+    /// volume is no longer exported.
     pub(crate) fn remember_epoch(&self, request: &Request) -> Result {
         match &self.state.lock().export {
             Export::Exported { records, .. } => {
@@ -184,9 +185,9 @@ impl Volume {
         }
     }
 
-    /// Lets no session `id` of `host` begin with `epoch` or one before, as long as the volume is
-    /// exported, and ends the one that there is; returns whether nothing of it can reach the drive
-    /// any more. May sleep.
+    /// Lets no session `id` of `host` begin with `epoch` or an earlier one while the volume is
+    /// exported, and ends the existing one. Returns whether the fenced session can no longer reach
+    /// the drive. May sleep.
     pub(crate) fn fence_session(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
         if let Export::Exported { records, .. } = &self.state.lock().export {
             records.fence(host, id, epoch);
@@ -201,8 +202,8 @@ impl Volume {
         self.registry.wait_for_ends_within(0, &fenced)
     }
 
-    /// Makes the instance that `request` is of the newest of its host. `false`: a later one has
-    /// come, or the host may not use the volume.
+    /// Makes the instance of `request` the newest of its host. Returns `false` if a later one has
+    /// connected, or the host may not use the volume.
     pub(crate) fn enter(&self, request: &Request, proven: Proven) -> bool {
         let mut state = self.state.lock();
         let instance = request.session.instance();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a volume's queues have counted and measured, those that are gone included.
+//! Sums the counters and times of a volume's queues, including those of closed queues.
 
 use super::Volume;
 use crate::{
@@ -22,13 +22,13 @@ use kernel::{
     },
 };
 
-/// How long who reads counters waits for completions that are being handled, in milliseconds,
-/// and how long it sleeps between two looks.
+/// The time limit for a reader of counters to wait for completions that are being handled, in
+/// milliseconds.
 const SETTLE_MS: i64 = 200;
-/// See [`SETTLE_MS`].
+/// The interval for checking whether completions are handled, in milliseconds.
 const SETTLE_LOOK_MS: i64 = 1;
 
-/// What queues have counted and measured.
+/// Counters and times of closed queues.
 #[derive(Default)]
 pub(super) struct Past {
     counters: Counters,
@@ -36,23 +36,23 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Adds those of a queue that is closed.
+    /// Adds the counters and times of a closed queue.
     pub(super) fn absorb(&self, queue: &Queue) {
-        // The messages of several volumes are none of one's.
+        // Messages of a queue pair with several volumes count for none of them.
         if !queue.is_shared() {
             self.counters.absorb(queue.counters());
         }
         self.times.absorb(queue.times());
     }
 
-    /// Adds those of requests of a session of which nothing is left.
+    /// Adds the counters of the requests of an attachment that has ended completely.
     pub(super) fn absorb_requests(&self, attachment: &Attachment) {
         attachment.add_counters(&self.counters, true);
     }
 }
 
 impl Volume {
-    /// Calls `f` with each queue that the volume has.
+    /// Calls `f` with each queue of the volume.
     fn for_each_queue(&self, mut f: impl FnMut(&Queue)) -> Result {
         let mine = |a: &Attachment| a.is_of(self);
         for attachment in self.registry.attachments(mine)? {
@@ -61,8 +61,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Waits until all completions that have come are counted, but not for a handler that a hung
-    /// drive keeps. Holds no lock while it sleeps.
+    /// Waits until all existing completions are counted, but not for a handler that a hanging drive
+    /// blocks. Holds no lock while it sleeps.
     fn settle(&self) -> Result {
         let start: Instant<Monotonic> = Instant::now();
         self.for_each_queue(|queue| queue.kick())?;
@@ -76,13 +76,13 @@ impl Volume {
         }
     }
 
-    /// Returns the counters of the volume's requests on all queues that it ever had, with those of
-    /// messages and work requests of queues that had no other volume. Requests that are handled at
-    /// this moment may be missing. Sleeps for [`SETTLE_MS`] at most.
+    /// Returns the counters of the volume's requests on all its queues, present and closed, and of
+    /// the messages and work requests of queues without other volumes. Requests that are being
+    /// handled may be missing. Sleeps for [`SETTLE_MS`] at most.
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.settle()?;
         let sum = Counters::default();
-        // Held until the end: queues become past under it.
+        // Held until the end: queues are moved to `past` under it.
         let past = self.past.lock();
         let mine = |a: &Attachment| a.is_of(self);
         for attachment in self.registry.attachments(mine)? {
@@ -97,8 +97,8 @@ impl Volume {
         Ok(sum)
     }
 
-    /// Returns how long requests were in their states, on all queues that it ever had. As
-    /// [`Self::counters`].
+    /// Returns the durations of the states of requests, on all queues of the volume, present and
+    /// closed. As [`Self::counters`].
     pub(crate) fn times(&self) -> Result<Times> {
         self.settle()?;
         let sum = Times::default();
@@ -108,13 +108,13 @@ impl Volume {
         Ok(sum)
     }
 
-    /// Returns whether that is measured.
+    /// Returns whether the durations of requests are measured.
     pub(crate) fn timing(&self) -> bool {
         self.timing.load(Relaxed)
     }
 
-    /// Returns whether to measure it from now on. A queue that comes meanwhile looks
-    /// under the lock that it is added under.
+    /// Sets whether to measure the durations of requests from now on. A queue that is being added
+    /// reads the setting under the lock that it is added under.
     pub(crate) fn time(&self, on: bool) -> Result {
         self.timing.store(on, Relaxed);
         self.for_each_queue(|queue| queue.time(on))

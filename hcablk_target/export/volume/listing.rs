@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the target reports of a volume before a host connects.
+//! Reports a volume to a host before it connects.
 
 use super::{
     Export,
@@ -19,8 +19,8 @@ use hcablk_core::proto::{
 };
 
 impl Volume {
-    /// Returns what `host` is told of it, if it may use it: by the key that it has proven to have,
-    /// or without one.
+    /// Returns the entry of the volume for `host`, if the host may use it: with the key that it has
+    /// proven to hold, or without one.
     pub(crate) fn entry(&self, host: HostId, proven: Proven) -> Option<VolumeEntry> {
         let state = self.state.lock();
         let Export::Exported { backing, .. } = &state.export else {

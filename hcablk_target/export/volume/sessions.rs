@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the sessions on a volume ask of it and tell it.
+//! Serves the sessions on a volume: their counters, and their reservations.
 
 use super::Volume;
 use crate::{
@@ -25,8 +25,8 @@ use kernel::{
 };
 
 impl Volume {
-    /// Returns whether something is left of a session on `drive` that a preemption has ended whose
-    /// number is `last` or less.
+    /// Returns whether a session on `drive` that was ended by a preemption with a number up to
+    /// `last` has not ended completely.
     fn is_draining(&self, drive: &Arc<Drive>, last: u64) -> bool {
         let preempted = |other: &Attachment| other.is_preempted_by(last) && other.is_on(drive);
         !self.registry.wait_for_ends_within(0, &preempted)
@@ -34,8 +34,8 @@ impl Volume {
 }
 
 impl Volume {
-    /// Takes a session's closed queues out of `queues` and keeps what they have counted, under the
-    /// lock of the sums: a reader of the counters meets each queue once. May sleep.
+    /// Removes a session's closed queues from `queues`, and adds their counters to the sums, under
+    /// the lock of the sums: a reader of the counters sees each queue once. May sleep.
     pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());
@@ -45,7 +45,7 @@ impl Volume {
         queues
     }
 
-    /// Takes queue `index` out of `queues`, as [`Self::retire`]. May sleep.
+    /// Removes queue `index` from `queues`, as [`Self::retire`]. May sleep.
     pub(crate) fn retire_one(
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
@@ -59,14 +59,16 @@ impl Volume {
         Some(queue)
     }
 
-    /// Makes a change of the reservations of `drive`. `Draining`: it is decided, and something of
-    /// hosts that were preempted, by it or before it, can still reach the drive; or it is not made,
-    /// as by [`Drive::change`]. Sleeps, for as long as the file of the reservations takes.
+    /// Makes a change of the reservations of `drive`. Returns `Draining` if the change is made, but
+    /// hosts preempted by it or by an earlier one can still reach the drive; or if
+    /// [`Drive::change`] returns it, and the change is not made. Sleeps until the file of the
+    /// reservations is written.
     ///
-    /// A preemption counts before the victims' sessions are marked and ended: what is listed later
-    /// is checked by it, and what was listed before is waited for, with all requests that were
-    /// checked before. So is what earlier ones have marked, also by one that ends nobody's
-    /// registration: who asked for those may be gone.
+    /// A preemption takes effect before the victims' sessions are marked and ended. Sessions listed
+    /// later are checked against it, and sessions listed before are waited for, with all their
+    /// requests that were checked before. A preemption also waits for the sessions that earlier
+    /// ones have marked, even if it ends no registration itself: the requesters of the earlier ones
+    /// may have vanished.
     pub(crate) fn reserve(&self, asking: Asking, op: ReservationOp, drive: &Arc<Drive>) -> Status {
         let outcome = drive.change(asking, op, |number, victims| {
             let is_victim =
@@ -80,9 +82,9 @@ impl Volume {
         }
     }
 
-    /// Returns the key of registrant `index` of the drive. Fails with `Draining` while something of
-    /// a host that was preempted can reach the drive, and with `Unsupported` and `Gone`. May sleep,
-    /// but does not wait for the drive.
+    /// Returns the key of registrant `index` of the drive. Fails with `Draining` while a preempted
+    /// host can still reach the drive, and with `Unsupported` and `Gone`. May sleep, but does not
+    /// wait for the drive.
     pub(crate) fn read_key(
         &self,
         attachment: &Attachment,
@@ -97,7 +99,7 @@ impl Volume {
         }
     }
 
-    /// Forgets `attachment`, of which nothing is left. Process context.
+    /// Forgets `attachment`, which has ended completely. Process context.
     pub(crate) fn attachment_ended(&self, attachment: &Attachment) {
         self.past.lock().absorb_requests(attachment);
         self.registry.remove_attachment(attachment);

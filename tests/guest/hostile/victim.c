@@ -132,7 +132,7 @@ static bool use(struct rng *r, int fd, uint64_t *arena)
 		words(data, n, PRIVATE);
 	got = what == WRITING ? write_out(r, fd, data, n, at) : what == READING ? pread(fd, data, n, at) : fsync(fd) ? -1 : 1;
 	if (!is_all(arena, before, PRIVATE) || !is_all(data + n / 8, after, PRIVATE))
-		failed("memory beside that of a request was written");
+		failed("memory outside of a request was written");
 	if (what == READING) {
 		judge_read(data, at, n, got);
 	} else if (what == WRITING) {

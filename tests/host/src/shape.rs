@@ -140,13 +140,13 @@ fn short_queues_are_not_passed_nor_halved_too_often() {
 fn what_a_device_lacks_for_the_target_is_told() {
     assert_eq!(
         lacks(Attributes { max_qp_wr: 8, ..LARGE }, OPTIONS),
-        "the RDMA device takes too few work requests"
+        "the RDMA device supports too few work requests"
     );
     for few in [
         Attributes { max_send_sge: 3, ..LARGE },
         Attributes { max_sge_rd: 3, ..LARGE },
     ] {
-        assert_eq!(lacks(few, OPTIONS), "the RDMA device takes too few scatter-gather entries");
+        assert_eq!(lacks(few, OPTIONS), "the RDMA device supports too few scatter-gather entries");
     }
     // A sink is one entry.
     assert!(made(Attributes { max_sge_rd: 1, ..LARGE }, 128, SINKS).is_ok());
@@ -244,7 +244,7 @@ fn without_reads_a_device_must_hold_the_largest_write_in_one_region() {
         lacks(Attributes { fast_registration: false, ..LARGE }, options),
         "the RDMA device cannot register memory by work requests"
     );
-    assert!(lacks(LARGE, target::QueueOptions { grants: false, ..options }).contains("bear data that changes"));
+    assert!(lacks(LARGE, target::QueueOptions { grants: false, ..options }).contains("accept data that changes"));
 }
 
 fn fitted(attributes: Attributes, depth: u16) -> Result<initiator::Shape, &'static str> {

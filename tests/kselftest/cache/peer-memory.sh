@@ -122,7 +122,7 @@ for mode in cached mixed; do
 done
 export_volume p "$drive" --mode=p2p --provider="$card" --cache-mib=32 c1
 same "a cache that is larger than the card is in RAM, which is said" 1 \
-	"$(in_log target 'p: no peer memory for the cache, RAM is used for all: that device has not so much' | wc -l)"
+	"$(in_log target 'p: no peer memory for the cache, RAM is used for all: that device has too little' | wc -l)"
 same "then the card lends nothing" "$all" "$(available)"
 connect c1 p
 silent "transfer buffers neither" on target "cat $volume/peers"

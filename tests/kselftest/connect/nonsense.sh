@@ -130,10 +130,10 @@ admin_reason() {
 # First, since the log has no more than ten of these lines in five seconds.
 like "on the admin queue pair: nothing at all" "^admin queue pair: nothing was received for 1[0-9] s\$" "$(admin_reason 40101)"
 same "what is for the others" \
-	"admin queue pair: a message of 40 bytes that is no admin request" "$(admin_reason 40006 "$(message 3 0 0 0 0)")"
+	"admin queue pair: a message of 40 bytes that is not an admin request" "$(admin_reason 40006 "$(message 3 0 0 0 0)")"
 same "a keep-alive that promises none for too long" \
-	"admin queue pair: a message of 40 bytes that is no admin request" "$(admin_reason 40007 "$(admin_message 33 601 0)")"
-same "a short message" "admin queue pair: a message of 2 bytes that is no admin request" "$(admin_reason 40008 2100)"
+	"admin queue pair: a message of 40 bytes that is not an admin request" "$(admin_reason 40007 "$(admin_message 33 601 0)")"
+same "a short message" "admin queue pair: a message of 2 bytes that is not an admin request" "$(admin_reason 40008 2100)"
 like "one that is too long" "^admin queue pair: receiving failed: .+\$" "$(admin_reason 40009 "$(printf '21%.0s' {1..65})")"
 # A keep-alive that promises another within a second.
 like "less than was promised" "^admin queue pair: nothing was received for [34] s\$" "$(admin_reason 40102 "$(admin_message 33 1 0)")"

@@ -42,7 +42,7 @@ done
 # The largest write needs room for it, and reads need as much.
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 1'
 refuse "too little memory" on c1 "hcablk connect $target_address vol1"
-check "the target says how much is needed" wait_log target 60 'without RDMA READ buffer_mib must be 2 for each'
+check "the target says how much is needed" wait_log target 60 'without RDMA READ buffer_mib must be at least 2 for each'
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 2'
 connect c1 vol1 --queues 1 --queue-depth 4
 check "the least that is enough" on c1 "hcablk-scatter $device random $((seed + 1)) 3"

@@ -79,7 +79,7 @@ check "the disk is as it was" disk_is c1 vol1 live
 # It is what is saved.
 must on c1 'mkdir -p /etc/hcablk && rm -f /etc/hcablk/hcablk.toml && hcablk config save'
 same "it is saved by one word" 'paths = "auto"' "$(on c1 "sed -n '/^\[disk.vol1\]/,/^\[/p' /etc/hcablk/hcablk.toml | grep paths")"
-like "and so is what is configured" "it is all as configured already" "$(on c1 'hcablk apply 2>&1')"
+like "and so is what is configured" "everything already matches the configuration" "$(on c1 'hcablk apply 2>&1')"
 must on c1 'rm /etc/hcablk/hcablk.toml'
 
 ports=$(on target 'hcablk target list --json' | jq -r '.ports[] | select(.address != "10.77.1.1").id' | paste -sd' ')

@@ -30,7 +30,7 @@ export_volume vol1 "$drive" c1 c2
 refused "no keys" "exports no volume of this name, or none to hosts that do not prove"
 missing=$(on c1 "hcablk connect $target_address nothere --ctrl-loss-tmo 0" 2>&1)
 like "a volume that is not there is refused in the same words" "exports no volume of this name, or none to hosts that do not prove" "$missing"
-like "the target's log knows" "does not prove who it is, which the volume demands" "$(in_log target 'refused')"
+like "the target's log knows" "does not prove its identity, which the volume demands" "$(in_log target 'refused')"
 must on target 'hcablk target unexport vol1'
 
 use_keys c1 c2
@@ -53,7 +53,7 @@ disconnect c1 vol1
 other=$(on c2 'hcablk key show host')
 must on c1 "cp -r /etc/hcablk/keys /tmp/keys && echo '$other' > /etc/hcablk/keys/host"
 refused "another host's name with an own key" "does not accept the proof"
-like "its log knows" "$id for volume vol1: its proof is not by the keys" "$(in_log target "refused $id")"
+like "its log knows" "$id for volume vol1: its proof was not made with the keys" "$(in_log target "refused $id")"
 must on c1 "cp /tmp/keys/host /etc/hcablk/keys/host && echo '$other' > /etc/hcablk/keys/targets/default"
 refused "the key of another target" "does not accept the proof"
 must on c1 'cp /tmp/keys/targets/default /etc/hcablk/keys/targets/default'

@@ -53,7 +53,7 @@ must on target 'dmsetup suspend --nolockfs gate'
 pairs=$(queue_pairs c1)
 check "a queue pair is made for one that has timed out" wait_until c1 60 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $pairs ]"
 must on target 'dmsetup resume gate'
-check "it comes in place of that" wait_log target 90 'has queue 0 anew'
+check "it comes in place of that" wait_log target 90 'replaced queue 0'
 check "all paths are there" disk_is c1 vol1 live
 lose path1 0 "by the new keys of both"
 must on c1 'hcablk key retire target default && hcablk key apply'

@@ -37,7 +37,7 @@ must on target "echo > $target/volumes/vol1/hosts/$id/key"
 must on target 'dmsetup resume gate'
 refuse "one whose key was withdrawn meanwhile does not" join again
 like "it says why" "does not accept the proof" "$(on c1 'cat /tmp/again')"
-like "the target's log, too" "the key by which it has proven who it is was withdrawn" "$(in_log target "refused $id")"
+like "the target's log, too" "the key of its proof was withdrawn" "$(in_log target "refused $id")"
 silent "no session has begun" on target "cat $target/volumes/vol1/clients"
 
 must on target 'hcablk key apply' && must on c1 'hcablk disconnect --if-exists vol1'

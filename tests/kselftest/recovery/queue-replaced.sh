@@ -65,7 +65,7 @@ for n in 3 513 516; do
 done
 same "the session is the same" "$first $session" "$(on c1 "cat $initiator/v/device $initiator/v/session" | xargs)"
 check "the log says so" wait_log c1 60 'v: queue [01] did not answer in time and was replaced'
-check "the target's, too" wait_log target 60 'has queue [01] anew'
+check "the target's, too" wait_log target 60 'replaced queue [01]'
 
 check "what was replaced is freed while the disk lives" is_freed "$pairs"
 

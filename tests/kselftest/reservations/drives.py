@@ -61,7 +61,7 @@ def change(disk, command):
 def one_drive_one_wwid(vol1, vol2):
     """Two drives of one wwid would write the same file."""
     check("a drive is exported", export(vol1, "part1", ONE))
-    like("another one by its wwid is not", "another drive is exported by its wwid", export(vol2, "part2", ONE).text)
+    like("another one by its wwid is not", "another drive is exported under its wwid", export(vol2, "part2", ONE).text)
     check("by its own it is", export(vol2, "part2", TWO))
     vol2.unexport(force=True)
     disk = connect(c1, vol1)
@@ -73,7 +73,7 @@ def one_drive_one_wwid(vol1, vol2):
     like("by the one that has reservations it is not then", "reservations, and its drive", export(vol1, "part1", ONE).text)
     vol2.unexport(force=True)
     check("the other way", export(vol1, "part1", ONE))
-    like("the other one is not", "reservations by another wwid", export(vol2, "part1", TWO).text)
+    like("the other one is not", "reservations under another wwid", export(vol2, "part1", TWO).text)
     must(disk.wait("live"))
     like("what was registered is", ": 11$", keys(disk))
     must(pr(disk, "register 11 0"))

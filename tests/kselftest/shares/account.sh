@@ -21,7 +21,7 @@ available() {
 like "deep queues are refused" "memory|buffer space|Cannot allocate" \
 	"$(on c1 "hcablk connect $target_address vol1 --queues 4 --queue-depth 1024" 2>&1)"
 check "the target says why and how much" \
-	wait_log target 60 'refused .* volume vol1: .*memory_mib: [0-9]+ KiB, and of 32768 KiB there are 32768 KiB'
+	wait_log target 60 'refused .* volume vol1: .*memory_mib: [0-9]+ KiB needed; of 32768 KiB, 32768 KiB are left'
 must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 pass "nothing of it stays in the account"
 check "nor does it keep the RDMA device" wait_until target 60 "! rdma resource show pd | grep -q hcablk"

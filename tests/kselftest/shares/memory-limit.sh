@@ -36,7 +36,7 @@ done
 same "six have their reservation" $((6 * least)) "$(memory_of reserved)"
 like "the seventh is refused" "memory|Cannot allocate" "$(on c2 "hcablk connect $target_address vol7 --queues 1" 2>&1)"
 check "the target says why and how much, once" \
-	[ "$(in_log target "refused .* volume vol7: .*memory_mib: $((least >> 10)) KiB, and of $((all << 10)) KiB there are" | wc -l)" = 1 ]
+	[ "$(in_log target "refused .* volume vol7: .*memory_mib: $((least >> 10)) KiB needed; of $((all << 10)) KiB," | wc -l)" = 1 ]
 check "and so does the client" wait_log c2 60 'no memory left for another session'
 took=$((before - $(available)))
 echo "# MemAvailable went down by $took KiB" >&2
@@ -46,7 +46,7 @@ on target '[ -e /sys/kernel/debug/kmemleak ]' ||
 	less "the machine has not more memory less than that" $took $(((all + 8) << 10))
 
 like "the limit is not lowered below what is in use" busy "$(on target "env echo $(((6 * least - 1) >> 20)) > $port/memory_mib" 2>&1)"
-check "with a message" wait_log target 60 "memory_mib stays at $all: the sessions that there are need $((6 * least >> 10)) KiB"
+check "with a message" wait_log target 60 "memory_mib stays at $all: the existing sessions need $((6 * least >> 10)) KiB"
 same "it stays" $all "$(on target "cat $port/memory_mib")"
 check "but to what is needed it is, while requests are under way" on target "echo $(mib_for $((6 * least))) > $port/memory_mib"
 less "and next to nothing is shared then" "$(memory_of used)" $((($(mib_for $((6 * least))) << 20) + 1))

@@ -27,7 +27,7 @@ connect c1 vol2 --queues 1
 like "a fourth session of one host is refused" "memory|Cannot allocate" \
 	"$(on c1 "hcablk connect $target_address vol3 --queues 1" 2>&1)"
 check "the target says why, and how much the share is" \
-	wait_log target 60 "refused .* volume vol3: it needs more than is left of its host's share.* $((least >> 10)) KiB, and of $share KiB there are"
+	wait_log target 60 "refused .* volume vol3: it needs more than is left of its host's share.* $((least >> 10)) KiB needed; of $share KiB,"
 for n in 1 2 3; do
 	connect c2 vol$n --queues 1
 done

@@ -103,7 +103,7 @@ eager "not for a drive that wants data to stay" not
 must on target "hcablk target unexport vol1 && hcablk target unlisten --all && rmmod hcablk_target && modprobe hcablk_target rdma_read=0"
 export_volume vol1 "$drive" c1
 refuse "which needs RDMA READ" on c1 "hcablk connect $target_address vol1"
-check "and says so" in_log target 'without RDMA READ its drive must bear data that changes'
+check "and says so" in_log target 'without RDMA READ its drive must accept data that changes'
 must on target "hcablk target unexport vol1 && hcablk target unlisten --all && rmmod hcablk_target"
 must on target "echo 0 > /sys/block/$name/queue/stable_writes"
 export_volume vol1 "$drive" --cache-mib=8 c1

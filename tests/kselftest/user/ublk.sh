@@ -115,7 +115,7 @@ like "a volume that has other blocks by now is refused" "blocks of 512 bytes, an
 check "its requests still wait" on c1 'hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 left"'
 check "a disk whose program was killed is removed, by its device" on c1 'hcablk disconnect ublkb0'
 check "and is gone" wait_until c1 30 '[ ! -e /sys/block/ublkb0 ]'
-like "it cannot be recovered then" "no disk of this program" "$(on c1 'hcablk-ublk recover 0' 2>&1)"
+like "it cannot be recovered then" "not a disk of this program" "$(on c1 'hcablk-ublk recover 0' 2>&1)"
 must on target 'hcablk target unexport vol1 && rmdir /sys/kernel/config/nullb/big'
 
 # A forced end does not wait for a target that has gone a moment before, and nobody has noticed.

@@ -34,7 +34,7 @@ must on target "modprobe dm_mod && echo '0 262144 linear $drive 0' | dmsetup cre
 export_volume vol1 /dev/mapper/grows --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47 c1
 
 like "a volume that is not there is not served" "no volume of this name" "$(on c1 "hcablk-vhost-user serve $socket $target_address nosuch" 2>&1)"
-like "nor is a volume at a file that is no socket" "is no socket" "$(on c1 "echo precious > /run/file && hcablk-vhost-user serve /run/file $target_address vol1" 2>&1)"
+like "nor is a volume at a file that is no socket" "is not a socket" "$(on c1 "echo precious > /run/file && hcablk-vhost-user serve /run/file $target_address vol1" 2>&1)"
 same "which stays as it is" precious "$(on c1 'cat /run/file')"
 refuse "nothing is left of both" on c1 "[ -e $socket ] || ls /run/hcablk/vhost-user | grep -q json"
 

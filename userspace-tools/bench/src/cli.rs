@@ -9,12 +9,12 @@ use clap::{value_parser, Args, Parser, Subcommand, ValueEnum};
 
 /// Measure hcablk on your own machines, and prove an HCA with it
 ///
-/// An experiment runs on the client, and starts its other part on the target by ssh. Without --ssh and --through this machine has
-/// both parts. It exports the drive that --drive names on the target as a volume of its own, connects, measures or verifies, and
-/// leaves both machines as they were, also after ^C or an error.
+/// An experiment runs on the client, and starts its other part on the target over ssh. Without --ssh and --through this
+/// machine has both parts. The experiment exports the target's drive --drive as a volume of its own, connects, measures
+/// or verifies, and restores both machines, also after ^C or an error.
 ///
-/// Each experiment leaves a folder with one page (index.html, which needs nothing else), its numbers (result.json), and what both
-/// machines are. The first line of the page says whether the times on it are real, or an emulator's.
+/// Each experiment leaves a folder with one self-contained page (index.html), its numbers (result.json), and a
+/// description of both machines. The first line of the page says whether its times are real, or an emulator's.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk-bench", version, max_term_width = 100, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -38,12 +38,12 @@ under way, or the output is there already; 6 the target's part was not reached; 
 pub(crate) enum Command {
     /// Measure bandwidth and latency by request size and depth: hcablk in its modes, nvme-rdma, NBD and the local drive
     LocalRemote(LocalRemoteArgs),
-    /// Measure what a computation on the target loses while the target serves, and what serving loses
+    /// Measure how much a computation on the target and serving slow each other down
     Interference(InterferenceArgs),
-    /// Check on two machines all that an HCA has to do for hcablk, and propose settings for it
+    /// Check on two machines everything that hcablk needs of an HCA, and propose settings for it
     ///
-    /// One line for each check: pass, fail, or not possible here and why. Checks write to the drive and read again, in every shape
-    /// and over every way that data can take; counters prove which way was taken.
+    /// One line for each check: pass, fail, or not possible here and why. Checks write to the drive and read the data
+    /// again, in every shape and over every data path; counters prove which path was used.
     Selftest(SelftestArgs),
     /// Write the man pages
     #[command(hide = true)]
@@ -62,7 +62,7 @@ pub(crate) enum Role {
     Target,
 }
 
-/// What all experiments take.
+/// The options that all experiments share.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The part of this machine: client, or target, which serves the client's requests over standard input and output and is what
@@ -70,12 +70,12 @@ pub(crate) struct Common {
     #[arg(long, value_enum, default_value_t = Role::Client)]
     pub(crate) role: Role,
 
-    /// Start the target's part on this host by ssh, which must need no password
+    /// Start the target's part on this host over ssh, without a password
     #[arg(long, value_name = "HOST", conflicts_with = "through")]
     pub(crate) ssh: Option<String>,
 
-    /// Start the target's part by this command, whose words blanks separate: its standard input and output must be those of
-    /// `hcablk-bench selftest --role target` there
+    /// Start the target's part with this command, whose words are separated by blanks: its standard input and output
+    /// must be those of `hcablk-bench selftest --role target` on the target
     #[arg(long, value_name = "COMMAND")]
     pub(crate) through: Option<String>,
 
@@ -83,7 +83,8 @@ pub(crate) struct Common {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) address: Option<IpAddr>,
 
-    /// The scratch drive on the target: what is on it is lost. One that is in use, or on which blkid finds a signature, is refused
+    /// The scratch drive on the target: its content is lost. A drive that is in use, or on which blkid finds a
+    /// signature, is refused
     #[arg(long, value_name = "PATH")]
     pub(crate) drive: Option<String>,
 
@@ -107,7 +108,7 @@ pub(crate) struct Common {
 /// Arguments of `local-remote`.
 #[derive(Args, Debug)]
 pub(crate) struct LocalRemoteArgs {
-    /// What all experiments take
+    /// The common options
     #[command(flatten)]
     pub(crate) common: Common,
 
@@ -120,7 +121,7 @@ pub(crate) struct LocalRemoteArgs {
         value_parser = value_parser!(u64).range(512..=16_777_216))]
     pub(crate) sizes: Vec<u64>,
 
-    /// Requests at a time
+    /// Concurrent requests
     #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) depths: Vec<u32>,
 
@@ -136,7 +137,7 @@ pub(crate) struct LocalRemoteArgs {
 /// Arguments of `interference`.
 #[derive(Args, Debug)]
 pub(crate) struct InterferenceArgs {
-    /// What all experiments take
+    /// The common options
     #[command(flatten)]
     pub(crate) common: Common,
 
@@ -144,11 +145,11 @@ pub(crate) struct InterferenceArgs {
     #[arg(long, default_value_t = 1_048_576, value_parser = value_parser!(u64).range(512..=16_777_216))]
     pub(crate) size: u64,
 
-    /// Requests at a time
+    /// Concurrent requests
     #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) depth: u32,
 
-    /// Measure each for this long
+    /// Measure each case for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
 
@@ -160,7 +161,7 @@ pub(crate) struct InterferenceArgs {
 /// Arguments of `selftest`.
 #[derive(Args, Debug)]
 pub(crate) struct SelftestArgs {
-    /// What all experiments take
+    /// The common options
     #[command(flatten)]
     pub(crate) common: Common,
 
@@ -172,15 +173,15 @@ pub(crate) struct SelftestArgs {
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Write and verify for so long at the end; 0: not
+    /// Write and verify for this long at the end; 0: not at all
     #[arg(long, default_value_t = 0)]
     pub(crate) minutes: u64,
 
-    /// Do also what disturbs others: take the client's network port down for some seconds
+    /// Also run checks that disturb other users: take the client's network port down for some seconds
     #[arg(long)]
     pub(crate) disruptive: bool,
 
-    /// Requests by which a check sees which way data takes
+    /// Requests with which a check sees the data path
     #[arg(long, default_value_t = 32, value_parser = value_parser!(u64).range(4..=4096))]
     pub(crate) requests: u64,
 
@@ -188,7 +189,7 @@ pub(crate) struct SelftestArgs {
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = value_parser!(u64).range(1..))]
     pub(crate) load: u64,
 
-    /// What the shapes that are tried by chance begin with
+    /// The seed of the random shapes
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }

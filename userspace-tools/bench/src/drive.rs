@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a drive may be overwritten, and digests of what it holds.
+//! Checks whether a drive may be overwritten, and makes digests of its content.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
@@ -15,16 +15,16 @@ use crate::pattern::Arena;
 use crate::stop::Stop;
 use crate::worker;
 
-/// What is known of a drive.
+/// The properties of a drive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Drive {
-    /// Its size in bytes.
+    /// The drive's size in bytes.
     pub(crate) bytes: u64,
-    /// Its logical block size.
+    /// The drive's logical block size.
     pub(crate) block: u64,
 }
 
-/// A drive that is smaller has no room for what is done.
+/// A smaller drive has no room for the experiments.
 const LEAST_BYTES: u64 = 64 << 20;
 
 /// Checks that a path is a drive of some size; with `overwrite` also that nobody uses it and that `blkid` finds no signature.
@@ -34,9 +34,9 @@ pub(crate) fn check(path: &str, overwrite: bool, stop: &Stop) -> Result<Drive> {
         .map_err(|error| cannot(error.to_string()))?
         .file_type();
     if !kind.is_block_device() {
-        return Err(cannot("it is no block device".to_owned()));
+        return Err(cannot("it is not a block device".to_owned()));
     }
-    // Of a block device O_EXCL means: nobody else has it mounted, or in a RAID or LVM.
+    // For a block device O_EXCL means: nobody else has it mounted, or in a RAID or LVM.
     let flags = if overwrite {
         OFlag::O_EXCL
     } else {
@@ -69,7 +69,7 @@ pub(crate) fn check(path: &str, overwrite: bool, stop: &Stop) -> Result<Drive> {
     })
 }
 
-/// Fails if libblkid finds a file system, a RAID, a partition table or the like. Exit code 2 says that there is none.
+/// Fails if libblkid finds a file system, a RAID, a partition table or the like. Exit code 2 means that there is none.
 fn unsigned(path: &str, stop: &Stop) -> Result<()> {
     let argv = ["blkid", "--probe", "--output", "export", path].map(str::to_owned);
     let output = worker::run(&argv, Duration::from_secs(60), stop)?;
@@ -87,7 +87,7 @@ fn unsigned(path: &str, stop: &Stop) -> Result<()> {
         found.join(", ")
     };
     let advice = format!(
-        "What is on it would be overwritten. If it may be: wipefs --all {path}\nWith --read-only some experiments only read."
+        "Its content would be overwritten. If that is all right: wipefs --all {path}\nWith --read-only some experiments only read."
     );
     Err(Error::new(Kind::Usage, format!("{path} has a signature ({what})")).advise(advice))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a machine is, and whether times that are measured on it are real.
+//! The hardware and software of a machine, and whether times that are measured on it are real.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 use crate::stop::Stop;
 use crate::worker;
 
-/// What a machine's processor is.
+/// The kind of a machine's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Processor {
     /// A processor.
     Real,
-    /// A virtual machine's.
+    /// The processor of a virtual machine.
     Virtual,
-    /// An emulator's: its instructions take times of their own.
+    /// The processor of an emulator, with unrealistic instruction times.
     Emulated,
 }
 
@@ -30,24 +30,24 @@ pub(crate) enum Processor {
 pub(crate) struct Device {
     /// Its name.
     pub(crate) name: String,
-    /// The driver of its PCI device; `null` for one that is software.
+    /// The driver of the PCI device; `null` for a software device.
     pub(crate) driver: Option<String>,
-    /// Its firmware, as it says.
+    /// The device's firmware version.
     pub(crate) firmware: String,
-    /// What it calls itself.
+    /// The description of the device itself.
     pub(crate) description: String,
-    /// What it is: `1: CA` of InfiniBand and RoCE, `4: RNIC` of iWARP.
+    /// The kind of device: `1: CA` of InfiniBand and RoCE, `4: RNIC` of iWARP.
     pub(crate) kind: String,
-    /// The state of its first port.
+    /// The state of the first port.
     pub(crate) state: String,
-    /// Interrupt lines of its PCI device.
+    /// Interrupt lines of the PCI device.
     pub(crate) interrupts: Vec<u32>,
 }
 
 /// A machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Facts {
-    /// The version of this program there.
+    /// The version of this program on the machine.
     pub(crate) version: String,
     /// Its name.
     pub(crate) name: String,
@@ -55,15 +55,15 @@ pub(crate) struct Facts {
     pub(crate) kernel: String,
     /// Processors.
     pub(crate) processors: usize,
-    /// What they are called.
+    /// The model of the processors.
     pub(crate) model: String,
-    /// What they are.
+    /// The kind of the processors.
     pub(crate) processor: Processor,
     /// Its RDMA devices.
     pub(crate) devices: Vec<Device>,
-    /// Modules that are loaded, of those that matter here.
+    /// Loaded modules, of those that matter here.
     pub(crate) modules: Vec<String>,
-    /// The version of fio; `null` if there is none.
+    /// The version of fio; `null` if it is missing.
     pub(crate) fio: Option<String>,
 }
 
@@ -74,7 +74,7 @@ fn line(path: &str) -> String {
         .to_owned()
 }
 
-/// Returns what this machine is.
+/// Returns the facts of this machine.
 pub(crate) fn of_this_machine(stop: &Stop) -> Facts {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let (model, processor) = processor_of(&processors);
@@ -220,13 +220,13 @@ pub(crate) fn are_times_real(machines: &[&Facts]) -> (bool, String) {
     )
 }
 
-/// The kernel's messages, from when it was opened.
+/// The kernel's messages since it was opened.
 pub(crate) struct KernelLog {
     file: Option<File>,
 }
 
 impl KernelLog {
-    /// Begins to follow the log; without rights to read it there are no messages.
+    /// Starts to follow the log; without the right to read it there are no messages.
     pub(crate) fn open() -> Self {
         let file = OpenOptions::new()
             .read(true)

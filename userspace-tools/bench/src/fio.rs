@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Load by fio, and what it measured, from its JSON.
+//! Runs fio, and reads its results from its JSON.
 
 use hcablk::error::{Error, Kind, Result};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::node::Node;
 use crate::worker::failure;
 
-/// What fio does.
+/// A load of fio.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     /// The disk.
@@ -20,43 +20,43 @@ pub(crate) struct Job {
     pub(crate) sizes: (u64, u64),
     /// The disk's block size.
     pub(crate) block: u64,
-    /// Requests at a time.
+    /// Concurrent requests.
     pub(crate) depth: u32,
-    /// For how long.
+    /// The end of the job.
     pub(crate) until: Until,
     /// The part of the disk that is used.
     pub(crate) span: (u64, u64),
     /// `libaio` or `io_uring`.
     pub(crate) engine: &'static str,
-    /// More of its options.
+    /// Further options of fio.
     pub(crate) more: Vec<String>,
 }
 
-/// When a job ends.
+/// The end of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
-    /// After a time, without the time to begin.
+    /// After a time, not counting the start.
     Seconds(u64),
-    /// When this many bytes were moved.
+    /// When this many bytes have been moved.
     Bytes(u64),
 }
 
-/// What was measured of one direction.
+/// The results for one direction.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Measured {
     /// Requests.
     pub(crate) requests: u64,
     /// Bytes.
     pub(crate) bytes: u64,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub(crate) bytes_per_second: f64,
-    /// How long a request took.
+    /// Mean latency of a request.
     pub(crate) mean_ns: f64,
-    /// 99 % of them took no longer.
+    /// The latency that 99 % of the requests did not exceed.
     pub(crate) p99_ns: f64,
 }
 
-/// What one job measured.
+/// The results of one job.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Load {
     /// Reads.
@@ -65,7 +65,7 @@ pub(crate) struct Load {
     pub(crate) write: Measured,
 }
 
-/// How much longer than its job fio may take.
+/// The time that fio may take in addition to its job.
 const GRACE_SECONDS: u64 = 240;
 
 impl Job {
@@ -143,7 +143,7 @@ impl Job {
     }
 }
 
-/// Reads what fio has printed; there may be remarks before the object.
+/// Parses fio's output; remarks may precede the object.
 fn parse(text: &str) -> Result<Load> {
     let wrong = |why: &str| {
         Error::new(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `interference`: what a memory-bound computation on the target loses while the target serves, and what serving loses by it.
+//! `interference`: measures how much a memory-bound computation on the target and serving slow each other down.
 
 use std::process::ExitCode;
 use std::thread;
@@ -19,17 +19,17 @@ use crate::report::{self, Report};
 use crate::stop::Stop;
 use crate::worker::Ask;
 
-/// What was measured of one mode and direction. Rates are bytes in a second.
+/// The results for one mode and direction. Rates are bytes per second.
 #[derive(Serialize)]
 struct Row {
     mode: &'static str,
     direction: &'static str,
-    /// The computation, while the target serves.
+    /// The rate of the computation, while the target serves.
     computing: f64,
-    /// Serving, alone and beside the computation.
+    /// The rate of serving, alone and during the computation.
     serving_alone: f64,
     serving: f64,
-    /// Bytes that crossed the target's RAM for each byte that was served.
+    /// Bytes that crossed the target's RAM for each served byte.
     ram_bytes_per_byte: f64,
 }
 
@@ -108,7 +108,7 @@ fn measure(args: &InterferenceArgs, lab: &mut Lab, report: &Report) -> Result<()
             begin(lab)?;
             let before = lab.counters()?.1;
             rate(lab)?;
-            // fio's own start counts for the computation: it takes little of the time.
+            // The start of fio counts for the computation: it is a small part of the time.
             let serving = of(job.run(&mut lab.client)?);
             let computing = rate(lab)?;
             let after = lab.counters()?.1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Client and target together: exports, connections, and what both have counted.
+//! Client and target together: exports, connections, and the counters of both.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,20 +17,20 @@ use crate::node::Node;
 use crate::stop::Stop;
 use crate::worker::{unload, Ask, Step};
 
-/// The name of the volume, and of the disk: there is one of either at a time.
+/// The name of the volume, and of the disk: at most one of each exists.
 pub(crate) const NAME: &str = "hcablk-bench";
 
 /// Counters by their names.
 pub(crate) type Counters = BTreeMap<String, i64>;
 
-/// How a volume is exported.
+/// The settings of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Export {
     /// Its mode.
     pub(crate) mode: &'static str,
-    /// KiB of its chunks; 0: requests move whole.
+    /// KiB of the volume's chunks; 0: requests move as a whole.
     pub(crate) chunk_kib: u32,
-    /// MiB of its cache.
+    /// MiB of the volume's cache.
     pub(crate) cache_mib: u32,
     /// `back` or `through`.
     pub(crate) write_cache: &'static str,
@@ -54,35 +54,35 @@ pub(crate) struct Lab {
     pub(crate) client: Node,
     /// The target.
     pub(crate) target: Node,
-    /// What the client is.
+    /// The facts of the client.
     pub(crate) client_facts: Facts,
-    /// What the target is.
+    /// The facts of the target.
     pub(crate) target_facts: Facts,
-    /// Whether one machine has both parts.
+    /// Whether client and target are the same machine.
     pub(crate) together: bool,
     /// The target's address.
     pub(crate) address: IpAddr,
     /// The drive on the target.
     pub(crate) path: String,
-    /// What is known of that.
+    /// The properties of the drive.
     pub(crate) drive: Drive,
-    /// How much of it is used.
+    /// The size of the used part of the drive.
     pub(crate) span: u64,
     /// The id of the client.
     pub(crate) host: String,
-    /// Set when all is to end.
+    /// Set when the experiment shall end.
     pub(crate) stop: Stop,
     provider: String,
     exported: Option<Export>,
     port: u64,
     /// The target's notes before the export.
     before_export: usize,
-    /// The client's notes before the connection, while it is meant to last.
+    /// The client's notes before the connection, while the connection shall last.
     before_connection: Option<usize>,
 }
 
 impl Lab {
-    /// Starts the target's part, and looks at both machines and the drive. Nothing is changed.
+    /// Starts the target's part, and inspects both machines and the drive. Changes nothing.
     pub(crate) fn open(common: &Common, overwrite: bool, stop: &Stop) -> Result<Self> {
         let missing = |what: &str| Error::new(Kind::Usage, format!("{what} is needed"));
         let address = common.address.ok_or_else(|| missing("--address"))?;
@@ -110,7 +110,7 @@ impl Lab {
                 before_connection: None,
             }),
             Err(error) => {
-                // What failed matters more than what could not be undone of the little that was changed.
+                // The failure matters more than the failure to undo the few changes.
                 let _ = client.finish();
                 let _ = target.finish();
                 Err(error)
@@ -172,7 +172,7 @@ impl Lab {
         Ok((client_facts, target_facts, drive, host))
     }
 
-    /// Exports the drive so, unless it is exported so already.
+    /// Exports the drive with these settings, unless it already is.
     pub(crate) fn export(&mut self, how: &Export) -> Result<()> {
         if self.exported.as_ref() == Some(how) {
             return Ok(());
@@ -224,7 +224,7 @@ impl Lab {
         self.target.hcablk(&words, undo)
     }
 
-    /// Exports the drive once more after the export was ended; what undoes the first export undoes this one.
+    /// Exports the drive again after the export was ended; the step that undoes the first export also undoes this one.
     pub(crate) fn export_again(&mut self, how: &Export) -> Result<()> {
         self.export_as(how, Vec::new()).map(|_| ())
     }
@@ -238,7 +238,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Connects anew with these options, and returns the disk.
+    /// Reconnects with these options, and returns the disk.
     pub(crate) fn connect(&mut self, options: &[&str]) -> Result<String> {
         self.disconnect()?;
         self.before_connection = Some(self.client.noted()?);
@@ -255,7 +255,7 @@ impl Lab {
         ];
         words.extend(options);
         if !options.contains(&"--ctrl-loss-tmo") {
-            // A connection that is lost must show.
+            // A lost connection must be noticed.
             words.extend(["--ctrl-loss-tmo", "0"]);
         }
         let undo = vec![Step::run(&[
@@ -286,7 +286,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Returns what the client lists of the disk; `None` if there is none.
+    /// Returns the client's listing of the disk; `None` if there is none.
     pub(crate) fn device(&mut self) -> Result<Option<Value>> {
         let list = self.client.hcablk(&["list"], Vec::new())?;
         Ok(list["devices"]
@@ -294,7 +294,7 @@ impl Lab {
             .and_then(|list| list.iter().find(|one| one["name"] == NAME).cloned()))
     }
 
-    /// Returns what the target lists of the volume.
+    /// Returns the target's listing of the volume.
     pub(crate) fn volume(&mut self) -> Result<Value> {
         let list = self.target.hcablk(&["target", "list"], Vec::new())?;
         let found = list["volumes"]
@@ -303,7 +303,7 @@ impl Lab {
         found.ok_or_else(|| Error::new(Kind::Failed, "the volume is not exported any more"))
     }
 
-    /// Returns what client and target have counted of the disk and the volume.
+    /// Returns the counters of the disk on the client and of the volume on the target.
     pub(crate) fn counters(&mut self) -> Result<(Counters, Counters)> {
         let client = self.client.hcablk(&["stats", NAME], Vec::new())?;
         let target = self.target.hcablk(&["target", "stats", NAME], Vec::new())?;
@@ -313,7 +313,7 @@ impl Lab {
         ))
     }
 
-    /// Waits until something is so, or fails after a time, or when all is to end.
+    /// Waits until a condition holds, or fails after a time, or when the experiment shall end.
     pub(crate) fn wait(
         &mut self,
         limit: Duration,
@@ -336,9 +336,9 @@ impl Lab {
         }
     }
 
-    /// Leaves both machines as they were.
+    /// Restores the state of both machines.
     pub(crate) fn close(&mut self) -> Result<()> {
-        // The disk has to go before the volume.
+        // The disk must be removed before the volume.
         let client = self.client.finish();
         let target = self.target.finish();
         match (client, target) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `local-remote`: bandwidth and latency by request size and depth, of hcablk in its modes beside nvme-rdma, NBD over TCP and
-//! the drive itself.
+//! `local-remote`: bandwidth and latency by request size and depth, of hcablk in its modes, compared with nvme-rdma,
+//! NBD over TCP and the drive itself.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use crate::report::{self, Report};
 use crate::rivals;
 use crate::stop::Stop;
 
-/// The ways to the drive that are measured, and what each is.
+/// The data paths to the drive that are measured, with their descriptions.
 const WAYS: [(&str, &str); 7] = [
     ("local", "the drive itself, on the target"),
     ("direct", "hcablk, mode direct, large requests in chunks"),
@@ -37,12 +37,12 @@ struct Point {
     depth: u32,
     #[serde(flatten)]
     measured: Measured,
-    /// What hcablk counted for it, the client and the target.
+    /// The counters of hcablk for it, on the client and on the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<(Counters, Counters)>,
 }
 
-/// What was not measured, and why.
+/// A measurement that was left out, and the reason.
 #[derive(Serialize)]
 struct LeftOut {
     way: &'static str,
@@ -87,7 +87,7 @@ fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()>
         let notes = (lab.client.noted()?, lab.target.noted()?);
         match set_up(lab, way) {
             Ok(disk) => measure_way(args, lab, way, &disk, &mut points)?,
-            // What cannot be set up here is said; a measurement that fails is a failure.
+            // A setup that is not possible here is reported; a measurement that fails is a failure.
             Err(error) if error.kind != Kind::Interrupted => {
                 if !args.common.json {
                     println!("  left out: {}", error.message);
@@ -124,7 +124,7 @@ fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()>
     Ok(())
 }
 
-/// Sets a way up, and returns the disk; that of `local` is on the target.
+/// Sets a data path up, and returns the disk; the disk of `local` is on the target.
 fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     let export = match way {
         "local" => return Ok(lab.path.clone()),
@@ -143,7 +143,7 @@ fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     lab.connect(&[])
 }
 
-/// Sets up mode p2p; fails if the data would go by RAM all the same.
+/// Sets up mode p2p; fails if the data would move through RAM nevertheless.
 pub(crate) fn p2p(lab: &mut Lab) -> Result<String> {
     lab.export(&Export::of("p2p"))?;
     let disk = lab.connect(&[])?;
@@ -231,7 +231,7 @@ fn measure_way(
     Ok(())
 }
 
-/// Returns by how much counters grew, without those that did not.
+/// Returns the growth of the counters, without those that did not grow.
 pub(crate) fn grown(before: &Counters, after: &Counters) -> Counters {
     let grown = after
         .iter()
@@ -298,7 +298,7 @@ fn page(
             )?;
         }
     }
-    page.heading("What hcablk counted, for each request");
+    page.heading("Counters of hcablk, for each request");
     page.paragraph("Counts are real on an emulator, too. RAM: bytes that crossed the target's memory for each byte served.");
     let rows: Vec<Vec<String>> = points.iter().filter_map(counted_row).collect();
     page.table(
@@ -339,7 +339,7 @@ fn counted_row(point: &Point) -> Option<Vec<String>> {
     ])
 }
 
-/// Returns how often each byte that was served crossed the target's memory.
+/// Returns how often each served byte crossed the target's memory.
 #[expect(clippy::cast_precision_loss, reason = "a ratio of counts")]
 pub(crate) fn ram_ratio(target: &Counters) -> f64 {
     let of = |name: &str| target.get(name).copied().unwrap_or(0) as f64;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk-bench`: measures hcablk on one's own machines, and proves an HCA with it. `hcablk bench` starts it.
+//! `hcablk-bench`: measures hcablk on the user's own machines, and proves an HCA with it. `hcablk bench` starts it.
 //!
 //! One process coordinates an experiment: it runs on the client. The target's part is a second process of this program,
-//! which serves requests on its standard input and output; what carries these is up to the user (`--ssh`, `--through`).
-//! Each part undoes what it changed on its machine, also when the other part or the connection is lost.
+//! which serves requests on its standard input and output; the user chooses their transport (`--ssh`, `--through`).
+//! Each part undoes its changes of its machine, also when the other part or the connection is lost.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`cli`] | what is asked for |
+//! | [`cli`] | the command line |
 //! | [`stop`] | signals, and the end of the other part |
-//! | [`worker`] | what is done on a machine, and how it is undone |
-//! | [`drive`] | whether a drive may be overwritten; digests of what it holds |
-//! | [`facts`] | what a machine is, and whether its times are real |
+//! | [`worker`] | the steps on a machine, and how they are undone |
+//! | [`drive`] | whether a drive may be overwritten; digests of its content |
+//! | [`facts`] | the hardware and software of a machine, and whether its times are real |
 //! | [`memory_load`] | a memory-bound computation |
 //! | [`node`] | a machine that takes part: this one, or one behind a pipe |
 //! | [`lab`] | client and target together: exports, connections, counters |

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A memory-bound computation, as the triad of STREAM: `a[i] = b[i] + 3 * c[i]` over arrays that no cache holds.
+//! A memory-bound computation, like the triad of STREAM: `a[i] = b[i] + 3 * c[i]` over arrays that exceed every cache.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// Elements of each of a thread's three arrays: 16 MiB, 48 MiB in all.
 const ELEMENTS: usize = 2 << 20;
-/// Between two looks at the flag a thread passes over this many elements.
+/// The number of elements that a thread processes between two checks of the flag.
 const PIECE: usize = 64 << 10;
 /// Two reads and a write of an element.
 const BYTES_EACH: u64 = 24;

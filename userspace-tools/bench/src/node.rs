@@ -2,8 +2,8 @@
 
 //! A machine that takes part in an experiment: this one, or one behind a pipe.
 //!
-//! The pipe carries a JSON object in each line: `{"ask": …}` one way, `{"ok": …}` or `{"error": …}` the other, one answer for
-//! each line. When the pipe ends, the part behind it stops what it does and undoes what it has changed.
+//! The pipe carries a JSON object in each line: `{"ask": …}` in one direction, `{"ok": …}` or `{"error": …}` in the
+//! other, one answer for each line. When the pipe ends, the part behind it stops its work and undoes its changes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -20,9 +20,9 @@ use serde_json::Value;
 use crate::stop::Stop;
 use crate::worker::{failure, Ask, Output, Step, Worker, COMMAND_SECONDS};
 
-/// How much longer than the work itself the way to the other part and back may take.
+/// The time limit for the transfer to the other part and back, in addition to the work itself.
 const WAY: Duration = Duration::from_secs(60);
-/// How long the other part may take to undo what it has changed.
+/// The time limit of the other part for undoing its changes.
 const END: Duration = Duration::from_secs(300);
 
 /// The answer to a request.
@@ -69,7 +69,7 @@ impl Answer {
     }
 }
 
-/// Serves requests from standard input until it ends, and then undoes what was changed for them.
+/// Serves requests from standard input until it ends, and then undoes the changes of these requests.
 pub(crate) fn serve(stop: &Stop) -> Result<()> {
     let (sender, lines) = channel();
     let ended = stop.clone();
@@ -90,7 +90,7 @@ pub(crate) fn serve(stop: &Stop) -> Result<()> {
             Err(RecvTimeoutError::Disconnected) => break,
         };
         let done = serde_json::from_str(&line)
-            .map_err(|error| Error::new(Kind::Usage, format!("this is no request: {error}")))
+            .map_err(|error| Error::new(Kind::Usage, format!("this is not a request: {error}")))
             .and_then(|ask| worker.ask(ask));
         let text = serde_json::to_string(&Answer::of(done)).unwrap_or_default();
         let mut out = std::io::stdout();
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Starts the other part by a command that carries its standard input and output.
+    /// Starts the other part with a command that carries its standard input and output.
     pub(crate) fn there(argv: &[String], stop: &Stop) -> Result<Self> {
         let cannot = |why: String| {
             Error::new(
@@ -139,7 +139,7 @@ impl Node {
         let (name, arguments) = argv
             .split_first()
             .ok_or_else(|| cannot("no command".to_owned()))?;
-        // ^C in the terminal must not end what carries the requests that undo things.
+        // ^C in the terminal must not end the transport of the requests that undo changes.
         let child = Command::new(name)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -167,7 +167,7 @@ impl Node {
         })
     }
 
-    /// Asks for something.
+    /// Sends a request, and returns the answer.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, ask: Ask) -> Result<T> {
         let value = match &mut self.how {
             How::Here(worker) => worker.ask(ask)?,
@@ -181,7 +181,7 @@ impl Node {
         })
     }
 
-    /// Makes a change that these steps undo.
+    /// Makes a change, which these steps undo.
     pub(crate) fn change(&mut self, step: Step, undo: Vec<Step>) -> Result<()> {
         let text = match &step {
             Step::Run { argv, .. } => argv.join(" "),
@@ -194,7 +194,7 @@ impl Node {
         }
     }
 
-    /// Runs a program to its end, however it ends.
+    /// Runs a program to its end, successful or not.
     pub(crate) fn run(&mut self, argv: &[String], seconds: u64) -> Result<Output> {
         let step = Step::Run {
             argv: argv.to_vec(),
@@ -206,7 +206,7 @@ impl Node {
         })
     }
 
-    /// Runs `hcablk` with these words and returns its JSON; it is undone by these steps.
+    /// Runs `hcablk` with these words and returns its JSON; these steps undo it.
     pub(crate) fn hcablk(&mut self, words: &[&str], undo: Vec<Step>) -> Result<Value> {
         let argv: Vec<String> = ["hcablk"]
             .iter()
@@ -235,12 +235,12 @@ impl Node {
         self.ask(Ask::Undo { down_to })
     }
 
-    /// Returns how many notes there are.
+    /// Returns the number of notes.
     pub(crate) fn noted(&mut self) -> Result<usize> {
         self.ask(Ask::Noted)
     }
 
-    /// Undoes everything, whatever happened, and ends the other part.
+    /// Undoes everything, after success and failure, and ends the other part.
     pub(crate) fn finish(&mut self) -> Result<()> {
         match &mut self.how {
             How::Here(worker) => worker.undo(0),
@@ -253,7 +253,7 @@ impl Pipe {
     fn ask(&mut self, ask: &Ask, stop: &Stop) -> Result<Value> {
         let gone = || {
             Error::new(Kind::Connection, "the target's part has ended")
-                .advise("What it had changed it undoes itself. Its messages are above.")
+                .advise("It undoes its own changes. Its messages are above.")
         };
         stop.check()?;
         let limit = WAY
@@ -288,7 +288,7 @@ impl Pipe {
                 Err(RecvTimeoutError::Timeout) => stop.check()?,
             }
             if begun.elapsed() > limit {
-                // Its answer would be taken for that to another request.
+                // Its answer would be taken for that to a different request.
                 self.to = None;
                 return Err(Error::new(
                     Kind::Connection,
@@ -298,7 +298,7 @@ impl Pipe {
         }
     }
 
-    /// Ends the other part, which undoes what it has changed; it says itself what it cannot.
+    /// Ends the other part, which undoes its changes and reports those that it cannot undo.
     fn finish(&mut self) -> Result<()> {
         self.to = None;
         let begun = Instant::now();

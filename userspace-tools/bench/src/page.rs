@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One self-contained HTML page: text, tables and plots, which need nothing from anywhere else.
+//! One self-contained HTML page: text, tables and plots.
 
 use std::fmt::Write as _;
 
@@ -9,19 +9,19 @@ use plotters::prelude::*;
 
 /// The points of one curve, and its name.
 pub(crate) struct Curve {
-    /// What the legend says.
+    /// The name in the legend.
     pub(crate) name: String,
-    /// Its points, by x.
+    /// The points of the curve, by x.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A page that is being made.
+/// A page under construction.
 pub(crate) struct Page {
     title: String,
     body: String,
 }
 
-/// Makes text fit for HTML.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! I/O of every shape, whose data can be checked: each 8 bytes of a drive are a function of a seed and their place, and memory
-//! around a request's segments must stay as it was.
+//! I/O of every shape with verifiable data: each 8 bytes of a drive are a function of a seed and their offset, and
+//! memory around a request's segments must not change.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,12 +12,12 @@ use nix::fcntl::OFlag;
 use nix::sys::uio::{preadv, pwritev};
 
 const PAGE: usize = 4096;
-/// What memory that a request must not touch holds.
+/// The content of memory that a request must not touch.
 const GUARD: u8 = 0xa5;
 
 /// The eight bytes at a multiple of eight.
 fn word(seed: u64, offset: u64) -> [u8; 8] {
-    // SplitMix64: neighbours have nothing in common.
+    // SplitMix64: neighbouring words are unrelated.
     let mut z = seed.wrapping_add(
         (offset / 8)
             .wrapping_add(1)
@@ -28,14 +28,14 @@ fn word(seed: u64, offset: u64) -> [u8; 8] {
     (z ^ (z >> 31)).to_le_bytes()
 }
 
-/// Writes the pattern of a place into memory whose length is a multiple of eight.
+/// Writes the pattern of an offset into memory whose length is a multiple of eight.
 pub(crate) fn fill(memory: &mut [u8], seed: u64, offset: u64) {
     for (piece, at) in memory.chunks_exact_mut(8).zip((offset..).step_by(8)) {
         piece.copy_from_slice(&word(seed, at));
     }
 }
 
-/// Returns where memory first differs from the pattern of a place.
+/// Returns the first position where memory differs from the pattern of an offset.
 fn first_wrong(memory: &[u8], seed: u64, offset: u64) -> Option<u64> {
     let mut pieces = memory.chunks_exact(8).zip((offset..).step_by(8));
     pieces
@@ -43,22 +43,22 @@ fn first_wrong(memory: &[u8], seed: u64, offset: u64) -> Option<u64> {
         .map(|(_, at)| at)
 }
 
-/// Memory with segments at chosen places in their pages, and guards around each.
+/// Memory with segments at chosen offsets in their pages, and guards around each.
 pub(crate) struct Arena {
     memory: Vec<u8>,
-    /// Where each segment is in `memory`.
+    /// The range of each segment in `memory`.
     places: Vec<(usize, usize)>,
 }
 
 impl Arena {
-    /// Makes segments, each given by its place in a page and its length, in pages of their own.
+    /// Makes segments, each given by its offset in a page and its length, in pages of their own.
     pub(crate) fn new(segments: &[(usize, usize)]) -> Self {
         let total: usize = segments
             .iter()
             .map(|(at, length)| at + length + 3 * PAGE)
             .sum();
         let memory = vec![GUARD; total + PAGE];
-        // Where the first page begins; all others begin multiples of a page behind it.
+        // The start of the first page; all others start multiples of a page after it.
         let first = memory.as_ptr().align_offset(PAGE);
         let mut page = 0;
         let places = segments
@@ -94,7 +94,7 @@ impl Arena {
         segments
     }
 
-    /// Returns whether the memory around the segments is as it was.
+    /// Returns whether the memory around the segments is unchanged.
     fn guards_are_whole(&self) -> bool {
         let mut passed = 0;
         for (from, length) in self.places.iter().chain([&(self.memory.len(), 0)]) {
@@ -146,9 +146,9 @@ impl Arena {
     }
 }
 
-/// A shape of a request: where its segments are in their pages, and how long they are.
+/// A shape of a request: the offsets of its segments in their pages, and their lengths.
 pub(crate) struct Shape {
-    /// What it is called.
+    /// The shape's name.
     pub(crate) name: String,
     /// Its segments.
     pub(crate) segments: Vec<(usize, usize)>,
@@ -161,13 +161,13 @@ impl Shape {
     }
 }
 
-/// Returns the shapes that are tried on a disk with blocks of this size: edges, and some by chance.
+/// Returns the shapes for a disk with blocks of this size: edge cases, and some random ones.
 pub(crate) fn shapes(block: usize, by_chance: usize, seed: u64) -> Vec<Shape> {
     let shape = |name: &str, segments: Vec<(usize, usize)>| Shape {
         name: name.to_owned(),
         segments,
     };
-    // Where memory may begin besides a page's begin.
+    // Offsets of memory other than the start of a page.
     let odd = if block < PAGE { block } else { 512 };
     let mut shapes = vec![
         shape("one block", vec![(0, block)]),
@@ -220,7 +220,7 @@ pub(crate) fn open(path: &str, write: bool) -> Result<File> {
         .map_err(|error| Error::new(Kind::Failed, format!("cannot open {path}: {error}")))
 }
 
-/// Writes a shape's pattern at a place; the memory is not changed by that.
+/// Writes a shape's pattern at an offset; the memory does not change.
 pub(crate) fn write(file: &File, shape: &Shape, seed: u64, offset: u64) -> Result<()> {
     let mut arena = Arena::new(&shape.segments);
     let mut at = offset;
@@ -236,7 +236,7 @@ pub(crate) fn write(file: &File, shape: &Shape, seed: u64, offset: u64) -> Resul
     })
 }
 
-/// Reads a shape at a place, and fails if the data is not the pattern, or memory around it was touched.
+/// Reads a shape at an offset, and fails if the data is not the pattern, or memory around it was touched.
 pub(crate) fn verify(file: &File, shape: &Shape, seed: u64, offset: u64) -> Result<()> {
     let wrong = |why: String| Error::new(Kind::Failed, format!("{}: {why}", shape.name));
     let mut arena = Arena::new(&shape.segments);
@@ -260,7 +260,7 @@ pub(crate) fn verify(file: &File, shape: &Shape, seed: u64, offset: u64) -> Resu
     Ok(())
 }
 
-/// Returns the CRC-32 of the pattern of a place, as `drive::digest` computes it of a drive.
+/// Returns the CRC-32 of the pattern of an offset, as `drive::digest` computes it from a drive.
 pub(crate) fn digest(seed: u64, offset: u64, length: u64) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     for at in (offset..offset + length).step_by(8) {
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    /// A file of 4 MiB; the kernel has no `O_DIRECT` for some file systems, so without.
+    /// A file of 4 MiB, opened without `O_DIRECT`, which some file systems lack.
     fn file() -> io::Result<File> {
         let mut file = tempfile::tempfile()?;
         file.write_all(&vec![0; 4 << 20])?;
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn what_is_written_in_any_shape_is_found_again() -> Result<()> {
         let file = file().map_err(|error| Error::new(Kind::Failed, error.to_string()))?;
-        // A seed for each: what others have left is not to be taken for what is looked for.
+        // A different seed for each: data of earlier shapes must not be taken for that of this one.
         for (seed, shape) in (3..).zip(shapes(512, 20, 7)) {
             write(&file, &shape, seed, 512)?;
             verify(&file, &shape, seed, 512)?;

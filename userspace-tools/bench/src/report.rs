@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The folder that an experiment leaves: its page, its numbers, and what both machines are.
+//! The folder that an experiment leaves: its page, its numbers, and a description of both machines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Makes the folder, which must not be there.
+    /// Makes the folder, which must not exist.
     pub(crate) fn make(common: &Common, experiment: &str) -> Result<Self> {
         let folder = common
             .output
@@ -34,17 +34,17 @@ impl Report {
                 kind,
                 format!("cannot make the folder {}: {error}", folder.display()),
             )
-            .advise("--output names another one.")
+            .advise("Choose a different folder with --output.")
         })?;
         Ok(Self { folder })
     }
 
-    /// Returns where it is.
+    /// Returns the path of the folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Removes the folder of an experiment that came to nothing; one that holds anything stays.
+    /// Removes the folder of an experiment without results; a folder with content stays.
     pub(crate) fn drop_if_empty(&self) {
         let _ = fs::remove_dir(&self.folder);
     }
@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// Returns the members that the results of all experiments begin with.
+/// Returns the members that begin the results of all experiments.
 pub(crate) fn head(lab: &Lab, experiment: &str) -> Value {
     let (real, sentence) = times(lab);
     json!({
@@ -88,7 +88,7 @@ pub(crate) fn times(lab: &Lab) -> (bool, String) {
     facts::are_times_real(&[&lab.client_facts, &lab.target_facts])
 }
 
-/// Returns the rows of a table that says what both machines are.
+/// Returns the rows of a table that describes both machines.
 pub(crate) fn machines(lab: &Lab) -> Vec<Vec<String>> {
     let row = |part: &str, facts: &facts::Facts| {
         let devices = facts.devices.iter().map(|device| {
@@ -112,11 +112,11 @@ pub(crate) fn machines(lab: &Lab) -> Vec<Vec<String>> {
     ]
 }
 
-/// The head of that table.
+/// The heading of the table of [`machines`].
 pub(crate) const MACHINES: [&str; 5] = ["part", "machine", "kernel", "processors", "RDMA devices"];
 
-/// Runs an experiment between opening and closing the laboratory, and prints where its page is. Whatever happens, both machines
-/// are left as they were.
+/// Runs an experiment between opening and closing the laboratory, and prints the place of its page. Both machines are
+/// restored in any case.
 pub(crate) fn with_lab<T>(
     common: &Common,
     experiment: &str,

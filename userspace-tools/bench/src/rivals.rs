@@ -10,7 +10,7 @@ use crate::lab::{Lab, NAME};
 use crate::worker::{unload, Step};
 
 const NVMET: &str = "/sys/kernel/config/nvmet";
-/// The ports that are listened on: not the usual ones, which may be in use.
+/// The ports of the servers: not the usual ones, which may be in use.
 const NVME_PORT: &str = "14420";
 const NBD_PORT: &str = "10810";
 
@@ -104,7 +104,7 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
         "transport=rdma,traddr={},trsvcid={NVME_PORT},nqn={NAME}",
         lab.address
     );
-    // By the subsystem, since controllers are numbered as they come.
+    // Found by its subsystem, since the numbers of controllers vary.
     let delete = format!(
         "for c in /sys/class/nvme/*; do [ \"$(cat $c/subsysnqn)\" != {NAME} ] || echo 1 > $c/delete_controller; done"
     );
@@ -176,7 +176,7 @@ pub(crate) fn nbd(lab: &mut Lab) -> Result<String> {
         lab.client_facts.modules.iter().any(|name| name == "nbd"),
         "nbd",
     )?;
-    // Without a configuration file; -d: it goes on in the foreground.
+    // Without a configuration file; -d: it stays in the foreground.
     let listen = format!("{}:{NBD_PORT}", lab.address);
     let argv = strings(&["nbd-server", &listen, &lab.path, "-d", "-C", "/dev/null"]);
     lab.target

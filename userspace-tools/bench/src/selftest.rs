@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`ways`] | every way that data can take, each proven by counters |
 //! | [`loads`] | shapes of memory, many requests at a time, batches, polling, interrupts |
-//! | [`endings`] | what is under way when a session ends, and what is left |
+//! | [`endings`] | requests in flight when a session ends, and leftovers |
 //! | [`thresholds`] | nothing: it measures which settings are best here |
 
 mod endings;
@@ -43,7 +43,7 @@ struct Check {
     run: fn(&mut Context<'_>) -> Result<Outcome>,
 }
 
-/// What checks work on.
+/// The objects that checks work on.
 struct Context<'a> {
     lab: &'a mut Lab,
     args: &'a SelftestArgs,
@@ -55,7 +55,7 @@ struct Context<'a> {
     log: [Option<Vec<String>>; 2],
 }
 
-/// What became of a check.
+/// The result of a check.
 #[derive(Serialize)]
 struct Line {
     name: &'static str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether to stop: a signal came, or the other part is gone.
+//! Reasons to stop: a signal arrived, or the other part is gone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use hcablk::error::{Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// A flag that ends whatever waits, so that what was changed can be undone.
+/// A flag that ends every wait, so that changes can be undone.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Makes a flag that a signal sets in place of ending the process.
+    /// Makes a flag that a signal sets instead of ending the process.
     pub(crate) fn on_signals() -> Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {

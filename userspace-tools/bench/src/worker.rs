@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an experiment does on a machine, and how that is undone.
+//! The steps of an experiment on a machine, and how they are undone.
 //!
-//! Every change comes with the steps that take it back, which are noted *before* the change is made and succeed if there is
-//! nothing to take back. They run in reverse order at the end, however it comes about.
+//! Every change has steps that undo it, which are noted *before* the change is made and also succeed without the
+//! change. They run in reverse order at the end, on success and on failure.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,24 +24,24 @@ use crate::facts;
 use crate::memory_load::MemoryLoad;
 use crate::stop::Stop;
 
-/// How long an ordinary command may take.
+/// The time limit of an ordinary command.
 pub(crate) const COMMAND_SECONDS: u64 = 120;
 
-/// What a machine is asked for.
+/// A request to a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub(crate) enum Ask {
-    /// What the machine is.
+    /// The facts of the machine.
     Facts,
-    /// Checks a drive; with `overwrite` that nothing on it can be lost.
+    /// Checks a drive; with `overwrite` also that it has no valuable content.
     Drive { path: String, overwrite: bool },
-    /// Notes the steps that undo something, and makes a change.
+    /// Notes the steps that undo a change, and makes the change.
     Do { step: Step, undo: Vec<Step> },
     /// Undoes the last changes, back to this many notes.
     Undo { down_to: usize },
-    /// How many notes there are.
+    /// Returns the number of notes.
     Noted,
-    /// Reads a small file of the kernel's.
+    /// Reads a small file of the kernel.
     Read { path: String },
     /// The checksum of a part of a drive.
     Digest {
@@ -53,9 +53,9 @@ pub(crate) enum Ask {
     Log,
     /// Begins a memory-bound computation on this many threads.
     LoadMemory { threads: usize },
-    /// Its rate since it began or was asked for last, in bytes for each second.
+    /// The rate of the computation since its start or the last call, in bytes per second.
     MemoryRate,
-    /// Ends it.
+    /// Ends the memory-bound computation.
     UnloadMemory,
 }
 
@@ -65,19 +65,19 @@ pub(crate) enum Ask {
 pub(crate) enum Step {
     /// Runs a program to its end.
     Run { argv: Vec<String>, seconds: u64 },
-    /// Starts a program that goes on.
+    /// Starts a program that keeps running.
     Start { argv: Vec<String> },
     /// Ends the program that was started last.
     EndStarted,
-    /// Writes to a file of the kernel's.
+    /// Writes to a file of the kernel.
     Write { path: String, text: String },
     /// Makes a directory.
     Mkdir { path: String },
-    /// Removes a directory, if it is there.
+    /// Removes a directory, if it exists.
     Rmdir { path: String },
     /// Makes a symbolic link.
     Link { to: String, path: String },
-    /// Removes a link or file, if it is there.
+    /// Removes a link or file, if it exists.
     Unlink { path: String },
 }
 
@@ -101,18 +101,18 @@ pub(crate) fn unload(module: &str) -> Step {
     ])
 }
 
-/// How a program ended, and what it printed.
+/// The result and the output of a program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Output {
     /// The exit code; 128 + N after signal N.
     pub(crate) status: i32,
-    /// What it printed.
+    /// The program's standard output.
     pub(crate) stdout: String,
-    /// What it said beside that.
+    /// The program's standard error.
     pub(crate) stderr: String,
 }
 
-/// A machine, as one who works on it sees it.
+/// A machine, from its own point of view.
 pub(crate) struct Worker {
     stop: Stop,
     undo: Vec<Step>,
@@ -122,7 +122,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Begins to work on this machine, until `stop` is set.
+    /// Starts to work on this machine, until `stop` is set.
     pub(crate) fn new(stop: &Stop) -> Self {
         Self {
             stop: stop.clone(),
@@ -133,7 +133,7 @@ impl Worker {
         }
     }
 
-    /// Does what is asked for.
+    /// Carries out a request.
     pub(crate) fn ask(&mut self, ask: Ask) -> Result<Value> {
         match ask {
             Ask::Facts => to_value(&facts::of_this_machine(&self.stop)),
@@ -171,12 +171,12 @@ impl Worker {
         }
     }
 
-    /// Takes the noted steps, the last first, until this many are left. It goes on after a failure.
+    /// Carries out the noted steps, the last first, until this many are left. Continues after a failure.
     pub(crate) fn undo(&mut self, down_to: usize) -> Result<()> {
         let mut failed = Vec::new();
         while self.undo.len() > down_to {
             let Some(step) = self.undo.pop() else { break };
-            // What is undone is not stopped half-way.
+            // Undoing is not stopped half-way.
             let done = self.step(&step, &Stop::default()).and_then(|value| {
                 match serde_json::from_value::<Output>(value) {
                     Ok(output) if output.status != 0 => Err(failure(&describe(&step), &output)),
@@ -234,7 +234,7 @@ impl Worker {
 
 /// Returns the failure of a program.
 pub(crate) fn failure(what: &str, output: &Output) -> Error {
-    // Our own command says why as an object.
+    // Our own command reports the reason as an object.
     let said = serde_json::from_str::<Value>(&output.stderr).ok();
     let said = said
         .as_ref()
@@ -275,7 +275,7 @@ fn read(path: &str) -> Result<String> {
         .map_err(|error| Error::new(Kind::Failed, format!("cannot read {path}: {error}")))
 }
 
-/// Returns where a program is: those of hcablk are looked for beside this one first.
+/// Returns the path of a program: those of hcablk are first looked for in the folder of this one.
 fn program(name: &str) -> PathBuf {
     let beside = std::env::current_exe()
         .ok()
@@ -303,7 +303,7 @@ fn cannot_start(argv: &[String], error: &std::io::Error) -> Error {
     Error::new(Kind::Failed, format!("cannot start {name}: {error}"))
 }
 
-/// Runs a program to its end; what is left of it after `limit`, or when `stop` is set, is killed.
+/// Runs a program to its end; kills the rest of it after `limit`, or when `stop` is set.
 pub(crate) fn run(argv: &[String], limit: Duration, stop: &Stop) -> Result<Output> {
     let child = command(argv)?
         .stdout(Stdio::piped())
@@ -355,12 +355,12 @@ pub(crate) fn run(argv: &[String], limit: Duration, stop: &Stop) -> Result<Outpu
 
 fn text_of(mut pipe: impl std::io::Read) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read any more was not said.
+    // Output that cannot be read is ignored.
     let _ = pipe.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Kills a program with all that it has started, and waits for it.
+/// Kills a program and its children, and waits for it.
 fn end(child: &mut Child) {
     if let Ok(pid) = i32::try_from(child.id()) {
         let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);

@@ -10,21 +10,20 @@ use clap::{value_parser, Args, Parser, Subcommand, ValueEnum};
 
 use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
-/// How well the cache of an hcablk target would do with a stream of requests
+/// Simulate the cache of an hcablk target with a stream of requests
 ///
-/// A target can keep data of a volume in its memory (`hcablk target export --cache-mib`). What
-/// reaches it are the misses of its clients' own caches: what is worth keeping is not what was used
-/// last, as an LRU cache does, but what is used often. The target uses the Multi-Queue algorithm
-/// (MQ); this command runs the very code of the kernel module on a trace and shows beside it what
-/// LRU and ARC would have done, and the best that any algorithm could have (OPT, which knows the
-/// future).
+/// A target can cache data of a volume in its memory (`hcablk target export --cache-mib`). It sees
+/// only the misses of its clients' own caches: the data worth caching is not the most recently
+/// used, as an LRU cache assumes, but the most frequently used. The target uses the Multi-Queue
+/// algorithm (MQ); this command runs the very code of the kernel module on a trace and compares it
+/// with LRU and ARC, and with the best possible algorithm (OPT, which knows the future).
 ///
-/// The unit is the line, 4 KiB. Reads of more than 17 lines go past the cache, and writes put
-/// nothing into it: they change what is there.
+/// The unit is the line, 4 KiB. Reads of more than 17 lines bypass the cache. Writes add nothing to
+/// it: they change the lines that it has.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk-cachesim", version, max_term_width = 100, after_long_help = HELP)]
 pub(crate) struct Cli {
-    /// What to do
+    /// The command to run
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -49,16 +48,16 @@ gives sectors of 512 bytes; multiply by 512.";
 /// A command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a trace, or a stream made by a seed, through caches, and show the hit rates
+    /// Run a trace, or a stream made from a seed, through caches, and show the hit rates
     Run(RunArgs),
-    /// Write a stream made by a seed as a trace
+    /// Write a stream made from a seed as a trace
     Generate(GenerateArgs),
 }
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The trace: a file, or - for standard input [default: a stream made by a seed]
+    /// The trace: a file, or - for standard input [default: a stream made from a seed]
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
@@ -75,17 +74,18 @@ pub(crate) struct RunArgs {
     pub(crate) workload: WorkloadArgs,
 }
 
-/// How large caches are.
+/// The sizes of caches.
 #[derive(Args, Debug)]
 pub(crate) struct CacheArgs {
-    /// MiB of the cache, as in `hcablk target export --cache-mib`; several, for a column each
+    /// MiB of the cache, as in `hcablk target export --cache-mib`; with several sizes, one column
+    /// for each
     #[arg(long, value_name = "MIB", value_delimiter = ',', default_value = "8,16,32,64",
         value_parser = value_parser!(u32).range(1..=65536))]
     pub(crate) cache_mib: Vec<u32>,
 }
 
 impl CacheArgs {
-    /// Returns how many lines each cache has.
+    /// Returns the number of lines of each cache.
     pub(crate) fn slots(&self) -> Vec<u32> {
         let lines = |mib: &u32| mib << (20 - LINE_SHIFT);
         self.cache_mib.iter().map(lines).collect()
@@ -95,11 +95,11 @@ impl CacheArgs {
 /// Arguments of `generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArgs {
-    /// How it is written
+    /// The format of the trace
     #[arg(long, value_enum, default_value_t = Format::Csv)]
     pub(crate) format: Format,
 
-    /// The file that fio shall use
+    /// The file for fio
     #[arg(long, value_name = "PATH", default_value = "/dev/hcablk0")]
     pub(crate) file: String,
 
@@ -108,7 +108,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) workload: WorkloadArgs,
 }
 
-/// How a trace is written.
+/// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// OP,OFFSET,LENGTH
@@ -120,31 +120,31 @@ pub(crate) enum Format {
 /// A kind of stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
-    /// What the LRU cache of a client lets through of accesses that are skewed (Zipf)
+    /// The misses of a client's LRU cache for skewed accesses (Zipf)
     SecondLevel,
-    /// The same, and now and then a long scan in order, which nobody reads again
+    /// The same, and sometimes a long sequential scan, which is never read again
     Scan,
-    /// Everything in order, again and again
+    /// Everything in order, repeatedly
     Loop,
 }
 
-/// What stream.
+/// The kind of stream.
 #[derive(Args, Debug)]
 pub(crate) struct WorkloadArgs {
     /// The kind of the stream
     #[arg(long, value_enum, default_value_t = Workload::SecondLevel)]
     pub(crate) workload: Workload,
 
-    /// Where its random numbers begin: the same seed gives the same stream
+    /// The seed of the random numbers: the same seed gives the same stream
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Requests, of a line each
+    /// Number of requests, of one line each
     #[arg(long, value_name = "COUNT", default_value_t = 200_000,
         value_parser = value_parser!(u32).range(1..=100_000_000))]
     pub(crate) requests: u32,
 
-    /// Lines that there are
+    /// Number of different lines
     #[arg(long, value_name = "COUNT", default_value_t = 65_536,
         value_parser = value_parser!(u32).range(1..=16_777_216))]
     pub(crate) lines: u32,
@@ -153,11 +153,11 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 4_096)]
     pub(crate) client: u32,
 
-    /// How skewed accesses are: the exponent of Zipf's law
+    /// The skew of accesses: the exponent of Zipf's law
     #[arg(long, value_name = "EXPONENT", default_value_t = 0.9)]
     pub(crate) skew: f64,
 
-    /// Requests that are writes, of a hundred
+    /// Percentage of requests that are writes
     #[arg(long, value_name = "PERCENT", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=100))]
     pub(crate) writes: u32,

@@ -6,8 +6,8 @@
 //! |---|---|
 //! | [`cli`] | the parser and its help |
 //! | [`trace`] | requests: read from text, written as text |
-//! | [`workload`] | streams of requests made by a seed |
-//! | [`policy`] | what the algorithm is compared with: LRU, ARC, and the best that is possible |
+//! | [`workload`] | streams of requests made from a seed |
+//! | [`policy`] | the algorithms for comparison: LRU, ARC, and the best possible one |
 //! | [`simulate`] | a trace through the caches, and the result |
 //!
 //! The algorithm itself is the kernel module's own, from the crate `hcablk_core`.
@@ -30,10 +30,10 @@ use trace::{Error, Request};
 fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(Error::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            // There is nobody left to tell if this fails.
+            // If this fails, no channel is left to report it.
             let _ = writeln!(io::stderr(), "hcablk-cachesim: {error}");
             ExitCode::FAILURE
         }

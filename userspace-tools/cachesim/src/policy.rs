@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the Multi-Queue algorithm is compared with, as simple as can be.
+//! The algorithms that the Multi-Queue algorithm is compared with, in simple form.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A cache of lines that are put into it when they are read.
+/// A cache that stores lines when they are read.
 pub(crate) trait Policy {
     /// Reads a line; returns whether it was in the cache.
     fn access(&mut self, line: u64) -> bool;
@@ -32,7 +32,7 @@ impl Recency {
         stamp.is_some_and(|stamp| self.order.remove(&stamp).is_some())
     }
 
-    /// Makes it the last used.
+    /// Makes the line the last used.
     fn push(&mut self, line: u64) {
         self.remove(line);
         self.now += 1;
@@ -47,7 +47,7 @@ impl Recency {
     }
 }
 
-/// Keeps what was used last.
+/// Keeps the most recently used lines.
 pub(crate) struct Lru {
     slots: usize,
     lines: Recency,
@@ -73,8 +73,8 @@ impl Policy for Lru {
     }
 }
 
-/// Balances what was used once and what was used again (Megiddo and Modha, *ARC: A Self-Tuning,
-/// Low Overhead Replacement Cache*, FAST 2003; the names are theirs).
+/// Balances lines used once and lines used again (Megiddo and Modha, *ARC: A Self-Tuning, Low
+/// Overhead Replacement Cache*, FAST 2003; the names are theirs).
 pub(crate) struct Arc {
     c: usize,
     p: usize,
@@ -149,11 +149,11 @@ impl Policy for Arc {
     }
 }
 
-/// Keeps what is used again the soonest (Belady), and need not keep what is used later than all
-/// that is there: no algorithm hits more often.
+/// Keeps the lines that are used again the soonest (Belady), and may reject a line that is used
+/// later than all cached ones: no algorithm hits more often.
 pub(crate) struct Opt {
     slots: usize,
-    /// For each access, when the same line is used again.
+    /// For each access, the next use of the same line.
     next: std::vec::IntoIter<u64>,
     kept: HashMap<u64, u64>,
     order: BTreeSet<(u64, u64)>,
@@ -206,7 +206,7 @@ mod tests {
         accesses.iter().filter(|line| policy.access(**line)).count()
     }
 
-    /// Returns the most hits that any choice of what to keep gives, by trying them all.
+    /// Returns the most hits that any choice of cached lines gives, by trying all choices.
     fn best(accesses: &[u64], slots: usize, kept: &[u64]) -> usize {
         let Some((line, rest)) = accesses.split_first() else {
             return 0;

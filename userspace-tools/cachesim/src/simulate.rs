@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A trace through the caches, and what comes of it.
+//! Runs a trace through the caches, and collects the results.
 
 use std::fmt;
 
@@ -26,13 +26,13 @@ impl Memory for Heap {
 /// The size of a drive that never changes.
 const SIZE: u64 = u64::MAX;
 
-/// What a cache did. Lines, not requests.
+/// The results of a cache. Lines, not requests.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) policy: &'static str,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
-    /// Lines that had to go for others; only of the algorithm in question.
+    /// Lines that were replaced; only for the Multi-Queue algorithm.
     pub(crate) evictions: Option<u64>,
     pub(crate) hit_rate: f64,
 }
@@ -68,14 +68,14 @@ pub(crate) struct Cache {
 pub(crate) struct Report {
     pub(crate) version: u32,
     pub(crate) requests: usize,
-    /// Lines read, but for those of reads that go past the cache.
+    /// Lines read, except those of reads that bypass the cache.
     pub(crate) accesses: usize,
-    /// How many different ones.
+    /// The number of different lines.
     pub(crate) distinct: usize,
     pub(crate) caches: Vec<Cache>,
 }
 
-/// Returns the lines that a read of a cache's looks for.
+/// Returns the lines that a read looks up in the cache.
 fn lines_of(request: &Request) -> std::ops::Range<u64> {
     let first = request.offset >> LINE_SHIFT;
     let end = ((request.offset + u64::from(request.length) - 1) >> LINE_SHIFT) + 1;

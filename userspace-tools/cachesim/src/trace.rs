@@ -5,12 +5,12 @@
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
-/// What can go wrong.
+/// The failures of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot open {}: {error}", path.display())]
     Open { path: PathBuf, error: io::Error },
-    #[error("line {line} is no request: {text:?}")]
+    #[error("line {line} is not a request: {text:?}")]
     NoRequest { line: usize, text: String },
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -26,7 +26,7 @@ pub(crate) struct Request {
     pub(crate) length: u32,
 }
 
-/// Reads a trace in any of the forms that the help tells of.
+/// Reads a trace in any of the forms that the help describes.
 pub(crate) fn read(from: impl BufRead) -> Result<Vec<Request>, Error> {
     let mut requests = Vec::new();
     for (at, text) in from.lines().enumerate() {
@@ -37,7 +37,7 @@ pub(crate) fn read(from: impl BufRead) -> Result<Vec<Request>, Error> {
             .collect();
         match fields[..] {
             [first, ..] if first.starts_with('#') => {}
-            // What else is in an iolog.
+            // Other lines of an iolog.
             ["fio", "version", "2" | "3", "iolog"] | [_, "add" | "open" | "close"] | [] => {}
             _ => requests.push(parse(&fields).ok_or_else(|| Error::NoRequest {
                 line: at + 1,
@@ -64,7 +64,7 @@ fn parse(fields: &[&str]) -> Option<Request> {
         offset: offset.parse().ok()?,
         length: length.parse().ok()?,
     };
-    // As far as a drive can reach.
+    // The largest address of a drive.
     let end = request.offset.checked_add(request.length.into())?;
     (request.length != 0 && i64::try_from(end).is_ok()).then_some(request)
 }
@@ -85,7 +85,7 @@ pub(crate) fn write_csv(out: &mut impl Write, requests: &[Request]) -> io::Resul
     Ok(())
 }
 
-/// Writes an iolog with which fio does these requests to `file`.
+/// Writes an iolog with which fio sends these requests to `file`.
 pub(crate) fn write_fio(out: &mut impl Write, requests: &[Request], file: &str) -> io::Result<()> {
     writeln!(out, "fio version 2 iolog\n{file} add\n{file} open")?;
     for r in requests {
@@ -137,7 +137,7 @@ mod tests {
         ] {
             let error = read(format!("r 0 1\n{bad}\n").as_bytes()).unwrap_err();
             assert!(
-                error.to_string().starts_with("line 2 is no request"),
+                error.to_string().starts_with("line 2 is not a request"),
                 "{error}"
             );
         }

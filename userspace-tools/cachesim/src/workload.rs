@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Streams of requests, made by a seed.
+//! Streams of requests, made from a seed.
 
 use crate::cli::{Workload, WorkloadArgs};
 use crate::policy::{Lru, Policy as _};
 use crate::trace::Request;
 use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
-/// Of so many requests of a scan stream, one begins a scan.
+/// One of this many requests of a scan stream begins a scan.
 const SCAN_EVERY: u64 = 2_000;
 /// Lines of a scan.
 const SCAN_LINES: u64 = 1_000;
 
-/// Any numbers, always the same (splitmix64).
+/// Reproducible random numbers (splitmix64).
 struct Rng(u64);
 
 impl Rng {
@@ -34,9 +34,9 @@ impl Rng {
     }
 }
 
-/// Lines by Zipf's law; which are the popular ones is by chance.
+/// Lines in Zipf's distribution; which lines are popular is random.
 struct Zipf {
-    /// Up to each rank, the sum of what is expected of them.
+    /// For each rank, the sum of the probabilities up to it.
     sums: Vec<f64>,
     lines: Vec<u64>,
 }
@@ -77,7 +77,7 @@ pub(crate) fn generate(args: &WorkloadArgs) -> Vec<Request> {
             Workload::Loop => requests.len() as u64 % u64::from(args.lines),
             Workload::Scan => scan.next().unwrap_or_else(|| {
                 if rng.below(SCAN_EVERY) == 0 {
-                    // Beyond all others, and never the same.
+                    // Beyond all other lines, and never the same line twice.
                     let from = u64::from(args.lines) + rng.below(1 << 20) * SCAN_LINES;
                     scan = from..from + SCAN_LINES;
                 }
@@ -86,7 +86,7 @@ pub(crate) fn generate(args: &WorkloadArgs) -> Vec<Request> {
             Workload::SecondLevel => zipf.next(&mut rng),
         };
         tries += 1;
-        // A client that has room for everything would let nothing through for ever.
+        // With a client's cache that holds everything this loop would never end.
         let patient = tries < 1_000 * (requests.len() as u64 + 1_000);
         if args.workload != Workload::Loop && client.access(line) && patient {
             continue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What user space shares with the kernel's core crate, under the same names: the files of `rust/`
-//! that use nothing but `core`, by links to where they live. So a file of the initiator that uses
-//! no more than these is compiled in user space as it is.
+//! The part of the kernel's core crate that user space shares, under the same names: the files of
+//! `rust/` that use only `core`, linked from their places. So a file of the initiator that uses no
+//! more than these compiles in user space unchanged.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -25,13 +25,13 @@ pub mod logic;
 #[rustfmt::skip]
 pub mod proto;
 
-/// What of the verbs layer is pure.
+/// The pure part of the verbs layer.
 pub mod rdma {
     #[rustfmt::skip]
     pub mod space;
 }
 
-/// What of the locks and atomics is pure.
+/// The pure part of the locks and atomics.
 pub mod sync {
     #[rustfmt::skip]
     pub mod atomic;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk apply`: makes the kernel hold what the configuration says.
+//! `hcablk apply`: makes the kernel's state match the configuration.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`step`] | one change, and how it is told |
-//! | [`plan`] | the changes that make the kernel hold what is configured |
-//! | [`carry_out`] | doing them, so that they can be undone |
-//! | [`record`] | what the target's service made, and what it could not make |
-//! | [`unapply`](mod@unapply) | ending what it made |
+//! | [`step`] | one change, and its description |
+//! | [`plan`] | the changes that make the kernel's state match the configuration |
+//! | [`carry_out`] | carrying out these changes, so that they can be undone |
+//! | [`record`] | the objects that the target's service made, and those that it could not make |
+//! | [`unapply`](mod@unapply) | ending what the service made |
 //! | [`configured`] | `hcablk connect` for disks of the configuration |
 
 pub mod carry_out;
@@ -36,41 +36,41 @@ pub use unapply::unapply;
 /// The folder of the configuration, which is locked while it is applied.
 const FOLDER: &str = "/etc/hcablk";
 
-/// How long apart it is tried to get the lock, and how long apart it is said that it is waited for.
+/// The pause between two attempts to get the lock, and the time between two reports that the command waits for it.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 const LOCK_WORD: Duration = Duration::from_secs(10);
 
-/// What `hcablk apply` was asked for.
+/// The arguments of `hcablk apply`.
 #[derive(Clone, Copy, Debug)]
 pub struct Apply {
-    /// Which side.
+    /// The sides to apply.
     pub scope: Scope,
-    /// Only say what would be done.
+    /// Only report the steps.
     pub dry_run: bool,
-    /// Also end what is in use, where a setting cannot be changed otherwise.
+    /// Also end disks and sessions in use, where a setting cannot be changed otherwise.
     pub force: bool,
-    /// Keep what was made of the others when an export, a port or a disk fails.
+    /// Keep the others when an export, a port or a disk fails.
     pub keep_going: bool,
-    /// What to do with the records of the target's service.
+    /// The use of the records of the target's service.
     pub recording: Recording,
 }
 
-/// What `hcablk apply` does with the records of the target's service.
+/// How `hcablk apply` uses the records of the target's service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recording {
-    /// Nothing.
+    /// It ignores them.
     No,
-    /// It writes them.
+    /// It writes the records.
     Write,
-    /// It tries what failed before, and nothing else, and writes them.
+    /// It tries only what failed before, and writes the records.
     Retry,
 }
 
-/// Waits until no other command applies the configuration: two of them would make the same thing, and each undo what the other
-/// one needs. After `limit` it goes on without the lock: the other command may wait for a drive that hangs.
+/// Waits until no other command applies the configuration: two of them would make the same objects, and each would undo
+/// what its rival needs. After `limit` it proceeds without the lock: the rival may wait for a drive that hangs.
 fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
     let folder = Path::new(FOLDER);
-    // Without it nothing is configured.
+    // Without the folder nothing is configured.
     if !system.exists(folder) {
         return Ok(None);
     }
@@ -86,7 +86,7 @@ fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
         let now = system.now();
         if limit.is_some_and(|limit| now >= began + limit) {
             system.progress(
-                "another command still applies the configuration; going on without waiting for it",
+                "another command still applies the configuration; continuing without the lock",
             );
             return Ok(None);
         }
@@ -172,14 +172,14 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Returns the failure of a configuration with mistakes: what an earlier one made goes on.
+/// Returns the failure of a configuration with mistakes: exports of an earlier configuration continue.
 fn goes_on(record: Record<'_>, recording: Recording, error: Error) -> Result<Error> {
     if recording != Recording::Write || !record.any(Mark::Made)? {
         return Ok(error);
     }
     record.set_not_applied(true)?;
     let message = format!(
-        "nothing was changed, and what was exported before goes on: {}",
+        "nothing was changed, and existing exports continue: {}",
         error.message
     );
     Ok(Error {
@@ -189,12 +189,12 @@ fn goes_on(record: Record<'_>, recording: Recording, error: Error) -> Result<Err
     })
 }
 
-/// Takes what did not fail before out of a plan.
+/// Removes from a plan what did not fail before.
 fn only_failed(record: Record<'_>, config: &Config, plan: &mut Plan) -> Result<()> {
     if record.is_not_applied() {
         return Err(Error::new(
             Kind::Usage,
-            "the configuration had mistakes when it was last to be applied: nothing of it was, and what was exported before goes on",
+            "the configuration had mistakes at the last attempt to apply it: nothing was applied, and existing exports continue",
         )
         .advise("hcablk config check\nWhen it finds none: systemctl restart hcablk-target"));
     }
@@ -222,7 +222,7 @@ fn is_configured(config: &Config, table: Table, name: &str) -> bool {
     }
 }
 
-/// Records which exports and ports are as configured, and which could not be made so.
+/// Records which exports and ports match the configuration, and which could not be made so.
 fn note(
     record: Record<'_>,
     recording: Recording,
@@ -250,7 +250,7 @@ fn note(
     Ok(())
 }
 
-/// Returns the steps of what failed, with the reason of each.
+/// Returns the steps that failed, each with its reason.
 fn not_made(failed: Failed) -> impl Iterator<Item = Pending> {
     let Failed {
         steps,
@@ -267,7 +267,7 @@ fn not_made(failed: Failed) -> impl Iterator<Item = Pending> {
     })
 }
 
-/// Gives the disks whose paths are `"auto"` those that their targets tell of.
+/// Adds to the disks whose paths are `"auto"` those that their targets report.
 fn sync_paths(
     system: &dyn System,
     config: &Config,
@@ -301,34 +301,34 @@ pub fn diff(system: &dyn System, scope: Scope) -> Result<Outcome> {
         not_configured: plan.not_configured,
     });
     if same {
-        outcome.note("the kernel holds what is configured, and nothing else");
+        outcome.note("the kernel's state matches the configuration exactly");
     } else {
         outcome.exit = Some(Kind::Exists);
     }
     Ok(outcome)
 }
 
-/// What is said beside the answer, and the exit code that comes of it.
+/// The remarks of a command, and its exit code.
 struct Remarks {
     notes: Vec<String>,
     exit: Option<Kind>,
 }
 
 impl Remarks {
-    /// Those on what is planned.
+    /// Returns the remarks on a plan.
     fn of(plan: &Plan, config: &Config) -> Self {
         let mut notes = Vec::new();
         let mut exit = None;
         if config.is_empty() {
             notes.push(format!("nothing is configured in {}", config::MAIN));
         } else if plan.steps.is_empty() && plan.pending.is_empty() && plan.unplanned.is_empty() {
-            notes.push("it is all as configured already".to_owned());
+            notes.push("everything already matches the configuration".to_owned());
         }
         if !plan.pending.is_empty() {
             exit = Some(Kind::Exists);
             notes.push(
-                "what is pending cannot be changed while it is used: unmount and disconnect it, or have \
-                 this done by hcablk apply --force (a disk that is mounted or open is not ended)"
+                "pending changes affect objects in use: unmount and disconnect them, or run \
+                 hcablk apply --force (a disk that is mounted or open is not ended)"
                     .to_owned(),
             );
         }
@@ -341,7 +341,7 @@ impl Remarks {
         Self { notes, exit }
     }
 
-    /// Says what to do about what failed. The exit code is the first failure's, rather than that of what is in use.
+    /// Adds the advice for a failure. The exit code is that of the first failure; a failure precedes what is in use.
     fn failure(&mut self, table: Table, name: &str, error: &Error) {
         let advice = error.advice_or_usual();
         self.notes.push(format!("{table} {name}: {advice}"));

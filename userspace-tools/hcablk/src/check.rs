@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk check`: looks for what keeps this machine from working well, and says what to do about it.
+//! `hcablk check`: looks for problems of this machine, and says what to do about them.
 //!
-//! It changes nothing. Each finding is of a kind whose name is an interface: it stays.
+//! It changes nothing. The name of a finding's kind is an interface and stays.
 //!
 //! | module | looks at |
 //! |---|---|
-//! | `files` | configuration, host id, who may write and read them |
+//! | `files` | configuration, host id, and their access rights |
 //! | `kernel` | modules, options, the clock |
 //! | `pci` | IOMMU, and whether peer-to-peer DMA gets through |
 //! | `rdma` | RDMA devices: ports, GIDs, MTU |
@@ -22,14 +22,14 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{Finding, Level, Outcome, Report};
 use crate::system::System;
 
-/// What was found so far.
+/// The findings so far.
 struct Findings {
     check: &'static str,
     all: Vec<Finding>,
 }
 
 impl Findings {
-    /// Begins to look at another sort of thing.
+    /// Begins a new kind of check.
     fn of(&mut self, check: &'static str) {
         self.check = check;
     }
@@ -61,7 +61,7 @@ impl Findings {
         self.add(Level::Failure, subject, message.into(), Some(advice.into()));
     }
 
-    /// Adds a failure of looking, or of what was looked at.
+    /// Adds the error of a check, or of the object that was checked.
     fn error(&mut self, subject: &str, error: &Error) {
         let advice = error.advice_or_usual();
         self.fail(subject, error.message.clone(), advice);
@@ -99,7 +99,7 @@ pub fn check(system: &dyn System, is_strict: bool, is_quiet: bool) -> Result<Out
     Ok(outcome)
 }
 
-/// Reads a file of one line; nothing if that cannot be done.
+/// Reads a file of one line; `None` if it cannot be read.
 fn line(system: &dyn System, path: &str) -> Option<String> {
     let text = system.read(std::path::Path::new(path)).ok()?;
     Some(text.trim().to_owned())

@@ -52,20 +52,20 @@ pub use watch::{
 
 /// Set up hcablk: a shared block device over RDMA
 ///
-/// A target exports its block devices as volumes; hosts that it allows connect to a volume and see
-/// it as /dev/hcablkN. Several hosts may use one volume at the same time, with a file system made
-/// for that (OCFS2, GFS2) or with an application that keeps its own order.
+/// A target exports its block devices as volumes; a host that the target allows connects to a volume and sees it as
+/// /dev/hcablkN. Several hosts may use one volume at the same time, with a file system made for that (OCFS2, GFS2) or
+/// with an application that orders its own accesses.
 ///
-/// Every command can be repeated: what is as asked for already is left alone. A command that fails
-/// undoes what it had begun.
+/// Every command can be repeated: it leaves alone what already has the state asked for. A command that fails undoes
+/// what it had begun.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk", version, max_term_width = 100, after_long_help = MAIN_HELP)]
 pub struct Cli {
-    /// Print JSON: one object with "version": 1; errors too, to standard error
+    /// Print JSON: one object with "version": 1; errors, too, on standard error
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Where the file tree of the machine starts, for tests
+    /// The root of the machine's file tree, for tests
     #[arg(
         long,
         global = true,
@@ -75,7 +75,7 @@ pub struct Cli {
     )]
     pub sysroot: PathBuf,
 
-    /// What to do
+    /// The command to run
     #[command(subcommand)]
     pub command: Command,
 }
@@ -90,7 +90,7 @@ Example:
   client# hcablk list
 
 Exit codes:
-  0    done, or nothing to do
+  0    done, or no change needed
   1    failed
   2    wrong usage, or a mistake in the configuration
   3    no such device, path, volume, host or port
@@ -101,7 +101,7 @@ Exit codes:
   7    this machine is not ready: rights, kernel module, RDMA device, host id
   130  interrupted; what had begun was undone (`target evict`: a host that is evicted stays so)
 
-A failure is told on standard error in one form: `hcablk:`, what failed and why; then, in lines that begin
+A failure is reported on standard error in one form: `hcablk:`, what failed and why; then, in lines that begin
 with blanks, what could not be undone and what to do.";
 
 /// A command.
@@ -109,8 +109,8 @@ with blanks, what could not be undone and what to do.";
 pub enum Command {
     /// Connect to a volume of a target and print its device
     ///
-    /// With one word, or --all alone, disks are connected as /etc/hcablk/hcablk.toml says; see `hcablk apply`. With an address
-    /// and --all, every volume that `hcablk discover` finds there and that is not connected.
+    /// With one word, or --all alone, this connects disks as /etc/hcablk/hcablk.toml says; see `hcablk apply`. With an
+    /// address and --all it connects every volume that `hcablk discover` finds there and that is not yet connected.
     #[command(after_help = "\
 Examples:
   hcablk connect 10.0.0.1 data
@@ -126,8 +126,8 @@ Examples:
 
     /// Ask a target which volumes this host may use, and where it listens
     ///
-    /// Nothing is connected. With keys, both sides prove who they are first. A host that proves nothing is told of volumes
-    /// that are exported with --insecure only.
+    /// Nothing is connected. With keys, both sides prove who they are first. A host without a key sees only volumes
+    /// that are exported with --insecure.
     #[command(after_help = "\
 Examples:
   hcablk discover 10.0.0.1
@@ -151,10 +151,10 @@ Examples:
     /// is gone. The state ends by itself when the last user closes the disk and its partitions, if one of
     /// the users had opened it for writing.
     ///
-    /// This command ends the state at once. It brings nothing back: WHAT WAS LOST STAYS LOST. An
-    /// application that has not yet called fsync will not learn of the loss: its next fsync succeeds,
-    /// although data that it wrote before the loss is gone. A file system that is still mounted goes on
-    /// with metadata that may not fit what the drive holds.
+    /// This command ends the state at once. It restores nothing: WHAT WAS LOST STAYS LOST. An application that has not
+    /// yet called fsync will not learn of the loss: its next fsync succeeds, although data that it wrote before the
+    /// loss is gone. A file system that is still mounted continues with metadata that may not match the drive's
+    /// content.
     ///
     /// Prefer to stop the applications or unmount the file system, check it (fsck) and mount it again. Use
     /// this command only if the user of the disk never closes it (device mapper, swap, a root file system),
@@ -169,16 +169,15 @@ Examples:
 
     /// Add and remove paths of a disk, and choose among them
     ///
-    /// A path is an address of the target by which a disk is reached. Path 0 is the address that
-    /// the disk was connected by; a disk may have 15 others. Requests go by those that are live,
-    /// and by the others when one is lost.
+    /// A path is an address of the target over which a disk is reached. Path 0 is the address that the disk was
+    /// connected to; a disk may have 15 others. Requests use the live paths; if one is lost, they move to the others.
     #[command(subcommand, visible_alias = "paths")]
     Path(PathCommand),
 
     /// Check, show, compare and save the configuration
     ///
-    /// It is /etc/hcablk/hcablk.toml and, by their names, /etc/hcablk/hcablk.d/*.toml, and tells what
-    /// this machine exports and connects after each start. All keys: the documents' reference.
+    /// The configuration is /etc/hcablk/hcablk.toml and, in the order of their names, /etc/hcablk/hcablk.d/*.toml. It
+    /// says what this machine exports and connects after each start. All keys: see the reference among the documents.
     #[command(
         subcommand,
         after_help = "\
@@ -198,11 +197,11 @@ Example of /etc/hcablk/hcablk.toml:
     )]
     Config(ConfigCommand),
 
-    /// Make exports, ports and disks as they are configured
+    /// Make exports, ports and disks match the configuration
     ///
-    /// What is so already is left alone, and so is what is not configured. Where a step fails, those
-    /// before it are undone; with --keep-going only those that are about the same export, port or disk.
-    /// What is in use and would have to be ended is pending (exit code 5) unless --force is given.
+    /// Exports, ports and disks that already match stay as they are; so do those that are not configured. If a step
+    /// fails, the steps before it are undone; with --keep-going only those for the same export, port or disk. A change
+    /// that would have to end something in use is pending (exit code 5) unless --force is given.
     #[command(after_help = "\
 Examples:
   hcablk apply --dry-run
@@ -215,10 +214,9 @@ Examples:
 
     /// Show the counters of this machine's devices, or rates
     ///
-    /// With an interval a line for each device is printed each time it has passed: requests that it has
-    /// not ended (FLIGHT), and by the second reads, writes, others (flushes, discards, writes of zeroes)
-    /// and bytes (READ-B, WRITE-B; K is 1024). MEAN is how long a request took, while
-    /// `hcablk times --measure on` measures that.
+    /// With an interval, one line for each device is printed at the end of each: FLIGHT counts the requests in flight;
+    /// reads, writes, others (flushes, discards, writes of zeroes) and bytes (READ-B, WRITE-B; K is 1024) are per
+    /// second. MEAN is the mean latency of a request; it is measured after `hcablk times --measure on`.
     #[command(after_help = "\
 Examples:
   hcablk stats
@@ -228,16 +226,16 @@ Examples:
 
     /// Show what disks, paths and exports do, on the whole screen
     ///
-    /// The key ? says which keys there are, q ends it.
+    /// Press ? for help, q to quit.
     #[command(after_help = "\
 Example:
   hcablk top 2")]
     Top(TopArgs),
 
-    /// Tell what happens to disks, paths and sessions, as it happens
+    /// Report the events of disks, paths and sessions as they happen
     ///
-    /// It begins with the state of each disk and path, and "listening". Then each line is one event; with
-    /// --json each is one object. It goes on until it is interrupted.
+    /// It begins with the state of each disk and path, and "listening". Then each line is one event; with --json each
+    /// is one object. It continues until it is interrupted.
     #[command(after_help = "\
 Examples:
   hcablk events
@@ -251,14 +249,14 @@ Examples:
 
     /// Print all that is counted and measured as OpenMetrics, for Prometheus
     ///
-    /// For node_exporter's textfile collector have it written every few seconds, as the package's
-    /// hcablk-metrics.timer does.
+    /// For the textfile collector of node_exporter run this every few seconds, as hcablk-metrics.timer of the package
+    /// does.
     #[command(after_help = "\
 Example:
   hcablk metrics --output /var/lib/prometheus/node-exporter/hcablk.prom")]
     Metrics(MetricsArgs),
 
-    /// Look for what keeps this machine from working well, and say what to do; change nothing
+    /// Look for problems of this machine, and say what to do about them; change nothing
     ///
     /// Exit code 7 if something does not work.
     #[command(after_help = "\
@@ -269,14 +267,14 @@ Examples:
 
     /// Show how long requests of this machine's devices take, by state
     ///
-    /// Nothing is measured unless it is switched on; then each request reads the clock a few
-    /// times. Of the columns, HALF, "99 %" and ALL say below what so many of the requests were.
+    /// Nothing is measured unless measuring is switched on; then each request reads the clock a few times. HALF, 99 %
+    /// and ALL are latency bounds: that share of the requests finished sooner.
     ///
-    ///   queued   from the block layer's making the request to its being sent
+    ///   queued   from the request's creation in the block layer to its sending
     ///
-    ///   sent     from there to the target's answer
+    ///   sent     from there to the target's response
     ///
-    ///   ending   from the answer to the request's end
+    ///   ending   from the response to the request's end
     #[command(after_help = "\
 Examples:
   hcablk times data --measure on
@@ -284,11 +282,11 @@ Examples:
   hcablk times --measure off --json")]
     Times(TimesArgs),
 
-    /// Print the id by which targets know this host, or choose it
+    /// Print or set the id that identifies this host to targets
     ///
-    /// The id is read from /etc/hcablk/host_id. Without that file it is derived from
-    /// /etc/machine-id, in a way that does not give the machine id away. Machines cloned from one
-    /// image may share their machine id: give each an id of its own by --generate.
+    /// The id is read from /etc/hcablk/host_id. Without that file it is derived from /etc/machine-id, in a way that
+    /// does not reveal the machine id. Machines cloned from one image may share their machine id: give each its own id
+    /// with --generate.
     #[command(after_help = "\
 Examples:
   hcablk host-id
@@ -296,10 +294,10 @@ Examples:
   hcablk host-id --set 5f2c1d6e-8a0b-4c3d-9e7f-001122334455")]
     HostId(HostIdArgs),
 
-    /// Make, show and take over keys, by which hosts and targets prove who they are
+    /// Make, show and exchange the keys with which hosts and targets prove who they are
     ///
-    /// Each machine has a key as a host, or as a target, and takes over those of the machines on the
-    /// other side. A connection is made when both sides have proven that they have both keys.
+    /// Each machine has its own key, as a host or as a target, and stores those of the machines on the other side. A
+    /// connection is made when both sides have proven that they have both keys.
     #[command(subcommand)]
     Key(KeyCommand),
 
@@ -309,7 +307,7 @@ Examples:
 
     /// Measure hcablk on your own machines, and prove an HCA with it
     ///
-    /// This starts the program hcablk-bench, which is a package of its own, with the words that follow.
+    /// This starts the program hcablk-bench, a separate package, with the following arguments.
     #[command(
         disable_help_flag = true,
         after_help = "\
@@ -333,10 +331,10 @@ Example:
 }
 
 impl Command {
-    /// Returns whether the command has something to undo or to give back, and so must not be stopped half-way.
+    /// Returns whether a signal must not stop the command half-way, since it would leave changes behind.
     pub fn holds_signals(&self) -> bool {
         match self {
-            // The last two have the terminal, and an instance of tracefs, to give back, as a recording has.
+            // `top` restores the terminal, `events` an instance of tracefs, as a recording does.
             Self::Connect(_)
             | Self::Discover(_)
             | Self::Disconnect(_)
@@ -368,14 +366,14 @@ impl Command {
 /// A switch.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Switch {
-    /// From now on.
+    /// Switch it on.
     On,
-    /// Not any more.
+    /// Switch it off.
     Off,
 }
 
 impl Switch {
-    /// Returns whether it is on.
+    /// Returns whether the switch is on.
     pub fn is_on(self) -> bool {
         matches!(self, Self::On)
     }
@@ -384,7 +382,7 @@ impl Switch {
 /// Arguments of `host-id`.
 #[derive(Args, Debug)]
 pub struct HostIdArgs {
-    /// Write this id to /etc/hcablk/host_id, unless there is another one
+    /// Write this id to /etc/hcablk/host_id, unless the file holds a different one
     #[arg(long, value_name = "UUID", value_parser = hostid::parse, group = "new")]
     pub set: Option<Uuid>,
 
@@ -392,7 +390,7 @@ pub struct HostIdArgs {
     #[arg(long, group = "new")]
     pub generate: bool,
 
-    /// With --set and --generate: replace the id that is there
+    /// With --set and --generate: replace the existing id
     #[arg(long, requires = "new")]
     pub force: bool,
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The configuration that lasts: `/etc/hcablk/hcablk.toml` and `/etc/hcablk/hcablk.d/*.toml`.
+//! The persistent configuration: `/etc/hcablk/hcablk.toml` and `/etc/hcablk/hcablk.d/*.toml`.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`schema`] | the tables and keys, their values and defaults |
 //! | [`paths`] | the paths of a disk |
 //! | [`value`] | numbers, times and sizes, as the files and as configfs have them |
-//! | [`files`] | finding and reading the files, and what is wrong where |
-//! | [`loaded`] | what was read, and where each table is |
-//! | [`check`] | what fits together |
-//! | [`running`] | what the kernel holds, as a configuration |
+//! | [`files`] | finding and reading the files, and reporting mistakes with their place |
+//! | [`loaded`] | the configuration that was read, and the place of each table |
+//! | [`check`] | keys that contradict each other |
+//! | [`running`] | the kernel's state, as a configuration |
 //! | [`commands`] | `hcablk config …` |
 
 pub mod check;

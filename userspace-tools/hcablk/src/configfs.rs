@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use crate::error::{Error, Kind, Result};
 use crate::system::{Op, OpError, System};
 
-/// Where configfs is mounted.
+/// The mount point of configfs.
 pub const CONFIGFS: &str = "/sys/kernel/config";
 
 /// One of the two kernel modules and its tree.
@@ -30,7 +30,7 @@ pub const CONFIGFS: &str = "/sys/kernel/config";
 pub struct Module {
     /// The module's name for `modprobe`.
     pub name: &'static str,
-    /// Its folder in configfs.
+    /// The module's folder in configfs.
     pub folder: &'static str,
 }
 
@@ -40,7 +40,7 @@ pub const INITIATOR: Module = Module {
     folder: "hcablk",
 };
 
-/// What asks targets for what this host may use: of the same module.
+/// The groups that ask targets which volumes this host may use; they belong to the same module.
 pub const DISCOVERY: Module = Module {
     name: "hcablk",
     folder: "hcablk_discovery",
@@ -60,7 +60,7 @@ impl Module {
         group.exists().then_some(group)
     }
 
-    /// Names the module's tree, which need not be there.
+    /// Returns the module's tree, which need not exist.
     pub fn named<'a>(&self, system: &'a dyn System) -> Group<'a> {
         Group::new(system, Path::new(CONFIGFS).join(self.folder))
     }
@@ -71,8 +71,7 @@ impl Module {
             return Ok(tree);
         }
         if !is_mounted(system) {
-            // Where configfs is a module of its own this makes the mount point. Whatever goes wrong
-            // shows at the mount.
+            // If configfs is a module, this creates the mount point. The mount reports any failure.
             let _ = system.load_module("configfs");
             system
                 .mount_configfs(Path::new(CONFIGFS))
@@ -130,7 +129,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Names the group at `path`, which need not exist.
+    /// Makes a handle of the group at `path`, which need not exist.
     pub fn new(system: &'a dyn System, path: PathBuf) -> Self {
         Self { system, path }
     }
@@ -154,12 +153,12 @@ impl<'a> Group<'a> {
             .into_owned()
     }
 
-    /// Returns whether the group is there.
+    /// Returns whether the group exists.
     pub fn exists(&self) -> bool {
         self.system.exists(&self.path)
     }
 
-    /// Names the group `name` inside, which need not exist.
+    /// Returns the group `name` inside, which need not exist.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         Self::new(self.system, self.path.join(name))
@@ -186,13 +185,13 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Writes an attribute whose value no message shows.
+    /// Writes an attribute whose value must not appear in messages.
     pub fn set_secret(&self, attribute: &str, value: &str) -> Result<(), OpError> {
         let path = self.path.join(attribute);
         self.system.write(&path, &format!("{value}\n"))
     }
 
-    /// Reads an attribute's value; fails if the text is not one.
+    /// Reads an attribute's value; fails if the text does not parse.
     pub fn value<T: FromStr>(&self, attribute: &str) -> Result<T> {
         let text = self.get(attribute)?;
         text.parse().map_err(|_| {
@@ -218,14 +217,14 @@ impl<'a> Group<'a> {
     }
 }
 
-/// How often, and how long apart, something that is busy for no known reason is tried again. udev
-/// opens a disk for a moment after it has appeared and after each writer has closed it, and what
-/// was disabled may still be winding down.
+/// The number of further tries, and the pause between them, when an object is busy for no known reason. udev opens a
+/// disk for a moment after it has appeared and after each writer has closed it, and a disabled object may still be
+/// winding down.
 pub const BUSY_TRIES: u32 = 100;
 /// See [`BUSY_TRIES`].
 pub const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tries `operation` until it is not busy or the time is over.
+/// Retries `operation` until it is not busy or the time is over.
 fn until_idle(
     system: &dyn System,
     operation: impl Fn() -> Result<(), OpError>,
@@ -239,7 +238,7 @@ fn until_idle(
     operation()
 }
 
-/// Removes a group; that somebody else was faster is fine.
+/// Removes a group; succeeds if it is already gone.
 pub fn remove(group: &Group<'_>) -> Result<()> {
     match until_idle(group.system, || group.system.rmdir(&group.path)) {
         Err(error) if error.errno != Errno::ENOENT => Err(error.into()),
@@ -256,7 +255,7 @@ pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
     text.lines().filter_map(parse).collect()
 }
 
-/// Puts into a group what it had.
+/// Restores the content of a group.
 pub type Restore = fn(&Group<'_>) -> Result<()>;
 
 /// Undoes a change.
@@ -267,11 +266,11 @@ enum Undo {
     Write(PathBuf, String),
     /// Makes a folder, and writes these attributes of it.
     Mkdir(PathBuf, Vec<(&'static str, String)>),
-    /// Makes a folder, and has this put into it what cannot be read from there.
+    /// Makes a folder, and calls this to restore the content that cannot be read from there.
     Restore(PathBuf, Restore),
     /// Removes a file.
     Remove(PathBuf),
-    /// Whatever else undoes it.
+    /// Any other function that undoes the change.
     Call(Box<Call>),
 }
 
@@ -282,7 +281,7 @@ impl Undo {
             Self::Rmdir(path) => system.rmdir(path),
             Self::Write(path, before) => write(path, before),
             Self::Mkdir(path, attributes) => {
-                // It is there when writing is tried again.
+                // The folder exists on the next attempt.
                 if !system.exists(path) {
                     system.mkdir(path)?;
                 }
@@ -297,7 +296,7 @@ impl Undo {
         }
     }
 
-    /// Does what is left when it was carried out.
+    /// Restores the content after the step was carried out.
     fn restore(&self, system: &dyn System) -> Result<()> {
         match self {
             Self::Restore(path, restore) => restore(&Group::new(system, path.clone())),
@@ -309,8 +308,8 @@ impl Undo {
 
 /// Changes to a tree that can be undone together.
 ///
-/// Each change is recorded with what undoes it. [`Transaction::finish`] keeps the changes if the
-/// work succeeded and undoes them, last first, if it failed.
+/// Each change is recorded with its inverse. [`Transaction::finish`] keeps the changes if the work succeeded and undoes
+/// them, last first, if it failed.
 pub struct Transaction<'a> {
     system: &'a dyn System,
     done: Vec<Undo>,
@@ -344,7 +343,7 @@ impl<'a> Transaction<'a> {
         self.system.mkdir(&group.path).map_err(|error| {
             if error.errno == Errno::EEXIST {
                 let message = format!(
-                    "{} was created by somebody else at this moment",
+                    "{} was created by another command at this moment",
                     group.path.display()
                 );
                 Error::new(Kind::Busy, message)
@@ -364,7 +363,7 @@ impl<'a> Transaction<'a> {
             return Err(Error::interrupted());
         }
         let path = group.path.join(attribute);
-        // What is in a group that was created here goes away with it.
+        // The content of a group that was created here is removed with the group.
         let created = self.created(&group.path);
         let before = if created {
             String::new()
@@ -374,7 +373,7 @@ impl<'a> Transaction<'a> {
         self.system
             .write(&path, &format!("{value}\n"))
             .map_err(|error| setting_refused(error, attribute, &value))?;
-        // An empty setting is one that was never made; drivers take the empty text back for few.
+        // An empty setting was never made; few drivers accept the empty text.
         let optional = matches!(attribute, "wwid" | "expect_wwid");
         if !before.is_empty() || optional && !created {
             self.done.push(Undo::Write(path, before));
@@ -382,7 +381,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Writes 1 to `enable`. The driver's answer is left as it is, for the caller to explain.
+    /// Writes 1 to `enable`. Returns the driver's error unchanged, for the caller to explain.
     pub fn enable(&mut self, group: &Group<'_>) -> Result<Result<(), OpError>> {
         if self.system.interrupted() {
             return Err(Error::interrupted());
@@ -397,7 +396,7 @@ impl<'a> Transaction<'a> {
         Ok(answer)
     }
 
-    /// Writes 0 to `enable`. `disable` does it, and explains the driver's answer.
+    /// Writes 0 to `enable`. `disable` does that, and explains the driver's error.
     pub fn disable(
         &mut self,
         group: &Group<'_>,
@@ -426,7 +425,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Removes a group of which `restore` knows what it holds.
+    /// Removes a group whose content `restore` can restore.
     pub fn rmdir_restorable(&mut self, group: &Group<'_>, restore: Restore) -> Result<()> {
         if self.system.interrupted() {
             return Err(Error::interrupted());
@@ -436,12 +435,12 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Records that something else was changed, which `undo` undoes.
+    /// Records any other change, which `undo` undoes.
     pub fn changed(&mut self, undo: impl Fn(&dyn System) -> Result<()> + 'static) {
         self.done.push(Undo::Call(Box::new(undo)));
     }
 
-    /// Puts a file where none was.
+    /// Makes a file that does not exist yet.
     pub fn make_file(&mut self, path: &Path, text: &str) -> Result<()> {
         if self.system.interrupted() {
             return Err(Error::interrupted());
@@ -451,8 +450,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Keeps the changes if `result` is good, undoes them if not. A change that cannot be undone is
-    /// told in the error.
+    /// Keeps the changes if `result` is good, undoes them if not. The error names changes that cannot be undone.
     pub fn finish<T>(self, result: Result<T>) -> Result<T> {
         result.map_err(|mut error| {
             for undo in self.done.into_iter().rev() {
@@ -483,7 +481,7 @@ fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Err
         }
         (Op::Write, Errno::EBUSY) if attribute == "memory_mib" => refused(
             Kind::Busy,
-            "its sessions need more, or somebody else changes it at this moment",
+            "its sessions need more, or another command changes it at this moment",
         )
         .advise("The target's log says how much they need."),
         (Op::Write, Errno::EBUSY) => refused(Kind::Busy, "it cannot be changed while enabled"),
@@ -493,7 +491,7 @@ fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Err
     }
 }
 
-/// Returns what was read from a group, or `None` if the group went away meanwhile.
+/// Returns the text that was read from a group, or `None` if the group was removed meanwhile.
 pub fn unless_gone<T>(group: &Group<'_>, read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),

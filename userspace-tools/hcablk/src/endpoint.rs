@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a target listens, in one word: `10.0.0.1`, `storage1:7745`, `[fd00::1]:7744`.
+//! The address and port of a target as one word: `10.0.0.1`, `storage1:7745`, `[fd00::1]:7744`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns whether both mean the same place. Host names are not looked up.
+    /// Returns whether both are the same endpoint. Host names are not looked up.
     pub fn is_same(&self, other: &Self) -> bool {
         self.port == other.port && same_address(&self.address, &other.address)
     }
 }
 
-/// Returns whether two texts of an address mean the same one.
+/// Returns whether two texts are the same address.
 pub fn same_address(a: &str, b: &str) -> bool {
     match (a.parse::<IpAddr>(), b.parse::<IpAddr>()) {
         (Ok(a), Ok(b)) => a == b,

@@ -2,31 +2,30 @@
 
 //! The one error type: what went wrong, what to do about it, and the exit code that goes with it.
 //!
-//! All failures have one form: what failed and why, in one sentence; then what to do. The sentence begins with a small
-//! letter, since `hcablk: ` is before it, and has no full stop.
+//! All failures have one form: what failed and why, in one sentence; then the advice. The sentence begins with a small
+//! letter, since it follows `hcablk: `, and has no full stop.
 
 use nix::errno::Errno;
 use serde::Serialize;
 
-/// What sort of failure it is: decides the exit code, and `kind` in JSON.
+/// The class of a failure: decides the exit code, and is `kind` in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Anything that has no kind of its own.
+    /// A failure without a class of its own.
     Failed,
-    /// The options do not go together, in a way that the parser does not find; or there is a mistake in the
-    /// configuration.
+    /// The options contradict each other, in a way that the parser does not find; or the configuration has a mistake.
     Usage,
-    /// The named device, volume, host or port is not there.
+    /// The named device, volume, host or port does not exist.
     NotFound,
-    /// It is in use, or in the middle of a change.
+    /// The object is in use, or in the middle of a change.
     Busy,
-    /// It is there already, with other settings.
+    /// The object exists, with other settings.
     Exists,
     /// The target was not reached, or turned the connection down.
     Connection,
-    /// This machine is not ready: module, configfs, rights, host id.
+    /// This machine lacks something: module, configfs, rights, host id.
     Setup,
     /// A signal arrived before the command was done.
     Interrupted,
@@ -47,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Returns the sort of failure that a process of this command ended with.
+    /// Returns the class of the failure with which a process of this command ended.
     pub fn of_exit_code(code: i32) -> Self {
         let all = [
             Self::Usage,
@@ -62,17 +61,17 @@ impl Kind {
         all.into_iter().find(is_it).unwrap_or(Self::Failed)
     }
 
-    /// Returns what to do about such a failure, when there is nothing better to say.
+    /// Returns the advice for failures that carry none of their own.
     const fn usual_advice(self) -> &'static str {
         match self {
             Self::Failed => SEE_THE_LOG,
-            Self::Usage => "`hcablk --help` lists the commands; with --help each says what it takes.",
-            Self::NotFound => "`hcablk list` and `hcablk target list` show what there is.",
-            Self::Busy => "Try again when it is not in use; `hcablk list` and `hcablk target list` show what there is.",
+            Self::Usage => "`hcablk --help` lists the commands; with --help each describes its arguments.",
+            Self::NotFound => "`hcablk list` and `hcablk target list` show the existing objects.",
+            Self::Busy => "Try again when it is not in use; `hcablk list` and `hcablk target list` show the existing objects.",
             Self::Exists => "`hcablk list --json` and `hcablk target list --json` show its settings.",
             Self::Connection => "Is the target up, and does it listen? There: hcablk target list. Here: hcablk check.",
             Self::Setup => "`hcablk check` says what this machine lacks.",
-            Self::Interrupted => "What it had begun is undone, unless its help says otherwise: give the command again.",
+            Self::Interrupted => "Its changes are undone, unless its help says otherwise: run the command again.",
         }
     }
 }
@@ -82,27 +81,27 @@ impl Kind {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct Error {
-    /// The sort of failure.
+    /// The class of the failure.
     pub kind: Kind,
     /// One sentence: what failed and why.
     pub message: String,
-    /// What to do now; of those who are told, nobody gets none.
+    /// The advice: what the user can do now. Every failure that is shown has some; see `advice_or_usual()`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// The kernel's answer, where it was one, by name (`ECONNREFUSED`).
+    /// The name of the kernel's error code (`ECONNREFUSED`), if the kernel returned one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<String>,
-    /// What this command had changed and could not undo.
+    /// Changes of this command that it could not undo.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(default))]
     pub not_undone: Vec<String>,
-    /// What this command did of several things although it failed with others; it stays.
+    /// Completed parts of a command for several objects, which stay although others failed.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(default))]
     pub done: Box<[String]>,
 }
 
-/// The result of everything in this crate that can fail.
+/// The result of every function of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -118,14 +117,14 @@ impl Error {
         }
     }
 
-    /// Adds what to do about it.
+    /// Adds advice.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
     }
 
-    /// Adds the kernel's answer.
+    /// Adds the kernel's error code.
     #[must_use]
     pub fn with_errno(mut self, errno: Errno) -> Self {
         self.errno = Some(format!("{errno:?}"));
@@ -137,7 +136,8 @@ impl Error {
         Self::new(Kind::Interrupted, "interrupted")
     }
 
-    /// Makes one failure of those of several things; it is of the first one's kind. None of none.
+    /// Merges the failures of several objects into one; its class is that of the first. Returns `None` without
+    /// failures.
     pub fn together(failures: Vec<Self>) -> Option<Self> {
         let messages: Vec<_> = failures.iter().map(|one| one.message.clone()).collect();
         let mut advice: Vec<String> = Vec::new();
@@ -159,13 +159,14 @@ impl Error {
         })
     }
 
-    /// Returns what to do about it; there is always something.
+    /// Returns the advice, or that of the failure's class.
     pub fn advice_or_usual(&self) -> String {
         let advice = self.advice.clone();
         advice.unwrap_or_else(|| self.kind.usual_advice().to_owned())
     }
 
-    /// Returns the text for a terminal: what failed and why, what was not undone, what was done nevertheless, what to do.
+    /// Returns the text for a terminal: what failed and why, what was not undone, what was done nevertheless, the
+    /// advice.
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!("hcablk: {}", self.message)];
         lines.extend(
@@ -183,12 +184,12 @@ impl Error {
     }
 }
 
-/// What to do without an RDMA device, on either side.
+/// The advice when there is no RDMA device, on either side.
 pub const NO_RDMA_DEVICE: &str = "\
-This host has no RDMA device that can be used there (`rdma link show`).
+This host has no RDMA device with a route to the address (`rdma link show`).
 Over plain Ethernet, soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0";
 
-/// What to do when there is nothing better to say.
+/// The advice when no better is known.
 pub const SEE_THE_LOG: &str = "The kernel's log may say more: dmesg | grep hcablk";
 
 /// Adds the driver's own words to a message, if it has any.

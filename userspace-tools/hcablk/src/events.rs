@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk events`: what happens to disks, paths and sessions, as it happens.
+//! `hcablk events`: reports the events of disks, paths and sessions as they happen.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `follow` | the command: how it is at the beginning, then what comes |
+//! | `follow` | the command: the initial states, then the events |
 //! | `trace` | lines of tracefs |
 //! | `uevent` | messages of the kernel's uevent socket |
 
@@ -23,41 +23,41 @@ pub use follow::{follow, Wanted};
 pub use trace::parse as parse_trace;
 pub use uevent::parse as parse_uevent;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum What {
-    /// A disk is there.
+    /// A disk has appeared.
     DiskAdded,
-    /// A disk is gone.
+    /// A disk was removed.
     DiskRemoved,
-    /// A disk has another size.
+    /// The size of a disk has changed.
     DiskResized,
-    /// A disk is in another state.
+    /// The state of a disk has changed.
     DiskState,
-    /// The target lost acknowledged writes of a disk, and every flush of it fails from now on; or that has ended.
+    /// The target lost acknowledged writes of a disk, and every flush of the disk fails from now on; or that has ended.
     LostWrites,
-    /// A path is in another state.
+    /// The state of a path has changed.
     PathState,
-    /// The target of a disk has begun or ceased to listen somewhere: see `hcablk path sync`.
+    /// The target of a disk has started or stopped listening at an address: see `hcablk path sync`.
     PortalsChanged,
-    /// A session of a disk of this machine is in another state.
+    /// The state of a session of a disk of this machine has changed.
     Session,
-    /// A queue pair of one is.
+    /// The state of a queue pair of such a session has changed.
     Queue,
-    /// A session of a client of this machine's target is in another state.
+    /// The state of a session of a client of this machine's target has changed.
     TargetSession,
-    /// A queue pair of one is.
+    /// The state of a queue pair of such a session has changed.
     TargetQueue,
-    /// From here on everything is told; what came before is how it was at the beginning.
+    /// From here on every event is reported; the earlier ones are the initial states.
     Listening,
-    /// Events were lost, since they came faster than they were read: look at `hcablk list`.
+    /// Events were lost, since they arrived faster than they were read: look at `hcablk list`.
     Lost,
 }
 
 impl What {
-    /// Returns its name, as in JSON.
+    /// Returns the kind's name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::DiskAdded => "disk-added",
@@ -77,7 +77,7 @@ impl What {
     }
 }
 
-/// Where an event is from.
+/// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(
@@ -86,7 +86,7 @@ impl What {
     schemars(rename = "EventSource")
 )]
 pub enum Source {
-    /// How it is when the command begins.
+    /// The state at the start of the command.
     Now,
     /// A uevent.
     Uevent,
@@ -94,15 +94,15 @@ pub enum Source {
     Tracepoint,
 }
 
-/// An event. What does not apply is left out.
+/// An event. Members that do not apply are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// When, in UTC, to the microsecond: `2026-11-25T10:00:00.000001Z`.
+    /// The time in UTC, to the microsecond: `2026-11-25T10:00:00.000001Z`.
     pub time: String,
-    /// What happened.
+    /// The kind of the event.
     pub event: What,
-    /// Who says so.
+    /// The source of the report.
     pub source: Source,
     /// The disk's name in configfs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +113,7 @@ pub struct Event {
     /// The number of the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<u8>,
-    /// Where the path leads.
+    /// The address and port of the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The session's id.
@@ -125,19 +125,19 @@ pub struct Event {
     /// The number of the queue pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<u16>,
-    /// The state that it is in now.
+    /// The new state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Why, if something is wrong.
+    /// The reason, if something is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why, by name.
+    /// The reason, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<String>,
 }
 
 impl Event {
-    /// Makes an event that says no more.
+    /// Makes an event without further members.
     pub fn new(time: String, event: What, source: Source) -> Self {
         Self {
             time,
@@ -156,14 +156,14 @@ impl Event {
         }
     }
 
-    /// Adds the begin or the end of lost writes.
+    /// Sets whether writes were lost, or the loss has ended.
     fn lost(&mut self, is_lost: bool) {
         let state = if is_lost { "begun" } else { "ended" };
         self.state = Some(state.to_owned());
         self.error = is_lost.then(|| LOST.to_owned());
     }
 
-    /// Adds where the path leads.
+    /// Adds the address and port of the path.
     fn at(&mut self, address: &str, port: u16) {
         let address = address.to_owned();
         self.address = Some(Endpoint { address, port }.to_string());
@@ -202,7 +202,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Reads the kernel's word for whether writes are lost.
+/// Parses the kernel's word for whether writes are lost.
 fn is_lost(text: &str) -> Option<bool> {
     match text {
         "0" => Some(false),
@@ -225,7 +225,7 @@ pub fn utc(time: std::time::Duration) -> String {
     )
 }
 
-/// Returns year, month and day of so many days after 1970-01-01.
+/// Returns year, month and day of the date `days` after 1970-01-01.
 fn date(days: u64) -> (u64, u64, u64) {
     // Years that begin in March have their leap day at the end: 146097 days are 400 of them.
     let days = days + 719_468;

@@ -20,10 +20,10 @@ pub fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// What each page but the first has at its end.
+/// The end of each page except the first.
 const EXIT_STATUS: &str = "\
 .SH \"EXIT STATUS\"
-0: done, or nothing to do. All other codes, and the form of messages, are in
+0: done, or no change needed. All other codes, and the form of messages, are in
 .BR hcablk (8).
 .SH \"SEE ALSO\"
 .BR hcablk (8)
@@ -64,7 +64,7 @@ fn write_pages(
     files.push(file.to_string_lossy().into_owned());
     command
         .get_subcommands()
-        // The pages of hcablk-bench are its own, in its package.
+        // hcablk-bench has its own pages, in its package.
         .filter(|sub| !sub.is_hide_set() && sub.get_name() != "bench")
         .try_for_each(|sub| write_pages(sub, folder, files))
 }

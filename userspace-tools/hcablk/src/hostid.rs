@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! This host's id: the name by which targets allow it.
+//! This host's id: the name under which targets allow it.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use uuid::{uuid, Uuid};
 use crate::error::{Error, Kind, Result};
 use crate::system::System;
 
-/// Where an administrator's choice is kept.
+/// The file with an administrator's choice.
 pub const FILE: &str = "/etc/hcablk/host_id";
 
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// The namespace of ids that are derived from a machine id: hcablk's own, so that the machine id,
-/// which is meant to stay on the machine, is neither sent nor to be found by comparing with what
-/// other programs derive from it.
+/// The namespace of ids that are derived from a machine id. It is hcablk's own, so that the machine
+/// id, which must stay on the machine, is not sent, and nobody can find it by comparison with ids
+/// that other programs derive from it.
 const NAMESPACE: Uuid = uuid!("f2d9a3c5-6c0e-4b53-9a0f-3e1b8f6d7a41");
 
-/// Where a host id comes from.
+/// The source of a host id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(
     feature = "schemars",
@@ -45,7 +45,7 @@ pub fn current(system: &dyn System) -> Result<(Uuid, Source)> {
         Some(machine) => Ok((derive(machine), Source::MachineId)),
         None => Err(Error::new(
             Kind::Setup,
-            format!("this host has no id: {FILE} is missing and {MACHINE_ID} holds none"),
+            format!("this host has no id: {FILE} is missing and {MACHINE_ID} has none"),
         )
         .advise("Make one: hcablk host-id --generate")),
     }
@@ -60,11 +60,8 @@ pub fn stored(system: &dyn System) -> Result<Option<Uuid>> {
     };
     match parse(text.trim()) {
         Ok(id) => Ok(Some(id)),
-        Err(why) => Err(
-            Error::new(Kind::Setup, format!("{FILE} is broken: {why}")).advise(
-                "Write it anew: hcablk host-id --set UUID, or hcablk host-id --generate --force",
-            ),
-        ),
+        Err(why) => Err(Error::new(Kind::Setup, format!("{FILE} is broken: {why}"))
+            .advise("Rewrite it: hcablk host-id --set UUID, or hcablk host-id --generate --force")),
     }
 }
 
@@ -73,7 +70,7 @@ pub fn store(system: &dyn System, id: Uuid) -> Result<()> {
     Ok(system.replace(Path::new(FILE), &format!("{id}\n"))?)
 }
 
-/// Reads a host id as users write it. The nil UUID names nobody and is refused.
+/// Parses a host id in the form that users write. The nil UUID names nobody and is refused.
 pub fn parse(text: &str) -> Result<Uuid, String> {
     match Uuid::try_parse(text) {
         Ok(id) if !id.is_nil() => Ok(id),

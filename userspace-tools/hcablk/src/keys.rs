@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Keys by which hosts and targets prove to each other who they are: their files, and how the kernel modules get them.
+//! Keys with which hosts and targets prove to each other who they are: their files, and how they reach the kernel
+//! modules.
 //!
-//! | file below `/etc/hcablk/keys` | whose |
+//! | file below `/etc/hcablk/keys` | owner of the keys |
 //! |---|---|
-//! | `host` | this machine's, as a host |
-//! | `host.pending` | this machine's next one, which its targets have not taken over yet |
-//! | `target` | this machine's, as a target |
-//! | `hosts/UUID` | of a host that this machine's volumes allow |
-//! | `targets/ADDRESS` | of the target at that address |
-//! | `targets/default` | of the targets at all others |
+//! | `host` | this machine, as a host |
+//! | `host.pending` | this machine, as a host: its next key, which its targets do not have yet |
+//! | `target` | this machine, as a target |
+//! | `hosts/UUID` | a host that this machine's volumes allow |
+//! | `targets/ADDRESS` | the target at that address |
+//! | `targets/default` | the targets at all other addresses |
 //!
-//! Only root can read them. Each line is a key; the first is the newest, and a second one is still valid.
+//! Only root can read these files. Each line is a key; the first is the newest, and a second one is still valid.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,18 +31,18 @@ use crate::target::{allowed_hosts as hosts, volumes};
 use crate::user;
 
 const FOLDER: &str = "/etc/hcablk/keys";
-/// What a printed key begins with: the version of its form.
+/// The prefix of a printed key: the version of its format.
 const PREFIX: &str = "hcablk-key-1:";
 /// Bytes of a key.
 const LENGTH: usize = 32;
-/// Keys of one side that are valid at a time.
+/// The largest number of keys of one side that are valid at the same time.
 const VALID_MAX: usize = 2;
 
 /// A key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; LENGTH]);
 
-/// Never shows the key.
+/// Shows the type only, never the key.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
@@ -54,7 +55,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Key {
-    /// Makes a key that nobody can guess.
+    /// Makes a random key.
     fn generate() -> Result<Self> {
         let mut bytes = [0; LENGTH];
         getrandom::fill(&mut bytes).map_err(|error| {
@@ -66,13 +67,13 @@ impl Key {
         Ok(Self(bytes))
     }
 
-    /// Returns the form in which keys are written down, with a checksum.
+    /// Returns the key in its printed format, with a checksum.
     pub fn printed(&self) -> String {
         let checksum = crc32fast::hash(&self.0);
         format!("{PREFIX}{}-{checksum:08x}", hex(&self.0))
     }
 
-    /// Returns the form in which the kernel modules take keys.
+    /// Returns the key in the format that the kernel modules accept.
     fn for_kernel(&self) -> String {
         hex(&self.0)
     }
@@ -88,12 +89,12 @@ impl FromStr for Key {
             .ok_or("it does not begin with hcablk-key-1:")?;
         let (digits, checksum) = rest.split_once('-').ok_or("its checksum is missing")?;
         if !digits.is_ascii() || digits.len() != 2 * LENGTH {
-            return Err("it has not 64 hexadecimal digits");
+            return Err("it does not have 64 hexadecimal digits");
         }
         let mut bytes = [0; LENGTH];
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16)
-                .map_err(|_| "it has not 64 hexadecimal digits")?;
+                .map_err(|_| "it does not have 64 hexadecimal digits")?;
         }
         if u32::from_str_radix(checksum, 16) != Ok(crc32fast::hash(&bytes)) {
             return Err("its checksum is wrong: a digit was mistyped or lost");
@@ -105,18 +106,18 @@ impl FromStr for Key {
     }
 }
 
-/// Whose key it is.
+/// The owner of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// This machine's, as a host.
+    /// This machine, as a host.
     Host,
-    /// This machine's next one, as a host, by which it does not prove itself yet.
+    /// This machine's next key as a host, with which it does not prove itself yet.
     PendingHost,
-    /// This machine's, as a target.
+    /// This machine, as a target.
     Target,
-    /// A host's that this machine's volumes allow.
+    /// A host that this machine's volumes allow.
     OfHost(Uuid),
-    /// A target's, by its address; `default`: of all others.
+    /// The target's at that address; `default`: that of all other targets.
     OfTarget(String),
 }
 
@@ -133,7 +134,7 @@ impl Whose {
     }
 }
 
-/// Reads the keys in a file, the newest first; none if it is not there.
+/// Reads the keys in a file, the newest first; an empty list without the file.
 fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
     let file = whose.file();
     let text = match system.read(&file) {
@@ -152,7 +153,9 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
         .map(|line| line.parse().map_err(broken))
         .collect::<Result<Vec<Key>>>()?;
     if keys.len() > VALID_MAX {
-        return Err(broken("two keys are valid at a time, and there are more"));
+        return Err(broken(
+            "at most two keys are valid at a time, and the file has more",
+        ));
     }
     Ok(keys)
 }
@@ -163,15 +166,15 @@ fn store(system: &dyn System, whose: &Whose, keys: &[Key]) -> Result<()> {
     Ok(system.replace_secret(&whose.file(), &lines)?)
 }
 
-/// What became of a key; never the key itself.
+/// The result of a command for a key; never the key itself.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Stored {
-    /// The file that it is in.
+    /// The file that holds the key.
     pub file: PathBuf,
     /// Keys in that file.
     pub keys: usize,
-    /// Whether it was not so before.
+    /// Whether the command changed anything.
     pub changed: bool,
 }
 
@@ -189,18 +192,19 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     if !keys.is_empty() && !rotate {
         let message = format!("{} holds a key already", whose.file().display());
         return Err(Error::new(Kind::Exists, message).advise(
-            "Others know this machine by it. To make another one, and keep this one valid until \
+            "Other machines identify this one with it. To make a new key, and keep this one valid until \
              `hcablk key retire`: --rotate",
         ));
     }
-    // A host proves itself by its newest one; hosts believe a target by either.
+    // A host proves itself with its newest key; hosts accept either key of a target.
     if matches!(whose, Whose::Target) && keys.len() >= VALID_MAX {
         let message = format!("{} holds two valid keys already", whose.file().display());
         return Err(Error::new(Kind::Exists, message).advise(
             "Hosts may know this target by the older one only. When all know the newer one: hcablk key retire target",
         ));
     }
-    // A target knows one key of this host, and may be told of another one later than this: until then that one is of no use.
+    // A target knows one key of this host, and may learn the new one later: until then this host cannot use the new
+    // one.
     if matches!(whose, Whose::Host) && !keys.is_empty() {
         return generate_pending(system);
     }
@@ -208,19 +212,19 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     keys.truncate(VALID_MAX);
     store(system, whose, &keys)?;
     let pending = Whose::PendingHost.file();
-    // The key that a pending one was to replace is gone: `key show` must print this one.
+    // The former key is gone, so the pending one replaces nothing: `key show` must print the new key.
     if matches!(whose, Whose::Host) && system.exists(&pending) {
         system.remove_durable_file(&pending)?;
     }
     let mut outcome = stored(whose, keys.len(), true);
     outcome.note("`hcablk key show` prints it, for `hcablk key add` on the other side");
     if rotate {
-        outcome.note("`hcablk key apply` hands it to the kernel modules");
+        outcome.note("`hcablk key apply` passes it to the kernel modules");
     }
     Ok(outcome)
 }
 
-/// Makes a key of this host that becomes the current one when its targets have taken it over.
+/// Makes a key of this host that becomes the current one when its targets have it.
 fn generate_pending(system: &dyn System) -> Result<Outcome> {
     let whose = Whose::PendingHost;
     let is_there = !read(system, &whose)?.is_empty();
@@ -238,7 +242,7 @@ fn generate_pending(system: &dyn System) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs `hcablk key show`: prints the key that the other side is to have.
+/// Runs `hcablk key show`: prints the key for the other side.
 pub fn show(system: &dyn System, whose: &Whose) -> Result<Outcome> {
     if let (Whose::Host, Some(key)) = (whose, read(system, &Whose::PendingHost)?.first()) {
         return Ok(Outcome::new(Report::Key { key: key.printed() }));
@@ -259,11 +263,11 @@ fn missing(whose: &Whose) -> Error {
     }
 }
 
-/// Runs `hcablk key add`: the new key comes first, and the one that was first stays valid.
+/// Runs `hcablk key add`: the new key becomes the first, and the former first one stays valid.
 pub fn add(system: &dyn System, whose: &Whose, text: &str) -> Result<Outcome> {
     let key: Key = text
         .parse()
-        .map_err(|why| Error::new(Kind::Failed, format!("that is no key: {why}")))?;
+        .map_err(|why| Error::new(Kind::Failed, format!("this is not a key: {why}")))?;
     let mut keys = read(system, whose)?;
     if keys.first() == Some(&key) {
         let mut outcome = stored(whose, keys.len(), false);
@@ -275,7 +279,7 @@ pub fn add(system: &dyn System, whose: &Whose, text: &str) -> Result<Outcome> {
     keys.truncate(VALID_MAX);
     store(system, whose, &keys)?;
     let mut outcome = stored(whose, keys.len(), true);
-    outcome.note("`hcablk key apply` hands it to what is exported or connected already");
+    outcome.note("`hcablk key apply` passes it to existing exports and disks");
     Ok(outcome)
 }
 
@@ -297,18 +301,18 @@ pub fn retire(system: &dyn System, whose: &Whose) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Returns whether the module has keys of a group.
+/// Returns whether the kernel module holds keys for a group.
 fn has_keys(group: &Group<'_>) -> bool {
     group.get("keys").is_ok_and(|known| known != "0")
 }
 
-/// Writes `keys` to the attributes of a group, and nothing to those that are left. Nothing happens if there are none, and
-/// the module has none.
+/// Writes `keys` to the attributes of a group, and clears the others. Does nothing if there are no keys, and the module
+/// holds none.
 fn set(group: &Group<'_>, attributes: [&str; VALID_MAX], keys: &[Option<Key>]) -> Result<()> {
     if keys.iter().all(Option::is_none) && !has_keys(group) {
         return Ok(());
     }
-    // The last one first: when a key is rotated, the one that was first becomes the second, and is set all the time.
+    // The last attribute first: in a rotation the former first key becomes the second, and is valid all the time.
     for (at, attribute) in attributes.iter().enumerate().rev() {
         let key = keys.get(at).and_then(Option::as_ref);
         group.set_secret(attribute, &key.map(Key::for_kernel).unwrap_or_default())?;
@@ -320,7 +324,7 @@ fn valid(keys: Vec<Key>) -> Vec<Option<Key>> {
     keys.into_iter().map(Some).collect()
 }
 
-/// Returns the newest key of this host, and that of the target that is known by this address.
+/// Returns the newest key of this host, and that of the target at this address.
 fn both(system: &dyn System, address: &str) -> Result<(Option<Key>, Option<Key>)> {
     both_of(system, &Whose::Host, address)
 }
@@ -337,7 +341,7 @@ fn both_of(system: &dyn System, own: &Whose, address: &str) -> Result<(Option<Ke
 fn no_own_key(address: &str) -> Error {
     Error::new(
         Kind::Setup,
-        format!("there is a key of the target {address}, and none of this host"),
+        format!("this host has the key of the target {address}, but no key of its own"),
     )
     .advise("Make one: hcablk key generate host")
 }
@@ -351,13 +355,13 @@ fn no_key_of_target(address: &str) -> Error {
         ),
     )
     .advise(format!(
-        "Take its key over from the target: hcablk key show target | hcablk key add target {address}\n\
+        "Store the key of the target: hcablk key show target | hcablk key add target {address}\n\
          Or, for a volume that is exported with --insecure: hcablk connect --insecure"
     ))
 }
 
-/// Returns whether a program in user space is to prove who this host is to the target at this address. Fails if one of the two keys is
-/// missing, but for that of a target that `insecure` allows to have none.
+/// Returns whether a program in user space must prove this host to the target at this address. Fails if one of the two
+/// keys is missing, unless `insecure` allows a target without a key.
 pub(crate) fn are_there(system: &dyn System, address: &str, insecure: bool) -> Result<bool> {
     match both(system, address)? {
         (Some(_), Some(_)) => Ok(true),
@@ -367,12 +371,12 @@ pub(crate) fn are_there(system: &dyn System, address: &str, insecure: bool) -> R
     }
 }
 
-/// Gives a device the keys of this host and of the target that it is to connect to.
+/// Passes to a device the keys of this host and of the target at its address.
 pub(crate) fn set_device(device: &Group<'_>) -> Result<()> {
     set_device_by(device, &device.get("address")?)
 }
 
-/// Gives a device the keys of this host and of the target that is known by this address.
+/// Passes to a device the keys of this host and of the target at this address.
 pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
     let system = device.system();
     let keys = match both(system, address)? {
@@ -391,20 +395,20 @@ pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
             )
             .advise("Bring the files back. Or disconnect it, and connect it without keys."))
         }
-        // A host without keys has volumes of targets that demand no proof.
+        // A host without keys uses volumes of targets that demand no proof.
         (None, None) => [None, None],
     };
     set(device, ["host_key", "target_key"], &keys)
 }
 
-/// Gives the target of this machine its keys.
+/// Passes to the target of this machine its keys.
 pub(crate) fn set_target(volume: &Group<'_>) -> Result<()> {
     let system = volume.system();
     let keys = read(system, &Whose::Target)?;
     set(&TARGET.named(system), ["key", "key2"], &valid(keys))
 }
 
-/// Gives a volume the keys of a host that it allows.
+/// Passes to a volume the keys of a host that it allows.
 pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
     let Ok(id) = host.name().parse() else {
         return Ok(());
@@ -413,8 +417,8 @@ pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
     set(host, ["key", "key2"], &valid(keys))
 }
 
-/// Gives what asks a target the pending key of this host. Returns `false` if there is none, or nothing by which the target would prove
-/// who it is: then its answer says nothing of the key.
+/// Passes to a group that asks a target the pending key of this host. Returns `false` if there is no such key, or no
+/// key with which the target would prove itself: its answer then does not depend on the key.
 pub(crate) fn set_pending(group: &Group<'_>, address: &str) -> Result<bool> {
     let (Some(own), Some(target)) = both_of(group.system(), &Whose::PendingHost, address)? else {
         return Ok(false);
@@ -427,7 +431,7 @@ pub(crate) fn set_pending(group: &Group<'_>, address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Lists the addresses and ports of the targets that the disks of this host are connected to, or are to be.
+/// Lists the addresses and ports of the targets that the disks of this host are connected to, or configured for.
 fn targets(system: &dyn System) -> Result<Vec<(String, u16)>> {
     let mut targets = Vec::new();
     if let Some(tree) = INITIATOR.tree(system) {
@@ -439,7 +443,7 @@ fn targets(system: &dyn System) -> Result<Vec<(String, u16)>> {
         let endpoint = disk.endpoint();
         targets.push((endpoint.address, endpoint.port));
     }
-    // Those of the configuration are disks in user space, too; here are those that were connected by hand.
+    // The configuration has disks in user space, too; this adds those that were connected by hand.
     targets.extend(user::targets(system));
     targets.retain(|(address, _)| !address.is_empty());
     targets.sort();
@@ -447,8 +451,8 @@ fn targets(system: &dyn System) -> Result<Vec<(String, u16)>> {
     Ok(targets)
 }
 
-/// Has the pending key of this host become the current one if all its targets have taken it over, or at once with `force`. The former
-/// one stays as the second. Returns why it stays pending, if it does.
+/// Makes the pending key of this host the current one if all its targets have it, or at once with `force`. The former
+/// one stays as the second. Returns the reason if the key stays pending.
 fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
     let pending = read(system, &Whose::PendingHost)?;
     let Some(key) = pending.into_iter().next() else {
@@ -462,7 +466,7 @@ fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
                 return Err(error);
             }
             error.message = format!(
-                "the target {address} has not taken over the pending key of this host: {}",
+                "the target {address} does not have the pending key of this host: {}",
                 error.message
             );
             refusals.push(error);
@@ -480,11 +484,11 @@ fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
     Ok(None)
 }
 
-/// Runs `hcablk key apply`: hands the keys to what is exported and connected.
+/// Runs `hcablk key apply`: passes the keys to all exports and disks.
 pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
     let was_pending = !read(system, &Whose::PendingHost)?.is_empty();
     let stays = promote(system, force)?;
-    // One that cannot have its keys does not keep others from theirs.
+    // A failure for one object does not keep the others from getting their keys.
     let mut failures = Vec::new();
     if let Some(tree) = TARGET.tree(system) {
         for volume in volumes(&tree).children()? {
@@ -503,12 +507,12 @@ pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
         return Err(error);
     }
     let mut outcome = Outcome::new(Done::Keys {});
-    outcome.note("sessions that are live go on; the next ones begin by these keys");
+    outcome.note("live sessions continue; the next ones use these keys");
     match stays {
         Some(why) => {
             outcome.note(why.message);
             outcome.note(
-                "it stays pending, and this host proves itself by the former one: give `hcablk key add host` and `hcablk key apply` at \
+                "it stays pending, and this host uses the former key: run `hcablk key add host` and `hcablk key apply` at \
                  the target, and this again. To leave out a target that is gone for good: hcablk key apply --force",
             );
             outcome.exit = Some(Kind::Exists);

@@ -2,21 +2,20 @@
 
 //! The `hcablk` command: a shared block device over RDMA, set up from user space.
 //!
-//! The kernel modules are configured through configfs; this command is a view of those two trees
-//! that knows what belongs together, checks before it changes, undoes what it began and could not
-//! finish, and explains what the kernel says.
+//! The kernel modules are configured through configfs. This command presents their two trees: it knows the relations
+//! between attributes, checks before it changes, undoes what it could not finish, and explains the kernel's errors.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`cli`] | the parser: commands, options, help |
-//! | [`initiator`], [`target`], [`hostid`], [`keys`] | what the commands do |
+//! | [`initiator`], [`target`], [`hostid`], [`keys`] | the commands |
 //! | [`user`] | disks that a program serves in user space |
-//! | [`config`], [`apply`] | the configuration that lasts, and making it so |
-//! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | what happens now, and whether all is well |
+//! | [`config`], [`apply`] | the persistent configuration, and applying it |
+//! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | current activity, and problems |
 //! | [`trace`] | how data moves, as text and as pictures |
 //! | [`configfs`] | the trees, and changes that can be undone |
-//! | [`system`] | everything asked of the machine, behind one trait |
-//! | [`output`], [`error`] | what the commands say |
+//! | [`system`] | every call to the machine, behind one trait |
+//! | [`output`], [`error`] | the output of the commands |
 //! | [`generate`] | completions and man pages |
 //! | [`mod@bench`] | the program that `hcablk bench` starts |
 //!
@@ -60,7 +59,7 @@ use error::{Error, Kind, Result};
 use output::{Outcome, Report, Say};
 use system::System;
 
-/// Runs a command; `say` takes what it says while it goes on.
+/// Runs a command; `say` gets the output of a command that runs on.
 pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
     match command {
         Command::Connect(args) => match args.wanted()? {
@@ -199,7 +198,8 @@ fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
         None => Some(Uuid::new_v4()),
     };
     if let Some(new) = new {
-        // A new id locks this host out of every target that knows the old one: not by accident. A file that is broken names none.
+        // A new id locks this host out of every target that knows the old one: it must not happen by accident. A broken
+        // file names no id.
         let stored = hostid::stored(system);
         let is_broken = stored.is_err();
         if let Some(id) = stored.ok().flatten().filter(|id| *id != new && !args.force) {
@@ -212,7 +212,7 @@ fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
                 format!("{} holds {id} already", hostid::FILE),
             )
             .advise(format!(
-                "Targets know this host by that id. To replace it nevertheless: hcablk host-id {how} --force"
+                "Targets identify this host with that id. To replace it nevertheless: hcablk host-id {how} --force"
             )));
         }
         if is_broken && args.generate && !args.force {

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // The parser has not come so far.
+            // The parser has not run yet.
             let wants_json = std::env::args_os().any(|word| word == "--json");
             match explain(&error, wants_json) {
                 Some(error) => return fail(&error, wants_json),
@@ -41,7 +41,7 @@ fn fail(error: &Error, wants_json: bool) -> ExitCode {
     } else {
         error.to_text()
     };
-    // There is nobody left to tell if this fails.
+    // If this fails, no channel is left to report it.
     let _ = io::stderr().write_all(text.as_bytes());
     ExitCode::from(error.kind.exit_code())
 }
@@ -75,17 +75,17 @@ fn print(cli: &Cli, outcome: &Outcome) -> Result<(), Error> {
     write(&text).map(|_| ())
 }
 
-/// Writes to standard output; returns whether anybody still reads.
+/// Writes to standard output; returns whether the reader is still there.
 fn write(text: &str) -> Result<bool, Error> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Error::new(
             Kind::Failed,
             format!("cannot write to standard output: {error}"),
         )
-        .advise("Is there room where it leads to?")),
+        .advise("Is its destination full?")),
         Ok(()) => Ok(true),
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk metrics`: everything that is counted and measured, as `OpenMetrics` text.
+//! `hcablk metrics`: all counters and measurements, as `OpenMetrics` text.
 //!
 //! The names are an interface: they stay. `node_exporter`'s textfile collector reads the text, too, although it
 //! expects an older format: it then takes counters as untyped.
@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `exposition` | the format |
-//! | `initiator`, `target` | what is told of disks, and of volumes and ports |
+//! | `initiator`, `target` | the metrics of disks, and of volumes and ports |
 
 mod exposition;
 mod initiator;
@@ -34,9 +34,9 @@ pub fn metrics(system: &dyn System, output: Option<&Path>) -> Result<Outcome> {
         } else {
             Kind::Failed
         };
-        Error::new(kind, format!("the metrics are not written: {error}"))
+        Error::new(kind, format!("cannot write the metrics: {error}"))
             .with_errno(error.errno)
-            .advise("Its folder must be writable by who runs this: node_exporter's is /var/lib/prometheus/node-exporter.")
+            .advise("The user who runs this must be able to write its folder: that of node_exporter is /var/lib/prometheus/node-exporter.")
     })?;
     Ok(Outcome::new(Done::Metrics {
         file: file.display().to_string(),

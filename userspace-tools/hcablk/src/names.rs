@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::address::PciAddress;
 
-/// A name of the wire protocol begins with no dot: a file of that name would be hidden.
+/// A name of the wire protocol must not begin with a dot: a file of that name would be hidden.
 fn check_volume(text: &str) -> Result<(), String> {
     check("volume", text, 16)?;
     if text.starts_with('.') {
@@ -88,14 +88,14 @@ name! {
 }
 
 impl From<&VolumeName> for DeviceName {
-    /// Converts a volume's name: every one is a device name.
+    /// Converts a volume's name: every volume name is a valid device name.
     fn from(volume: &VolumeName) -> Self {
         Self(volume.0.clone())
     }
 }
 
-/// Parses who lends peer memory: `auto`, or a PCI device by its address, brought into the driver's
-/// form.
+/// Parses the provider of peer memory: `auto`, or the address of a PCI device, which is converted
+/// to the driver's form.
 pub fn parse_provider(text: &str) -> Result<String, String> {
     if text == "auto" {
         return Ok(text.to_owned());
@@ -108,7 +108,7 @@ pub fn parse_provider(text: &str) -> Result<String, String> {
 /// The driver's default of a volume's `chunk_kib`.
 pub const CHUNK_KIB: u32 = 128;
 
-/// Parses the length of chunks in KiB, as the target's driver takes it.
+/// Parses the length of chunks in KiB, as the target's driver accepts it.
 ///
 /// # Errors
 ///

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What commands have to say: as text for people, as JSON for programs.
+//! The output of commands: as text for people, as JSON for programs.
 //!
-//! The JSON is one object with `"version": 1`. Within a version, members are added but never
-//! renamed or removed, and their meaning stays; sizes are bytes, times are seconds, what is unknown
-//! or does not apply is `null`.
+//! The JSON is one object with `"version": 1`. Within a version, members are added but never renamed or removed, and
+//! their meaning stays; sizes are bytes, times are seconds, unknown or inapplicable values are `null`.
 
 mod configuration;
 mod device;
@@ -38,7 +37,7 @@ pub use rates::{PerSecond, Rates, StateRates};
 /// The version of the JSON output.
 pub const VERSION: u32 = 1;
 
-/// Returns whether a list that an attribute shows was cut off: then its last line is dots.
+/// Returns whether the kernel has cut off a list in an attribute: then its last line is dots.
 pub fn is_cut(text: &str) -> bool {
     text.lines().next_back() == Some("...")
 }
@@ -59,7 +58,7 @@ fn is_false(value: &bool) -> bool {
     reason = "each is a member of the JSON"
 )]
 pub struct Volume {
-    /// The name that clients ask for.
+    /// The name of the volume for clients.
     pub name: String,
     /// The block device or file.
     pub path: String,
@@ -67,38 +66,39 @@ pub struct Volume {
     pub read_only: bool,
     /// Whether hosts without a key may connect.
     pub insecure: bool,
-    /// By what way data goes.
+    /// How the data moves.
     pub mode: String,
-    /// When writes are answered: `back` (before the data is on stable media) or `through`; `null` if the kernel module
-    /// has no such setting.
+    /// When writes are acknowledged: `back` (before the data is on stable media) or `through`; `null` if the kernel
+    /// module has no such setting.
     pub write_cache: Option<String>,
-    /// Whether it is not exported when its reservations cannot be kept; `null` if the kernel module has no such setting.
+    /// Whether the export fails when its reservations cannot be stored; `null` if the kernel module has no such
+    /// setting.
     pub keep_reservations: Option<bool>,
-    /// MiB of its cache; 0: none.
+    /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
     /// KiB of the chunks that large requests move in; 0: they move as a whole.
     pub chunk_kib: u32,
-    /// Which volume it is, whatever its name.
+    /// The id of the volume, independent of its name.
     pub wwid: Option<String>,
     /// Whether clients can connect.
     pub enabled: bool,
-    /// Its size; 0 while not enabled.
+    /// The volume's size; 0 while it is not enabled.
     pub size_bytes: u64,
     /// The hosts that may connect.
     pub hosts: Vec<Uuid>,
-    /// The sessions there are.
+    /// The volume's sessions.
     pub clients: Vec<Client>,
-    /// There are more: the kernel shows no more text.
+    /// Whether there are more sessions than the kernel shows.
     #[serde(skip_serializing_if = "is_false")]
     #[cfg_attr(feature = "schemars", schemars(default))]
     pub clients_cut: bool,
     /// The hosts that are refused until they are admitted.
     pub evicted: Vec<Evicted>,
-    /// There are more: the kernel shows no more text.
+    /// Whether there are more evicted hosts than the kernel shows.
     #[serde(skip_serializing_if = "is_false")]
     #[cfg_attr(feature = "schemars", schemars(default))]
     pub evicted_cut: bool,
-    /// Why it was not enabled.
+    /// The reason why the volume is not enabled.
     pub error: Option<String>,
 }
 
@@ -112,7 +112,7 @@ pub struct Client {
     pub session: String,
     /// Its epoch.
     pub epoch: u64,
-    /// Its queue pairs.
+    /// The session's queue pairs.
     pub queues: u32,
 }
 
@@ -136,27 +136,27 @@ impl Client {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Port {
-    /// Its name in configfs.
+    /// The port's name in configfs.
     pub id: String,
-    /// The address it listens at.
+    /// The address at which the port listens.
     pub address: String,
     /// The port number.
     pub port: u16,
-    /// Whether it listens.
+    /// Whether the port listens.
     pub enabled: bool,
-    /// Transfer buffers and the eager ring of a session; 0: by what it asks for.
+    /// Transfer buffers and the eager ring of a session; 0: the size follows what the session asks for.
     pub buffer_mib: u32,
-    /// All memory of all sessions together.
+    /// The memory limit of all sessions together, in MiB.
     pub memory_mib: u32,
-    /// Receive buffers per queue; 0 is the depth the client asks for.
+    /// Receive buffers per queue; 0: the depth that the client asks for.
     pub queue_credits: u32,
-    /// The sessions of its clients.
+    /// The sessions of the port's clients.
     pub sessions: Vec<PortSession>,
-    /// There are more: the kernel shows no more text.
+    /// Whether there are more sessions than the kernel shows.
     #[serde(skip_serializing_if = "is_false")]
     #[cfg_attr(feature = "schemars", schemars(default))]
     pub sessions_cut: bool,
-    /// Why it does not listen.
+    /// The reason why the port does not listen.
     pub error: Option<String>,
 }
 
@@ -164,9 +164,9 @@ pub struct Port {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PortSession {
-    /// The volume it uses.
+    /// The volume of the session.
     pub volume: String,
-    /// Whose it is.
+    /// The session.
     #[serde(flatten)]
     pub client: Client,
 }
@@ -185,13 +185,13 @@ impl PortSession {
     }
 }
 
-/// A port by its id and where it listens.
+/// A port with its id, address and number.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PortRef {
-    /// Its name in configfs.
+    /// The port's name in configfs.
     pub id: String,
-    /// The address it listens at.
+    /// The address at which the port listens.
     pub address: String,
     /// The port number.
     pub port: u16,
@@ -201,7 +201,7 @@ pub struct PortRef {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Counters {
-    /// Whose they are.
+    /// The name of the device, volume or port.
     pub name: String,
     /// Name and value, in the driver's order.
     #[serde(serialize_with = "as_map")]
@@ -216,7 +216,7 @@ fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok
     serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
-/// What a command has to say. The members are those of the JSON, beside `version` and `notes`.
+/// The output of a command. The members are those of the JSON, in addition to `version` and `notes`.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -262,7 +262,7 @@ pub enum Report {
         warnings: usize,
         findings: Vec<Finding>,
     },
-    /// Of a command that has said all while it went on.
+    /// The output of a command that has printed all of it while it ran.
     #[serde(skip)]
     Said,
     /// `times`.
@@ -333,11 +333,11 @@ impl From<Done> for Report {
     }
 }
 
-/// Takes what a command says while it goes on; returns whether anybody still listens.
+/// Prints a part of the output while the command runs; returns whether anybody still reads it.
 pub type Say<'a> = dyn FnMut(&Report) -> crate::error::Result<bool> + 'a;
 
 impl Report {
-    /// Returns one part of what a command says while it goes on as a line of JSON.
+    /// Formats a part of the output of a running command as a line of JSON.
     pub fn to_json_line(&self) -> String {
         let envelope = Envelope {
             version: VERSION,
@@ -350,14 +350,14 @@ impl Report {
     }
 }
 
-/// What a successful command has to say, and remarks beside it.
+/// The output of a successful command, and its remarks.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The answer.
     pub report: Report,
     /// Remarks: to standard error as text, `notes` in JSON.
     pub notes: Vec<String>,
-    /// The exit code is that of this failure, though there is an answer.
+    /// The exit code is that of this failure, although there is output.
     pub exit: Option<Kind>,
 }
 
@@ -371,7 +371,7 @@ struct Envelope<'a, T> {
 }
 
 impl Outcome {
-    /// Makes an answer without remarks.
+    /// Makes an outcome without remarks.
     pub fn new(report: impl Into<Report>) -> Self {
         Self {
             report: report.into(),
@@ -385,7 +385,7 @@ impl Outcome {
         self.notes.push(text.into());
     }
 
-    /// Returns the answer as JSON; nothing if all was said before.
+    /// Returns the output as JSON; empty if all of it was printed before.
     pub fn to_json(&self) -> String {
         if matches!(self.report, Report::Said) {
             return String::new();
@@ -414,7 +414,7 @@ pub fn error_json(error: &Error) -> String {
 }
 
 fn json(value: &impl Serialize) -> String {
-    // Only maps with keys that are no strings could fail, and there is none.
+    // Only a map whose keys are not strings could fail, and there is none.
     let mut text = serde_json::to_string_pretty(value).unwrap_or_else(|error| bug(&error));
     text.push('\n');
     text

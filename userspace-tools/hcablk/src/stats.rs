@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What disks and volumes count and measure, at a moment and between two.
+//! The counters and measurements of disks and volumes, at one moment and between two.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `rates` | what happened between two samples, by arithmetic alone |
-//! | `sample` | reading what the kernel shows at a moment |
+//! | `rates` | the rates between two samples, by arithmetic alone |
+//! | `sample` | reading the kernel's values of one moment |
 
 mod rates;
 mod sample;
@@ -21,12 +21,12 @@ use crate::output::{Outcome, Rates, Report, Say};
 use crate::system::System;
 use crate::target;
 
-/// How often rates are shown.
+/// The interval and count of rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Every {
-    /// The time over which each is.
+    /// The time over which each rate is computed.
     pub interval: Duration,
-    /// How many; without end if that is not said.
+    /// The number of intervals; `None` for no limit.
     pub count: Option<u32>,
 }
 
@@ -74,10 +74,10 @@ pub fn of_volumes(
     }
 }
 
-/// After so many lines the heading is repeated.
+/// The number of lines after which the heading is repeated.
 const PAGE: usize = 20;
 
-/// Shows what happens between each look and the next one.
+/// Prints the rates of each interval.
 fn watch(
     system: &dyn System,
     look: impl Fn() -> Result<Snapshot>,
@@ -89,7 +89,7 @@ fn watch(
     let mut lines = 0;
     let mut shown = 0;
     while every.count.is_none_or(|count| shown < count) {
-        // By the clock, so that what a look takes does not add up.
+        // By the clock, so that the time of a sample does not add up.
         due += every.interval;
         let left = due.saturating_sub(system.now());
         system.pause(left);

@@ -2,8 +2,8 @@
 
 //! The machine as this command sees it.
 //!
-//! Everything the command does to the machine, or asks it, goes through [`System`]. [`Machine`] is
-//! the real one; tests put an imitation of the kernel in its place.
+//! Every change of the machine, and every question to it, goes through [`System`]. [`Machine`] is the real one; tests
+//! replace it by an imitation of the kernel.
 
 mod durable;
 mod listen;
@@ -24,7 +24,7 @@ use crate::error::{describe, Error, Kind};
 pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
 pub use machine::Machine;
 
-/// What was tried when an operation failed.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Open a file, for reading or writing.
@@ -66,7 +66,7 @@ impl fmt::Display for Op {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {op} {}: {}", path.display(), describe(*errno))]
 pub struct OpError {
-    /// What was tried.
+    /// The operation.
     pub op: Op,
     /// On what.
     pub path: PathBuf,
@@ -126,15 +126,15 @@ pub struct Process {
     pub name: String,
 }
 
-/// A lock that somebody holds as long as this lives.
+/// A lock, held until this is dropped.
 pub type Lock = Box<dyn Any>;
 
-/// Everything the command asks of the machine. Paths are absolute, as on the running system.
+/// Every call of the command to the machine. Paths are absolute, as on the running system.
 pub trait System {
     /// Reads a whole text file.
     fn read(&self, path: &Path) -> Result<String, OpError>;
 
-    /// Writes `text` to an existing file by one system call.
+    /// Writes `text` to an existing file with one system call.
     fn write(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// Creates a folder.
@@ -149,29 +149,27 @@ pub trait System {
     /// Lists the names of everything inside `path`, sorted.
     fn entries(&self, path: &Path) -> Result<Vec<String>, OpError>;
 
-    /// Returns whether there is anything at `path`.
+    /// Returns whether a file or folder exists at `path`.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Makes a folder below `/var/lib`, and those above it, unless they are there. A power failure
-    /// does not lose them once this has returned.
+    /// Makes a folder below `/var/lib`, and its parents, unless they exist. A power failure does not lose them once
+    /// this has returned.
     fn make_durable_folder(&self, path: &Path) -> Result<(), OpError>;
 
-    /// Makes an empty file, unless it is there. A power failure does not lose it once this has
-    /// returned.
+    /// Makes an empty file, unless it exists. A power failure does not lose it once this has returned.
     fn make_durable_file(&self, path: &Path) -> Result<(), OpError>;
 
-    /// Removes a file, if it is there. A power failure does not bring it back once this has
-    /// returned.
+    /// Removes a file, if it exists. A power failure does not restore it once this has returned.
     fn remove_durable_file(&self, path: &Path) -> Result<(), OpError>;
 
-    /// Locks a folder against other processes that do so; returns nothing if one of them has it.
+    /// Locks a folder against other processes that lock it; returns `None` if one of them holds the lock.
     fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError>;
 
-    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need be. The new file has the
-    /// owner and the mode of the former one. Fails at a symbolic link that another user made.
+    /// Replaces a regular file as a whole or not at all, and makes its folder if need be. The new file has the owner
+    /// and the mode of the former one. Fails at a symbolic link that a different user made.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
-    /// Does what [`Self::replace`] does with a file that nobody but the caller can read.
+    /// Like [`Self::replace`], with a file that only the caller can read.
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// Lists the processes that have one of `devices` open, as far as the caller may see them.
@@ -183,48 +181,49 @@ pub trait System {
     /// Runs a program and waits for its end; returns what it has printed. The error is a reason to print.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String>;
 
-    /// Runs this program side by side with each of these lists of arguments, for at most `timeout`, or until the user wants to stop.
-    /// Returns how each has ended; nothing of one that goes on by itself, because the kernel does not let it end.
+    /// Runs this program in parallel, once with each of these lists of arguments, for at most `timeout`, or until the
+    /// user stops the command. Returns how each process has ended; `None` for one that continues because the kernel
+    /// does not let it end.
     fn run_selves(
         &self,
         lines: &[Vec<String>],
         timeout: Option<Duration>,
     ) -> Vec<Option<Result<(), Error>>>;
 
-    /// Loads a kernel module and what it depends on. The error is a reason to print.
+    /// Loads a kernel module and its dependencies. The error is a reason to print.
     fn load_module(&self, name: &str) -> Result<(), String>;
 
-    /// Waits until `path` exists, a signal arrives or the time is over; whether `path` exists then.
+    /// Waits until `path` exists, a signal arrives or the time is over; returns whether `path` exists then.
     fn wait_for(&self, path: &Path, timeout: Duration) -> bool;
 
-    /// Waits a moment for something that cannot be waited for otherwise.
+    /// Waits a moment, where no event can be waited for.
     fn pause(&self, time: Duration);
 
     /// Returns the time, from an arbitrary beginning.
     fn now(&self) -> Duration;
 
-    /// Tells the user what a command that takes long is waiting for.
+    /// Shows the user what a slow command is waiting for.
     fn progress(&self, text: &str);
 
-    /// Tells the user something beside the answer of a command that goes on.
+    /// Shows the user a remark of a running command, in addition to its output.
     fn remark(&self, text: &str);
 
-    /// Returns whether the user wants this to stop (interrupt, termination, hang-up).
+    /// Returns whether the user wants to stop the command (interrupt, termination, hang-up).
     fn interrupted(&self) -> bool;
 
-    /// Returns what time it is.
+    /// Returns the current time.
     fn clock(&self) -> Clock;
 
-    /// Begins to listen to what the kernel tells by itself; returns notes on what cannot be heard, too.
+    /// Starts to listen to the kernel's events; also returns notes on the sources that are not available.
     fn listen(&self, wanted: &Listen) -> Result<(Box<dyn Listener>, Vec<String>), Error>;
 
-    /// Reads a file that is no text, or not all.
+    /// Reads a file that is not text, or not only text.
     fn read_bytes(&self, path: &Path) -> Result<Vec<u8>, OpError>;
 
-    /// Follows all links in `path`; nothing if it is not there.
+    /// Follows all links in `path`; `None` if it does not exist.
     fn real_path(&self, path: &Path) -> Option<PathBuf>;
 
-    /// Returns the access rights of what is at `path`, and the id of its owner.
+    /// Returns the access rights of the file at `path`, and the id of its owner.
     fn rights(&self, path: &Path) -> Option<Rights>;
 
     /// Returns the release of the kernel that runs.
@@ -234,11 +233,11 @@ pub trait System {
     fn host_name(&self) -> String;
 }
 
-/// Who may do what to a file.
+/// The access rights of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// The lower twelve bits of its mode.
     pub mode: u32,
-    /// The user whose it is.
+    /// The id of the owner.
     pub owner: u32,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long requests take: the `timing` and `times` attributes of devices and volumes.
+//! Durations of requests: the `timing` and `times` attributes of devices and volumes.
 
 use std::fmt;
 
@@ -13,24 +13,24 @@ use crate::error::{Error, Kind, Result};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Class {
-    /// Nanoseconds that they are below; absent for the highest class.
+    /// The upper bound of the durations, in nanoseconds; absent for the highest class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub below_ns: Option<u64>,
-    /// How many there are.
+    /// The number of durations.
     pub count: u64,
 }
 
-/// How long requests were in one state.
+/// The durations of requests in one state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct StateTimes {
     /// The state.
     pub state: String,
-    /// How many requests were in it.
+    /// The number of requests that were in the state.
     pub count: u64,
-    /// Nanoseconds, all of them together.
+    /// The sum of the durations, in nanoseconds.
     pub total_ns: u64,
-    /// The classes that have any, in ascending order.
+    /// The classes that are not empty, in ascending order.
     pub classes: Vec<Class>,
 }
 
@@ -77,16 +77,16 @@ impl StateTimes {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Times {
-    /// Whose they are.
+    /// The name of the device or volume.
     pub name: String,
     /// Whether requests are measured now.
     pub measuring: bool,
-    /// The states, in the order in which requests go through them.
+    /// The states, in the order in which requests pass through them.
     pub states: Vec<StateTimes>,
 }
 
 impl Times {
-    /// Reads what a group shows, after it switched measuring on or off if `measure` says so.
+    /// Reads the times of a group, after it has switched measuring on or off if `measure` is set.
     pub fn of(group: &Group<'_>, measure: Option<bool>) -> Result<Self> {
         if let Some(on) = measure {
             let path = group.path().join("timing");
@@ -109,7 +109,7 @@ impl Times {
         })
     }
 
-    /// Returns whether nothing was ever measured, nor is.
+    /// Returns whether nothing was ever measured, nor is being measured.
     pub fn is_idle(&self) -> bool {
         !self.measuring && self.states.iter().all(|state| state.count == 0)
     }
@@ -129,7 +129,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// Makes the rows of a table for people: of the percentiles the class is known.
+/// Makes the rows of a table for people: a percentile is known by its class.
 pub fn rows(all: &[Times]) -> Vec<Vec<String>> {
     let heading = ["NAME", "STATE", "REQUESTS", "MEAN", "HALF", "99 %", "ALL"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk top`: what disks, paths and volumes do, on the whole screen.
+//! `hcablk top`: shows the activity of disks, paths and volumes on the whole screen.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `model` | what is shown, and what keys do to it |
-//! | `view` | how it is drawn |
+//! | `model` | the state of the screen, and how keys change it |
+//! | `view` | drawing the screen |
 //! | `tables` | the rows of its tables |
-//! | `seen` | what the last look has seen |
+//! | `seen` | the values of the last sample |
 
 mod model;
 mod seen;
@@ -28,16 +28,17 @@ pub use model::Model;
 pub use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 pub use view::draw;
 
-/// How long a signal may go unnoticed.
+/// The longest time until a signal is noticed.
 const SIGNAL_CHECK: Duration = Duration::from_millis(250);
 
 /// Runs `hcablk top`, until it is ended by a key or a signal.
 pub fn run(system: &dyn System, interval: Duration) -> Result<Outcome> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return Err(
-            Error::new(Kind::Usage, "top needs a terminal, and this is none")
-                .advise("For programs and files: hcablk stats 1, hcablk stats 1 --json"),
-        );
+        return Err(Error::new(
+            Kind::Usage,
+            "top needs a terminal, and standard output is not one",
+        )
+        .advise("For programs and files: hcablk stats 1, hcablk stats 1 --json"));
     }
     let fail = |error: io::Error| {
         Error::new(Kind::Failed, format!("cannot use the terminal: {error}"))

@@ -7,14 +7,14 @@
 //! | `record` | the recording, through tracefs |
 //! | `parse` | a recording as events |
 //! | `sides` | the events of one side as requests |
-//! | `clocks` | how far apart the clocks of two machines are |
-//! | `merge` | the requests of both sides, by one clock |
+//! | `clocks` | the difference between the clocks of two machines |
+//! | `merge` | the requests of both sides, on one clock |
 //! | `chunks` | when the parts of a request were at the drive, in memory and on the wire |
 //! | `list`, `text` | tables, and one request, for a terminal |
 //! | `svg` | a picture of one request |
 //! | `perfetto` | a file for <https://ui.perfetto.dev> |
 //!
-//! All but `record` computes and does nothing else: its tests run without a kernel.
+//! All modules except `record` only compute: their tests run without a kernel.
 
 mod chunks;
 mod clocks;
@@ -38,18 +38,18 @@ pub use clocks::DRIFT_PPM;
 pub use merge::{Moved, Picture};
 pub use record::{record, Until};
 
-/// What `trace show` is asked for.
+/// The arguments of `trace show`.
 #[derive(Clone, Debug)]
 pub struct Show<'a> {
-    /// The recordings, of which one has a target's side.
+    /// The recordings; exactly one has a target's side.
     pub files: &'a [PathBuf],
     /// Only this request.
     pub request: Option<usize>,
-    /// Where to write a picture of it, or of the largest.
+    /// The file for a picture of it, or of the largest request.
     pub svg: Option<&'a Path>,
-    /// Where to write all for Perfetto.
+    /// The file for Perfetto.
     pub perfetto: Option<&'a Path>,
-    /// How much faster than the other one of two clocks may be, in millionths.
+    /// The largest difference between the rates of two clocks, in millionths.
     pub drift: u32,
 }
 
@@ -100,7 +100,7 @@ pub fn show(system: &dyn System, wanted: &Show<'_>) -> Result<Outcome> {
 
 fn write(system: &dyn System, file: &Path, text: &str) -> Result<()> {
     system.replace(file, text).map_err(|error| {
-        Error::new(Kind::Failed, format!("the picture is not written: {error}"))
+        Error::new(Kind::Failed, format!("cannot write the picture: {error}"))
             .with_errno(error.errno)
             .advise("Name a file in a folder that you may write to.")
     })

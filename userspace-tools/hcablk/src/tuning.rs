@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Settings of a device that `hcablk connect` passes on as they are.
+//! Settings of a device that `hcablk connect` passes to the driver unchanged.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,16 +8,16 @@ use std::str::FromStr;
 use clap::{value_parser, Args, ValueEnum};
 use serde::Serialize;
 
-/// By which of a disk's live paths a request goes.
+/// The rule that chooses the path of a request among a disk's live paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// The one with the fewest requests in flight
+    /// The path with the fewest requests in flight
     QueueDepth,
-    /// One after the other
+    /// The paths in turn
     RoundRobin,
-    /// The one whose RDMA device is nearest to the processor
+    /// The path whose RDMA device is nearest to the processor
     Numa,
 }
 
@@ -39,7 +39,7 @@ impl FromStr for Policy {
     }
 }
 
-/// Reads one of the words of an option of the command.
+/// Parses a value of an option of the command.
 pub fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     T::from_str(text, false).map_err(|_| {
         let words: Vec<_> = T::value_variants()
@@ -50,8 +50,7 @@ pub fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     })
 }
 
-/// Declares the settings once: as arguments of the command, and as attributes of the driver, which
-/// have the same names.
+/// Declares the settings once: as arguments of the command, and as attributes of the driver with the same names.
 macro_rules! settings {
     ($($(#[$meta:meta])* pub $name:ident: $type:ty,)*) => {
         /// Settings that are left out are not written, so that the driver's default holds.
@@ -61,7 +60,7 @@ macro_rules! settings {
         }
 
         impl Tuning {
-            /// Returns attribute and value of each setting that is asked for.
+            /// Returns attribute and value of each setting that was given.
             pub fn attributes(&self) -> Vec<(&'static str, String)> {
                 let all = [$((stringify!($name), self.$name.map(|value| value.to_string())),)*];
                 all.into_iter()
@@ -73,11 +72,12 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Queue pairs, each of them a hardware queue; 0 is one per CPU [default: 0]
+    /// Queue pairs, each of them a hardware queue; 0: one per CPU [default: 0]
     #[arg(long, value_parser = value_parser!(u16).range(0..=127))]
     pub queues: u16,
 
-    /// Queue pairs for polled I/O besides those, such as io_uring's with IORING_SETUP_IOPOLL; at most one per CPU [default: 0]
+    /// Additional queue pairs for polled I/O, such as io_uring's with IORING_SETUP_IOPOLL; at most one per CPU
+    /// [default: 0]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(0..=126))]
     pub poll_queues: u16,
 
@@ -85,29 +85,32 @@ settings! {
     #[arg(long, value_parser = value_parser!(u16).range(1..=1024))]
     pub queue_depth: u16,
 
-    /// Connect a queue anew when a request was not answered in this time [default: 30]
+    /// Reconnect a queue when a request has no response within this time [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
     pub io_timeout: u32,
 
-    /// Give up when the target did not answer in this time [default: 10]
+    /// Give up when the target does not respond within this time [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
     pub connect_timeout: u32,
 
-    /// When the connection is lost, keep the disk and connect again for so long; -1: for ever; 0: requests fail and the disk goes [default: 600]
+    /// When the connection is lost, keep the disk and retry for this time; -1: for ever; 0: requests fail and the disk
+    /// is removed [default: 600]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=604_800))]
     pub ctrl_loss_tmo: i64,
 
-    /// When the connection is lost, requests fail after so long, though the disk stays and is connected again; -1: they wait [default: -1]
+    /// When the connection is lost, fail requests after this time; the disk stays and is reconnected; -1: they wait
+    /// [default: -1]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=604_800))]
     pub fast_io_fail_tmo: i64,
 
-    /// Take the path for lost when the target has not answered a keep-alive for so long; one is sent every half of that [default: 5]
+    /// Take the path for lost when a keep-alive has no response within this time; one is sent every half of it
+    /// [default: 5]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
     pub keep_alive_tmo: u32,
 
-    /// Wait so long between two attempts to connect again [default: 1]
+    /// Pause between two attempts to reconnect [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=60))]
     pub reconnect_delay: u32,
 
@@ -119,27 +122,27 @@ settings! {
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
     pub small_write: u32,
 
-    /// Write the data of writes up to this size into memory that the target has granted; 0: never [default: 32768]
+    /// Use the target's eager ring for writes up to this size; 0: never [default: 32768]
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub eager_write: u32,
 
-    /// Ask for up to so much in one request, a multiple of 4; more takes more memory [default: 1024]
+    /// Ask for at most this many KiB in one request, a multiple of 4; more takes more memory [default: 1024]
     #[arg(long, value_name = "KIB", value_parser = max_io_kib)]
     pub max_io_kib: u32,
 
-    /// Put up to so many requests that are issued together into one message; 1: each has its own [default: 8]
+    /// Put up to this many requests that are issued together into one message; 1: one message for each [default: 8]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=8))]
     pub message_requests: u32,
 
-    /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
+    /// Batch interrupts of a queue from this many requests in flight; 0: never [default: 32]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_upper: u32,
 
-    /// Batch them no more when fewer than so many are outstanding [default: 16]
+    /// Stop batching when fewer than this many are in flight [default: 16]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_lower: u32,
 
-    /// By which live path requests go, if there are several [default: queue-depth]
+    /// The rule that chooses the path of a request, if there are several [default: queue-depth]
     #[arg(long)]
     pub policy: Policy,
 }

@@ -2,8 +2,8 @@
 
 //! Disks that the program `hcablk-ublk` serves in user space, through the kernel's ublk driver.
 //!
-//! The command writes down what is wanted and starts a unit of systemd for it; the unit runs the program, which makes the disk
-//! and publishes its state:
+//! The command stores the wanted settings and starts a unit of systemd for them; the unit runs the program, which makes
+//! the disk and publishes its state:
 //!
 //! ```text
 //! hcablk connect --user ──► NAME.wanted ──► hcablk-ublk@NAME.service ──► hcablk-ublk serve NAME ──► N.state, or NAME.failed
@@ -11,10 +11,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`files`] | the files by which the command and the program speak to each other |
-//! | `settings` | the settings that such a disk has, and those that it does not have |
+//! | [`files`] | the files through which the command and the program communicate |
+//! | `settings` | the settings that such a disk has, and those that it lacks |
 //! | `unit` | the unit of systemd that keeps the program running |
-//! | `connect`, `disconnect`, `show` | what the commands do |
+//! | `connect`, `disconnect`, `show` | the commands |
 //! | `configured` | such disks of the configuration |
 
 mod configured;
@@ -36,7 +36,7 @@ pub(crate) use disconnect::end;
 use show::is_there;
 pub(crate) use show::{all, devices, find, targets};
 
-/// Explains that a command is not for disks that are served in user space; `lacks` is what these do not have.
+/// Explains that a command does not support disks in user space; `lacks` is the feature that they lack.
 fn not_for_these(name: &str, lacks: &str, advice: &str) -> Error {
     Error::new(
         Kind::Failed,
@@ -45,7 +45,8 @@ fn not_for_these(name: &str, lacks: &str, advice: &str) -> Error {
     .advise(advice)
 }
 
-/// Returns why a command for disks of the kernel's driver cannot do with the disk `text`, if that is served in user space.
+/// Returns the reason why a command for disks of the kernel's driver cannot use the disk `text`, if that is served in
+/// user space.
 pub(crate) fn refuse(system: &dyn System, text: &str, lacks: &str) -> Option<Error> {
     let disk = find(system, text)?;
     let advice = format!(
@@ -55,7 +56,7 @@ pub(crate) fn refuse(system: &dyn System, text: &str, lacks: &str) -> Option<Err
     Some(not_for_these(&disk.shown_name(), lacks, &advice))
 }
 
-/// Advises, in one line, what to do about the lost writes of a disk in user space, if it has any.
+/// Returns the advice, in one line, for the lost writes of a disk in user space, if it has any.
 pub(crate) fn loss_advice(device: &Device) -> Option<String> {
     let name = &device.name;
     device.has_lost_writes().then(|| {
@@ -66,7 +67,7 @@ pub(crate) fn loss_advice(device: &Device) -> Option<String> {
     })
 }
 
-/// Returns why a disk of the kernel's driver cannot have this name, if a disk in user space has it.
+/// Returns the reason why a disk of the kernel's driver cannot have this name, if a disk in user space has it.
 pub(crate) fn refuse_kernels(system: &dyn System, name: &str) -> Option<Error> {
     is_there(system, name).then(|| {
         let error = Error::new(

@@ -377,7 +377,7 @@ fn a_kernel_without_modules_is_found_before_it_is_booted() {
         .clone();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("has no module hcablk_target: after a restart"),
+        text.contains("has no module hcablk_target: after booting it"),
         "{text}"
     );
     assert!(text.contains("hcablk-modules-7.4.1-test"), "{text}");
@@ -417,10 +417,14 @@ fn a_loaded_module_that_is_not_the_installed_one_is_told() {
         String::from_utf8(output.stdout).unwrap()
     };
     put(at, &file, module(1));
-    assert!(!check().contains("another build"), "{}", check());
+    assert!(!check().contains("a different build"), "{}", check());
     put(at, &file, module(2));
-    assert!(check().contains("it is of another build"), "{}", check());
-    // A compressed one tells nothing.
+    assert!(
+        check().contains("it is of a different build"),
+        "{}",
+        check()
+    );
+    // The build of a compressed module is not known.
     put(at, &file, "xz");
-    assert!(!check().contains("another build"));
+    assert!(!check().contains("a different build"));
 }

@@ -225,7 +225,7 @@ fn a_signal_ends_the_wait_for_a_path_and_undoes_it() {
 
 const HOST: &str = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
 
-/// What `evict` needs of a volume, and where a host is recorded.
+/// The parts of a volume that `evict` needs, and the file that records a host.
 fn put_volume(root: &Path) -> PathBuf {
     for attribute in ["evicted", "admit"] {
         let path = format!("sys/kernel/config/hcablk_target/volumes/data/{attribute}");
@@ -486,7 +486,7 @@ fn host_id_comes_from_the_machine_id_until_there_is_a_file() {
             .assert()
             .success();
     }
-    // What is so already needs no force.
+    // A setting that already matches needs no force.
     hcablk(root.path())
         .args(["host-id", "--set", chosen])
         .assert()
@@ -495,7 +495,7 @@ fn host_id_comes_from_the_machine_id_until_there_is_a_file() {
     assert_eq!(
         fs::read_dir(file.parent().unwrap()).unwrap().count(),
         1,
-        "nothing is left beside it"
+        "nothing else is left"
     );
 
     fs::write(&file, "rubbish\n").unwrap();

@@ -84,7 +84,10 @@ fn applying_again_changes_nothing() {
     let kernel = both();
     ok(&kernel, "apply");
     assert_eq!(steps_of(&kernel, "apply"), [""; 0]);
-    assert_eq!(notes(&kernel, "apply"), ["it is all as configured already"]);
+    assert_eq!(
+        notes(&kernel, "apply"),
+        ["everything already matches the configuration"]
+    );
     assert_eq!(exit(&kernel, "config diff"), None);
 }
 
@@ -186,7 +189,7 @@ fn what_is_saved_makes_the_same_again() {
     ok(&fresh, "apply");
     assert_eq!(tree(&fresh), tree(&kernel));
     assert_eq!(exit(&fresh, "config diff"), None);
-    // And again, of what was applied.
+    // And once more, from the applied state.
     assert_eq!(
         ok(&fresh, "config show --running"),
         ok(&kernel, "config show")
@@ -203,7 +206,7 @@ fn a_file_that_was_written_by_hand_is_kept() {
     ok(&kernel, "config save --force");
     assert_eq!(steps_of(&kernel, "config save"), [""; 0]);
     ok(&kernel, "disconnect db");
-    // What it wrote itself it replaces.
+    // The command replaces a file that it wrote itself.
     ok(&kernel, "config save");
     add_file(&kernel, "a.toml", "[disk.x]\naddress = \"10.0.0.9\"\n");
     let error = fails(&kernel, "config save");
@@ -386,7 +389,7 @@ fn no_host_is_forbidden_that_may_have_a_session_which_is_not_told() {
         ok(&kernel, "apply"),
         format!(
             "done: allow {OTHER} to use export data\n\
-             pending: forbid {HOST} to use export data: it may have a session: the kernel tells only the first ones\n"
+             pending: forbid {HOST} to use export data: it may have a session: the kernel lists only the first ones\n"
         )
     );
 }

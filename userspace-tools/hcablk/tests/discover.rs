@@ -60,7 +60,7 @@ fn a_list_that_changes_is_asked_for_again() {
     kernel.list_changes.set(1000);
     let error = fails(&kernel, "discover 10.0.0.1");
     assert_eq!(error.kind, Kind::Connection);
-    assert!(error.message.contains("change all the time"), "{error}");
+    assert!(error.message.contains("keep changing"), "{error}");
 }
 
 #[test]
@@ -68,15 +68,15 @@ fn a_list_without_an_end_is_none() {
     let kernel = asked();
     let before = kernel.snapshot();
     kernel.lie.set(Some(1));
-    // Each answer tells of one more, by the same revision.
+    // Each response contains one more entry, at the same revision.
     let error = fails(&kernel, "discover 10.0.0.1");
     assert_eq!(error.kind, Kind::Connection);
-    assert!(error.message.contains("change all the time"), "{error}");
+    assert!(error.message.contains("keep changing"), "{error}");
     kernel.lie.set(Some(5000));
     kernel.asked.set(0);
     let error = fails(&kernel, "connect 10.0.0.1 --all");
     assert!(error.message.contains("more than 4096 volumes"), "{error}");
-    // It is not asked for what will not be taken.
+    // The list is not read beyond its largest length.
     assert_eq!(kernel.asked.get(), 1);
     assert_eq!(kernel.snapshot(), before);
 }

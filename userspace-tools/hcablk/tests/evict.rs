@@ -98,7 +98,7 @@ fn evict_waits_as_long_as_it_takes_and_says_for_what() {
     assert_eq!(
         *kernel.progress.borrow(),
         [""; 0],
-        "a short wait is not told"
+        "a short wait is not reported"
     );
 
     kernel.drain(B, 30);
@@ -164,8 +164,8 @@ fn evicting_again_asks_the_kernel_again() {
     );
 }
 
-/// Whatever stops the command: the kernel has evicted nobody who is not recorded, and the command
-/// completes when it is repeated.
+/// Wherever the command is stopped: every host that the kernel has evicted is recorded, and the
+/// command completes when it is repeated.
 #[test]
 fn what_was_stopped_is_completed_by_repeating_it() {
     let line = format!("target evict data {A} {B}");
@@ -191,7 +191,7 @@ fn what_was_stopped_is_completed_by_repeating_it() {
             for host in told.lines() {
                 assert!(kernel.is_recorded("data", host), "step {step}");
             }
-            // Before the kernel was told of anybody nothing is left.
+            // Before the first call to the kernel, nothing is left.
             let recorded = kernel.is_recorded("data", A) || kernel.is_recorded("data", B);
             assert_eq!(recorded, step >= before + 2, "step {step}, {signal}");
             ok(&kernel, &line);
@@ -306,7 +306,7 @@ fn admit_tells_the_kernel_before_it_forgets() {
 #[test]
 fn admitting_who_is_evicted_by_half_completes_it() {
     let line = format!("target admit data {A}");
-    // It was stopped after the kernel was told.
+    // The command was stopped after its call to the kernel.
     let kernel = exporting();
     ok(&kernel, &format!("target evict data {A}"));
     kernel.fail_at.set(Some(kernel.changes() + 1));
@@ -318,7 +318,7 @@ fn admitting_who_is_evicted_by_half_completes_it() {
     assert!(outcome.to_json().contains("\"changed\": true"));
     assert!(!kernel.is_recorded("data", A));
 
-    // Somebody told the kernel by hand.
+    // The user evicted the host in the kernel by hand.
     let kernel = exporting();
     kernel.set_volume("data", "evicted", A);
     ok(&kernel, &line);
@@ -372,7 +372,7 @@ fn who_is_admitted_while_evict_waits_is_not_evicted_again() {
     kernel.meanwhile.replace(Some((3, admit)));
     let error = fails(&kernel, &format!("target evict data {A}"));
     assert!(
-        error.message.contains("somebody else has admitted"),
+        error.message.contains("another command has admitted"),
         "{error:?}"
     );
     assert!(!kernel.is_recorded("data", A));
@@ -432,7 +432,7 @@ fn evicting_needs_rights_and_a_kernel_that_can() {
     assert_eq!(error.kind, Kind::Setup);
     assert!(!kernel.is_recorded("data", A));
     assert_eq!(notes(&kernel, "target list"), [""; 0]);
-    // But who is recorded is not let in by such a kernel.
+    // But such a kernel does not admit a recorded host.
     kernel.folder("/var/lib/hcablk/evicted/data");
     kernel.file(Kernel::record_of("data", A), "");
     assert_eq!(fails(&kernel, EXPORT).kind, Kind::Setup);

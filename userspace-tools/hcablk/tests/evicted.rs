@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What exports and lists do with hosts that are evicted, against an imitation of the kernel.
+//! How exports and lists treat evicted hosts, against an imitation of the kernel.
 
 #![allow(
     clippy::unwrap_used,

@@ -130,7 +130,7 @@ fn a_volume_that_is_connected_under_another_name_is_found() {
     ok(&kernel, "connect 10.0.0.1 data --name db");
     assert_eq!(ok(&kernel, "connect 10.0.0.1 data"), "/dev/hcablk0\n");
     assert!(!kernel.has("/sys/kernel/config/hcablk/data"));
-    // Who names a device wants that one.
+    // A name selects exactly that device.
     assert_eq!(
         ok(&kernel, "connect 10.0.0.1 data --name other"),
         "/dev/hcablk1\n"
@@ -248,7 +248,7 @@ fn refusals_are_explained_and_undone() {
         ),
         (Errno::EPROTONOSUPPORT, Kind::Connection, "same release"),
         (Errno::ECONNRESET, Kind::Connection, "target's log"),
-        (Errno::EPROTO, Kind::Connection, "Something else"),
+        (Errno::EPROTO, Kind::Connection, "Another program"),
         (Errno::ESTALE, Kind::Connection, "Try again"),
         (Errno::ETIMEDOUT, Kind::Connection, "--connect-timeout"),
         (

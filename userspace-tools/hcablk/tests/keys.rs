@@ -46,7 +46,7 @@ fn the_older_key_of_a_host_is_set_before_the_newer_one_takes_its_place() {
     );
 }
 
-/// A disk that proves who it is does not go on without that because files are gone.
+/// A disk with a proof of identity does not continue without it when files are missing.
 #[test]
 fn keys_that_are_gone_are_not_taken_from_a_disk() {
     let kernel = Kernel::loaded();
@@ -95,7 +95,7 @@ fn a_target_does_not_rotate_twice() {
     ok(&kernel, "key generate target --rotate");
 }
 
-/// A host whose target has not taken over the new key yet goes on by the old one.
+/// A host whose target does not have the new key yet continues with the old one.
 #[test]
 fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
     const FOLDER: &str = "/etc/hcablk/keys";
@@ -122,7 +122,7 @@ fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
         outcome
             .notes
             .iter()
-            .any(|note| note.contains("10.0.0.1 has not taken over")),
+            .any(|note| note.contains("10.0.0.1 does not have the pending key")),
         "{:?}",
         outcome.notes
     );
@@ -172,7 +172,11 @@ fn the_target_of_a_disk_in_user_space_is_asked_for_the_pending_key() {
     let outcome = outcome_of(&kernel, "key apply");
     assert_eq!(outcome.exit, Some(Kind::Exists));
     let says = |word: &str| outcome.notes.iter().any(|note| note.contains(word));
-    assert!(says("10.0.0.9 has not taken over"), "{:?}", outcome.notes);
+    assert!(
+        says("10.0.0.9 does not have the pending key"),
+        "{:?}",
+        outcome.notes
+    );
     assert!(says("key apply --force"), "{:?}", outcome.notes);
     assert_eq!(kernel.text("/etc/hcablk/keys/host"), old.trim_end());
 }
@@ -192,7 +196,7 @@ fn the_first_key_of_a_host_ends_a_pending_one() {
     assert!(!kernel.has("/etc/hcablk/keys/host.pending"));
 }
 
-/// One disk that lacks a key does not keep another one from its own.
+/// A disk without a key does not keep a different disk from its own.
 #[test]
 fn keys_are_applied_to_all_that_have_theirs() {
     let kernel = Kernel::loaded();

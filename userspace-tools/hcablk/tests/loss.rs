@@ -104,7 +104,7 @@ fn a_loss_is_a_failure_of_the_check() {
     let kernel = machine(false);
     let found = |kernel: &Kernel| {
         let Report::Health { findings, .. } = hcablk(kernel, "check").unwrap().report else {
-            panic!("check does not tell its findings");
+            panic!("check does not report its findings");
         };
         let ours = findings.into_iter();
         ours.filter(|finding| finding.check == "lost-writes")

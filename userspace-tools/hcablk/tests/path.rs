@@ -142,10 +142,7 @@ fn a_path_is_kept_if_asked_for() {
     kernel.silence("10.0.1.1", "took too long");
     let error = fails(&kernel, "path add data 10.0.1.1 --keep");
     let advice = error.advice.unwrap();
-    assert!(
-        advice.contains("The path stays and goes on trying"),
-        "{advice}"
-    );
+    assert!(advice.contains("The path stays and is retried"), "{advice}");
     assert!(advice.contains("hcablk path remove data 1"), "{advice}");
     assert_eq!(kernel.path("data", 1, "enable"), "1");
     kernel.reach("10.0.1.1");
@@ -161,7 +158,7 @@ fn a_path_is_kept_if_asked_for() {
     assert_eq!(error.kind, Kind::Interrupted);
     assert!(error.advice.unwrap().contains("The path stays"));
     assert_eq!(kernel.path("data", 1, "enable"), "1");
-    // What could not be made is not kept.
+    // A path that could not be made leaves nothing.
     let kernel = one_path();
     kernel.refuse("1", Errno::ENOMEM, "");
     let snapshot = kernel.snapshot();
@@ -176,7 +173,7 @@ fn a_refused_path_is_tried_again() {
     let error = fails(&kernel, "path add data 10.0.1.1 --keep");
     let advice = error.advice.unwrap();
     assert!(
-        advice.contains("is not tried by itself. To try it again: hcablk path add data 10.0.1.1"),
+        advice.contains("is not retried automatically. To retry it: hcablk path add data 10.0.1.1"),
         "{advice}"
     );
     // It is not this command's to remove.
@@ -214,7 +211,7 @@ fn a_path_that_is_added_to_a_lost_disk_stays() {
     assert!(error
         .advice
         .unwrap()
-        .contains("data has no live path, so this one stays and goes on trying"));
+        .contains("data has no live path, so this one stays and is retried"));
     assert_eq!(error.not_undone, [""; 0]);
     assert_eq!(kernel.path("data", 1, "enable"), "1");
 }

@@ -36,8 +36,8 @@ fn generated() -> Value {
         }));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": format!("What hcablk --json prints, version {VERSION}"),
-        "description": "Commands that go on (stats with an interval, events) print such an object on each line. Within a version members are added, and never renamed or removed.",
+        "title": format!("Output of hcablk --json, version {VERSION}"),
+        "description": "Commands that keep running (stats with an interval, events) print such an object on each line. Within a version members are added, and never renamed or removed.",
         "type": "object",
         "properties": {
             "version": { "const": VERSION },
@@ -71,8 +71,8 @@ fn the_published_schema_is_that_of_the_code() {
     );
 }
 
-/// Checks a value against a schema; `known` gets the names of the members that the schema speaks of. What this
-/// does not know of schemas it refuses.
+/// Checks a value against a schema; `known` collects the names of the members in the schema. A keyword of the schema
+/// that this function does not know is an error.
 fn check(
     root: &Value,
     schema: &Value,
@@ -176,7 +176,7 @@ fn check_any(
     known: &mut Vec<String>,
 ) -> Result<(), String> {
     let mut failures = Vec::new();
-    // What has most members of the value is the one that is meant.
+    // The alternative that shares the most members with the value is meant.
     let mut best: Option<Vec<String>> = None;
     let count = |names: &[String]| {
         names

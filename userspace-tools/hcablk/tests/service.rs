@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the units of the target run: `target apply --record`, `--retry` and `target unapply`, and ending several exports.
+//! The commands of the target's units: `target apply --record`, `--retry` and `target unapply`, and ending several
+//! exports.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,7 +29,7 @@ fn text() -> String {
         + "[port.1]\naddress = \"10.0.0.1\"\n"
 }
 
-/// A machine with two exports in its configuration, of which one has no drive yet; the service was started.
+/// A machine with two exports in its configuration; one of them has no drive yet; the service was started.
 fn started() -> Kernel {
     let kernel = Kernel::loaded();
     kernel.folder("/etc/hcablk");
@@ -132,10 +133,13 @@ fn a_restart_with_a_mistake_in_the_files_ends_nothing() {
         "{said:?}"
     );
     assert!(is_exported(&kernel, "data") && listens(&kernel));
-    // What is started then says so, and is no failure of the unit: its exports are there.
+    // The start then reports that, and is not a failure of the unit: its exports exist.
     let error = fails(&kernel, "target apply --keep-going --record");
     assert_eq!(error.kind, Kind::Exists);
-    assert!(error.message.contains("goes on"), "{error}");
+    assert!(
+        error.message.contains("existing exports continue"),
+        "{error}"
+    );
     // Systemd shows the failure, also when the mistake is gone, until it is applied.
     assert_eq!(fails(&kernel, "target apply --retry").kind, Kind::Usage);
     kernel.file(MAIN, &right);

@@ -15,7 +15,7 @@ use hcablk::error::Kind;
 use kernel::{fails, golden, hcablk, notes, ok, Kernel};
 use nix::errno::Errno;
 
-/// A machine with a disk that is to have a path for each portal; its target has these beside 10.0.0.1.
+/// A machine with a disk that gets a path for each portal; its target has these in addition to 10.0.0.1.
 fn auto(portals: &[&'static str]) -> Kernel {
     let kernel = Kernel::loaded();
     kernel.tell("data", "", "");
@@ -49,7 +49,7 @@ fn a_disk_that_is_connected_gets_them_too() {
     kernel.portals.borrow_mut().push("10.0.1.1");
     ok(&kernel, "connect 10.0.0.1 data");
     let before = kernel.snapshot();
-    // What was given its paths is left as it is.
+    // A disk whose paths were given explicitly is left as it is.
     assert_eq!(ok(&kernel, "path sync"), "");
     assert!(notes(&kernel, "path sync data")[0].contains("has the paths that it was given"));
     assert_eq!(kernel.snapshot(), before);
@@ -67,7 +67,7 @@ fn sync_follows_the_portals_and_repeats_itself() {
     let before = kernel.snapshot();
     assert!(json(&kernel, "path sync --json").contains("\"changed\": false"));
     assert_eq!(kernel.snapshot(), before);
-    // What is not there any more stays unless it is to go.
+    // A path without a portal stays, unless the user asks for its removal.
     kernel.portals.borrow_mut().clear();
     ok(&kernel, "path sync");
     assert_eq!(kernel.snapshot(), before);
@@ -119,7 +119,7 @@ fn a_target_that_does_not_tell_changes_nothing() {
     kernel.tell("data", "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11", "");
     let said = notes(&kernel, "path sync --prune");
     assert!(
-        said[0].contains("does not tell this host of the volume data"),
+        said[0].contains("does not offer this host the disk's volume data"),
         "{said:?}"
     );
     assert_eq!(kernel.snapshot(), before);
@@ -161,14 +161,14 @@ fn it_is_configured_by_one_word() {
     assert_eq!(kernel.path("data", 1, "state"), "live");
     assert_eq!(
         notes(&kernel, "apply")[0],
-        "it is all as configured already"
+        "everything already matches the configuration"
     );
     ok(&kernel, "config diff");
     kernel.portals.borrow_mut().push("10.0.2.1");
     ok(&kernel, "connect data");
     assert_eq!(kernel.path("data", 2, "state"), "live");
     assert_eq!(ok(&kernel, "config show --running"), text);
-    // What is to be remarked is a part of the answer.
+    // Remarks are part of the output.
     kernel.portals.borrow_mut().push("10.0.3.1");
     kernel.silence("10.0.3.1", "took too long");
     let said = notes(&kernel, "connect data");

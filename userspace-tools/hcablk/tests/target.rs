@@ -184,7 +184,7 @@ fn a_volume_keeps_its_wwid_when_the_host_s_id_changes() {
     assert_ne!(kernel.volume("data", "wwid"), first);
     ok(&kernel, "target unexport data");
     assert_ne!(wwid(&kernel), first);
-    // What apply derives is kept, too.
+    // A wwid that `apply` derives is stored, too.
     kernel.file(
         "/etc/hcablk/hcablk.toml",
         "[export.log]\ndevice = \"/dev/sdd\"\n",
@@ -302,7 +302,7 @@ fn reservations_are_kept_if_nothing_else_is_asked_for() {
     assert!(
         error
             .message
-            .contains("refused if its reservations cannot be kept"),
+            .contains("not exported without stored reservations"),
         "{error:?}"
     );
     ok(&kernel, "target unexport data");

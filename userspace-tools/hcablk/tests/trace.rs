@@ -72,7 +72,7 @@ fn read_of(kernel: &Kernel, is_chunked: bool) -> usize {
     all.iter().find(is_it).unwrap().number
 }
 
-/// Moves the clock of a recording: by so many microseconds, and so many more for each million.
+/// Shifts the clock of a recording by `by` microseconds, and by `ppm` more for each million.
 fn moved(text: &str, by: i64, ppm: i64) -> String {
     let line = |line: &str| {
         let Some((before, after)) = line.split_once(": hcablk_") else {
@@ -193,7 +193,7 @@ fn what_does_not_belong_together_is_refused() {
         ),
         (
             "trace show /target.trace /etc/machine-id",
-            "no recording of hcablk trace",
+            "not a recording of hcablk trace",
         ),
     ] {
         let error = fails(&kernel, line);
@@ -206,7 +206,7 @@ fn what_does_not_belong_together_is_refused() {
     kernel.file("/c1.trace", &moved(&recording("c1.trace"), 0, 100_000));
     let error = fails(&kernel, SHOW);
     assert!(
-        error.message.contains("cannot be put together"),
+        error.message.contains("cannot be aligned"),
         "{}",
         error.message
     );

@@ -236,7 +236,7 @@ fn a_program_that_ends_and_does_not_say_why_is_not_awaited_for_ever() {
         "{error:?}"
     );
     assert_eq!(kernel.snapshot(), snapshot);
-    // One that does say why goes on with what waits for its target.
+    // A program that does give a reason keeps waiting for its target.
     let kernel = Kernel::for_user_space();
     ok(&kernel, CONNECT);
     kernel.kill_program(0);
@@ -502,7 +502,10 @@ fn a_number_that_is_another_disks_by_now_is_left_alone() {
     let changes = kernel.changes();
     let error = fails(&kernel, "disconnect ublkb0");
     assert_eq!(error.kind, Kind::Busy);
-    assert!(error.message.contains("another disk's"), "{error:?}");
+    assert!(
+        error.message.contains("belongs to another disk"),
+        "{error:?}"
+    );
     assert_eq!(kernel.changes(), changes);
 }
 
@@ -755,7 +758,7 @@ fn a_changed_setting_waits_until_the_disk_may_end() {
         ]
     );
     assert_eq!(wanted(&kernel, "data").option("queues"), Some("3"));
-    // What is left out has its default again.
+    // A setting that is left out has its default again.
     kernel.file(
         "/etc/hcablk/hcablk.toml",
         &CONFIG.replace("queues = 2\n", ""),

@@ -24,7 +24,7 @@ use ratatui::Terminal;
 
 const HOST: &str = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
 
-/// A machine with a disk of two paths, another one, and an export.
+/// A machine with a disk of two paths, a second disk, and an export.
 fn busy() -> Kernel {
     let kernel = Kernel::loaded();
     ok(&kernel, "connect 10.0.0.1 data --path 10.0.1.1");
@@ -38,7 +38,7 @@ fn busy() -> Kernel {
     kernel
 }
 
-/// Has everything counted and measured so much.
+/// Adds `step` to every counter and measurement.
 fn count(kernel: &Kernel, step: u64) {
     let stats = format!(
         "reads {}\nwrites {}\nflushes {}\nread_bytes {}\nwritten_bytes {}\nerrors {}\nprotocol_errors 0\n",
@@ -390,7 +390,7 @@ fn metrics_go_into_a_file() {
     assert_eq!(error.kind, Kind::Setup);
 }
 
-/// What the dashboard asks for has to be there.
+/// Every metric that the dashboard uses must exist.
 #[test]
 fn the_dashboard_fits_the_metrics() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/hcablk.json");
@@ -483,7 +483,7 @@ fn keys_of_the_screen() {
     let mut model = Model::new(&kernel, Duration::from_secs(1));
     model.look(&kernel).unwrap();
     let mut press = |code| model.press(&kernel, KeyEvent::new(code, KeyModifiers::NONE));
-    // The second disk is the one that is told about; there is no third.
+    // The report is about the second disk; there is no third.
     press(KeyCode::Down);
     press(KeyCode::Down);
     press(KeyCode::Char('+'));

@@ -77,7 +77,7 @@ fn a_module_without_the_setting() {
     kernel.old.set(true);
     kernel.drive("sda", "write back");
     let line = format!("target export data /dev/sda --allow {A} --allow {B}");
-    let older = "the kernel module cannot tell whether reservations are kept: it is older than this command";
+    let older = "the kernel module cannot report whether reservations are kept: it is older than this command";
     assert_eq!(notes(&kernel, &line), [older]);
     assert_eq!(notes(&kernel, &line), ["data is exported already", older]);
     let list = hcablk(&kernel, "target list").unwrap();
@@ -118,7 +118,7 @@ fn the_configuration_has_the_write_cache() {
     let at = |step: &str| steps.iter().position(|one| one == step).unwrap();
     assert!(at("write enable 0") < at("write write_cache back"));
     assert!(at("write write_cache back") < at("write enable 1"));
-    // What is left out has the default.
+    // A setting that is left out has its default.
     let shown = ok(&kernel, "config show --running");
     assert!(!shown.contains("write_cache"), "{shown}");
 }
@@ -218,7 +218,7 @@ fn advice_when_another_host_is_allowed() {
 fn the_check_advises_and_does_not_fail() {
     let found = |kernel: &Kernel| -> Vec<Finding> {
         let Report::Health { findings, .. } = hcablk(kernel, "check").unwrap().report else {
-            panic!("check does not tell its findings");
+            panic!("check does not report its findings");
         };
         let ours = findings.into_iter();
         ours.filter(|finding| finding.check == "write-cache")

@@ -16,11 +16,11 @@
  *
  * Units. Offsets and lengths are in bytes and must be multiples of the block size.
  *
- * Lost sessions. When the session is lost, the library connects another one and issues the
- * requests again, so a write may be carried out twice. Requests wait for at most ctrl-loss-tmo
- * seconds, those too that were not issued yet; after that, or if no further session is possible,
- * they fail with -EIO, and the program can only close the volume. With fast-io-fail-tmo they
- * fail sooner, and the volume stays open. A volume without a wwid is never reconnected.
+ * Lost sessions. When the session is lost, the library connects a new one and issues the requests
+ * again, so a write may be carried out twice. Requests wait for at most ctrl-loss-tmo seconds,
+ * including those that were not issued yet; after that, or if no further session is possible, they
+ * fail with -EIO, and the program can only close the volume. With fast-io-fail-tmo they fail
+ * sooner, and the volume stays open. A volume without a wwid is never reconnected.
  *
  * Lost writes. If the target loses acknowledged writes that were not flushed, for example
  * because its machine rebooted, every flush and every write with HCABLK_FUA fails with -EIO
@@ -97,8 +97,8 @@ struct hcablk_options *hcablk_options_new(const char *address, const char *volum
  *			first free one. A program that continues the work of a killed program uses the
  *			same number: the target then ends the old session before it grants the new one
  *	past		what hcablk_past() has stored in a program that was killed, whose work this one
- *			continues. Opening fails with -ESTALE if it is another volume by now. What the
- *			other program wrote and did not flush counts as this one's
+ *			continues. Opening fails with -ESTALE if the volume is a different one by now.
+ *			Unflushed writes of the other program count as this one's
  *	state		directory of session numbers, the same for all programs of this host; default
  *			/run/hcablk/sessions
  *
@@ -117,7 +117,7 @@ int hcablk_open(const struct hcablk_options *options, struct hcablk_volume **vol
 
 /*
  * Closes a volume; the pointer is invalid then. Requests in flight fail with -EIO. Queues and
- * memory remain: queues may still be polled for what has ended, and both are freed by their own
+ * memory remain: queues may still be polled for ended requests, and both are freed by their own
  * calls.
  */
 void hcablk_close(struct hcablk_volume *volume);
@@ -236,7 +236,7 @@ struct hcablk_request {
 	uint32_t op;		/* enum hcablk_op */
 	uint32_t flags;		/* enum hcablk_flags */
 	uint64_t offset;
-	/* Of a discard or zeroes. Reads and writes have the length of their pieces. */
+	/* Length of a discard or zeroes. Reads and writes have the length of their pieces. */
 	uint64_t length;
 	/* Any number, of any lengths, together whole blocks. The call copies the array. */
 	const struct hcablk_piece *pieces;
@@ -294,11 +294,11 @@ int hcablk_fd(struct hcablk_queue *queue);
 int hcablk_arm(struct hcablk_queue *queue);
 
 /*
- * Synchronous calls, with memory of any kind, which they copy by 1 MiB of registered memory
- * that the first of them makes. Longer transfers are split, and may fail after a part was done.
- * Submitted requests continue meanwhile; hcablk_poll() returns their completions. The calls
- * poll, or wait for events after hcablk_wait_by_events(queue, true). Of the flags,
- * hcablk_zeroes() takes HCABLK_KEEP.
+ * Synchronous calls, with memory of any kind. They copy through 1 MiB of registered memory, which
+ * the first of them allocates. Longer transfers are split, and may fail after a part was done.
+ * Submitted requests continue meanwhile; hcablk_poll() returns their completions. The calls poll,
+ * or wait for events after hcablk_wait_by_events(queue, true). hcablk_zeroes() accepts the flag
+ * HCABLK_KEEP only.
  */
 int hcablk_read(struct hcablk_queue *queue, void *bytes, size_t length, uint64_t offset);
 int hcablk_write(struct hcablk_queue *queue, const void *bytes, size_t length, uint64_t offset);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why a thread's last call failed.
+//! The reason why a thread's last call failed.
 
 use libhcablk::{Failure, RequestError};
 use nix::errno::Errno;
@@ -22,7 +22,7 @@ fn negative(errno: Errno) -> c_int {
     }
 }
 
-/// Records why a call fails, and returns what it returns.
+/// Records the reason of a failed call, and returns the call's result.
 pub(crate) fn fail(errno: Errno, why: impl Display) -> c_int {
     // No sentence of ours has a null byte.
     let why = CString::new(why.to_string()).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(crate) fn code_of(error: RequestError) -> c_int {
     negative(error.errno())
 }
 
-/// As [`fail`], for the end of a session, or what keeps one from beginning.
+/// As [`fail`], for the end of a session, or a failure to begin one.
 pub(crate) fn failed(failure: Failure) -> c_int {
     fail(failure.errno(), failure)
 }

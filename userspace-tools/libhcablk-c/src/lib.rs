@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The C library `libhcablk.so`. `include/hcablk.h` has the contract of each call; what they do is done by the crate
-//! `libhcablk`.
+//! The C library `libhcablk.so`. `include/hcablk.h` has the contract of each call; the crate `libhcablk` does the work.
 //!
 //! # Safety
 //!
-//! A program says by each pointer that it is what the header asks for: from the call that has returned it, not freed, and of
-//! a queue that no other thread uses meanwhile. What of it can be checked is checked: null, names, ranges, whether memory is in
-//! use. A panic ends the program, since none may unwind into C.
+//! With each pointer a program promises that it is as the header demands: it was returned by that call, it is not
+//! freed, and no other thread uses its queue meanwhile. The library checks what it can: null, names, ranges, whether
+//! memory is in use. A panic ends the program, since none may unwind into C.
 
 #![allow(unsafe_code, reason = "what comes from C is pointers")]
 
@@ -56,7 +55,7 @@ pub unsafe extern "C" fn hcablk_options_new(
     // SAFETY: By the contract of the header.
     let texts = unsafe { (text(address), text(volume), text(host_id)) };
     let (Some(address), Some(volume), Some(host)) = texts else {
-        fail(Errno::EINVAL, "an argument is no text");
+        fail(Errno::EINVAL, "an argument is not valid text");
         return null_mut();
     };
     let Ok(address) = address.parse() else {
@@ -82,7 +81,7 @@ pub unsafe extern "C" fn hcablk_options_set(
     // SAFETY: By the contract of the header.
     let (options, name, value) = unsafe { (options.as_mut(), text(name), text(value)) };
     let (Some(options), Some(name), Some(value)) = (options, name, value) else {
-        return fail(Errno::EINVAL, "an argument is no text");
+        return fail(Errno::EINVAL, "an argument is not valid text");
     };
     match options.0.clone().set(name, value) {
         Ok(set) => {
@@ -93,7 +92,7 @@ pub unsafe extern "C" fn hcablk_options_set(
     }
 }
 
-/// Does something with a session number of the programs that have the same options.
+/// Calls a function for a session number of the programs with the same options.
 ///
 /// # Safety
 ///
@@ -165,7 +164,7 @@ pub unsafe extern "C" fn hcablk_close(volume: *mut CVolume) {
     }
 }
 
-/// Returns what `f` says of a volume, or `otherwise` if there is none.
+/// Returns the result of `f` for a volume, or `otherwise` if the volume is null.
 ///
 /// # Safety
 ///
@@ -249,7 +248,7 @@ pub unsafe extern "C" fn hcablk_past(
         Some(None) => {
             return fail(
                 Errno::EOPNOTSUPP,
-                "the volume has no wwid: nobody can go on with it",
+                "the volume has no wwid: no program can take it over",
             )
         }
         Some(Some(past)) => past.to_string(),
@@ -260,7 +259,7 @@ pub unsafe extern "C" fn hcablk_past(
     if text.len() >= size {
         return fail(Errno::ERANGE, "the text is longer than its place");
     }
-    // SAFETY: By the contract of the header there is room for so many bytes, which nobody else uses.
+    // SAFETY: By the contract of the header there is room for this many bytes, which nobody else uses.
     unsafe {
         copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
         *place.add(text.len()) = 0;

@@ -27,11 +27,11 @@ const FUA: u32 = 1;
 const EVENT: u32 = 2;
 const KEEP: u32 = 4;
 
-/// Lists of pieces that a queue keeps for later requests, and how many pieces the largest of these has room for.
+/// The number of lists of pieces that a queue keeps for later requests, and the capacity of the largest.
 const LISTS: usize = 1024;
 const LIST: usize = 64;
 
-/// How long a wait without end is at a time.
+/// The longest single wait of an unlimited wait.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// `struct hcablk_piece`.
@@ -63,7 +63,7 @@ pub struct CCompletion {
     reserved: u32,
 }
 
-/// What the program knows a request by.
+/// The program's identification of a request.
 #[derive(Clone, Copy)]
 struct Known {
     flag: *mut u32,
@@ -73,12 +73,12 @@ struct Known {
 /// `struct hcablk_queue`.
 pub struct CQueue {
     queue: Queue,
-    /// By the number that the queue knows a request by.
+    /// The identifications, by the number of the request in the queue.
     known: Vec<Known>,
     free: Vec<usize>,
-    /// Empty lists of pieces, which requests had: so those that are no longer allocate nothing.
+    /// Empty lists of pieces of earlier requests: so requests that are no longer than these allocate nothing.
     lists: Vec<Vec<Buffer>>,
-    /// What has ended, and is still to be told.
+    /// Completions that the program has not yet polled.
     ended: VecDeque<CCompletion>,
 }
 
@@ -93,7 +93,7 @@ impl CQueue {
         }
     }
 
-    /// Keeps the list of a request that has ended, or was refused, whose memory is the program's again.
+    /// Keeps the list of a request that has ended, or was refused, whose memory belongs to the program again.
     fn keep(&mut self, mut list: Vec<Buffer>) {
         list.clear();
         if (1..=LIST).contains(&list.capacity()) && self.lists.len() < LISTS {
@@ -110,7 +110,7 @@ impl CQueue {
         place
     }
 
-    /// Adds a request. Its memory is as [`request`] says.
+    /// Adds a request. [`request`] describes its memory.
     ///
     /// # Safety
     ///
@@ -138,7 +138,7 @@ impl CQueue {
         }
     }
 
-    /// Sets the flags of what has ended, and tells as much as there is room for.
+    /// Sets the flags of ended requests, and returns as many completions as there is room for.
     fn tell(&mut self, completions: &mut [CCompletion]) -> c_int {
         while let Some(completed) = self.queue.completed() {
             let Completed {
@@ -174,12 +174,12 @@ impl CQueue {
     }
 }
 
-/// Returns what the library is asked for.
+/// Converts a request to that of the library.
 ///
 /// # Safety
 ///
-/// Its pieces are there, and so is their memory; nobody else writes to that, nor reads it if this does, until the request has
-/// ended.
+/// The pieces and their memory exist; nobody else writes the memory, nor reads it if this request writes it, until the
+/// request has ended.
 unsafe fn request(
     asked: &CRequest,
     lists: &mut Vec<Vec<Buffer>>,
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn hcablk_queue_free(queue: *mut CQueue) {
     }
 }
 
-/// Has `f` done with a queue.
+/// Calls `f` with a queue.
 ///
 /// # Safety
 ///
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn hcablk_submit(
         let mut submitted = 0;
         let mut error = None;
         for at in 0..count {
-            // SAFETY: By the contract of the header there are so many.
+            // SAFETY: By the contract of the header there are this many.
             let asked = unsafe { &*requests.add(at as usize) };
             // SAFETY: By the contract of the header.
             if let Err(refused) = unsafe { queue.add(asked) } {
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn hcablk_wait(
 ) -> c_int {
     let wait = |queue: &mut CQueue| {
         match u64::try_from(timeout_ms) {
-            // What has ended already is told at once.
+            // Requests that have ended already are reported at once.
             _ if !queue.ended.is_empty() => {}
             Ok(ms) => {
                 queue.queue.wait(Duration::from_millis(ms));
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn hcablk_arm(queue: *mut CQueue) -> c_int {
     unsafe { with(queue, arm) }
 }
 
-/// Returns what a synchronous call does.
+/// Returns the result of a synchronous call.
 fn done(result: Result<(), RequestError>) -> c_int {
     result.map_or_else(request_failed, |()| 0)
 }
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn hcablk_read(
         if bytes.is_null() {
             return fail(Errno::EINVAL, "the memory is null");
         }
-        // SAFETY: By the contract of the header there are so many bytes, which nobody else uses.
+        // SAFETY: By the contract of the header there are this many bytes, which nobody else uses.
         let bytes = unsafe { slice::from_raw_parts_mut(bytes.cast(), length) };
         done(queue.queue.read_at(bytes, offset))
     };
@@ -416,7 +416,7 @@ pub unsafe extern "C" fn hcablk_write(
         if bytes.is_null() {
             return fail(Errno::EINVAL, "the memory is null");
         }
-        // SAFETY: By the contract of the header there are so many bytes, to which nobody writes.
+        // SAFETY: By the contract of the header there are this many bytes, to which nobody writes.
         let bytes = unsafe { slice::from_raw_parts(bytes.cast(), length) };
         done(queue.queue.write_at(bytes, offset))
     };

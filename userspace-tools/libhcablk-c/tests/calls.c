@@ -66,7 +66,7 @@ static void options(const char *address, const char *volume, const char *host, s
 	hcablk_options_free(other);
 }
 
-/* The program's own memory, in pieces that are no blocks, told by a flag. */
+/* The program's own memory, in pieces that are not whole blocks, with a flag as notice. */
 static void scattered(struct hcablk_volume *volume, struct hcablk_queue *queue)
 {
 	unsigned char *own = malloc(2 * MIB);
@@ -105,7 +105,7 @@ static void scattered(struct hcablk_volume *volume, struct hcablk_queue *queue)
 	free(own);
 }
 
-/* Many at a time, told by the descriptor. */
+/* Many at a time, with the descriptor as notice. */
 static void events(struct hcablk_volume *volume, struct hcablk_queue *queue)
 {
 	enum { COUNT = 64, LENGTH = 24 << 10 };
@@ -185,7 +185,8 @@ static void synchronous(struct hcablk_queue *queue)
 	want(hcablk_read(queue, bytes, 4096, 1ULL << 62) == -EIO && strstr(hcablk_error(), "beyond the end"));
 }
 
-/* After a fork the parent goes on with what it has; the child has its own copy of the memory, and uses nothing else of it. */
+/* After a fork the parent continues with its memory; the child has its own copy of the memory, and
+ * uses nothing else of it. */
 static void forks(struct hcablk_volume *volume, struct hcablk_queue *queue)
 {
 	struct hcablk_memory *memory = hcablk_memory_new(volume, NULL, MIB);
@@ -226,7 +227,7 @@ static void forks(struct hcablk_volume *volume, struct hcablk_queue *queue)
 	want(hcablk_memory_free(memory) == 0);
 }
 
-/* What a successor has to know. */
+/* The state that a successor needs. */
 static void leaves(struct hcablk_volume *volume, struct hcablk_options *options)
 {
 	char past[HCABLK_PAST_SIZE];
@@ -242,7 +243,7 @@ static void leaves(struct hcablk_volume *volume, struct hcablk_options *options)
 	want(hcablk_options_set(options, "past", "yesterday") == -EINVAL && strstr(hcablk_error(), "leaves of a volume"));
 }
 
-/* What makes no sense is refused, and those before it go on. */
+/* A nonsensical request is refused, and those before it continue. */
 static void nonsense(struct hcablk_volume *volume, struct hcablk_queue *queue)
 {
 	struct hcablk_memory *memory = hcablk_memory_new(volume, NULL, 8192);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Goes on with the work of a program that was killed: if FILE is there, it has what hcablk_session() and hcablk_past() returned in that
- * one. Prints whether what was written can be flushed, writes, stores its own, prints "written", and waits to be killed.
+ * Takes over the work of a program that was killed: FILE, if it exists, has the results of
+ * hcablk_session() and hcablk_past() in that program. Prints whether the writes can be flushed,
+ * writes, stores its own results, prints "written", and waits to be killed.
  *
  *	successor ADDRESS VOLUME HOST-ID FILE
  */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Uses volumes of the malicious target (tests/guest/hostile) by the library until the file STOP is there: whatever a read returns as read
- * must be the pattern of that target, and no memory beside that of a request, or of one that has ended, may change.
+ * Uses volumes of the malicious target (tests/guest/hostile) through the library until the file
+ * STOP exists: data that a read returns must be the pattern of that target, and only memory of a
+ * request that has not ended may change.
  *
  *	victim ADDRESS PORT HOST-ID STOP SEED
  */
@@ -15,7 +16,7 @@
 
 enum { PAGE = 4096, SLOT = 64 << 10, SLOTS = 6, ROUNDS = 100, GIVE_UP = 2, HANG_MS = 90000, ERRORS = 48 };
 
-/* What is nobody's business but ours. */
+/* Memory that only this program may write. */
 #define PRIVATE 0x217079656b656570ull
 
 /* Memory of a request between memory that is not registered. */
@@ -130,7 +131,7 @@ static void judge(struct slot *slot, int error)
 	/* From here on nobody reads this or writes here, however the request ended. */
 	keep(data, slot->length);
 	if (!is_kept(slot->arena, PAGE) || !is_kept(slot->arena + PAGE + SLOT, PAGE))
-		failed("memory beside that of a request was written");
+		failed("memory outside of a request was written");
 }
 
 static void use(struct hcablk_volume *volume, struct hcablk_queue *queue, struct slot *slots)

@@ -13,11 +13,12 @@
 //! hcablk-user [OPTION]... ADDRESS VOLUME allocations
 //! ```
 //!
-//! `verify` writes memory of every shape, reads it as other shapes, and compares, on all queues at once. `hold`
-//! reads one block after the other until the volume ends, and prints why; also when a read fails, when the session is lost, and when
-//! there is another one. `late` writes a block at OFFSET, where the drive is slow, and then, whatever became of that, the first block
-//! of the volume, which another queue reads meanwhile; it prints how each ended. `promise` writes a block, waits until FILE is there, and prints whether it can be flushed. `allocations` prints how often the
-//! thread of a queue that is warm allocates for requests.
+//! `verify` writes memory of every shape, reads it as other shapes, and compares, on all queues at once. `hold` reads
+//! one block after the other until the volume ends, and prints the reason; it also prints when a read fails, when the
+//! session is lost, and when a new one has begun. `late` writes a block at OFFSET, where the drive is slow, and then,
+//! no matter how that ended, the first block of the volume, which another queue reads meanwhile; it prints how each
+//! ended. `promise` writes a block, waits until FILE exists, and prints whether it can be flushed. `allocations` prints
+//! how often the thread of a warm queue allocates for requests.
 //!
 //! Options are those of the library, as `--queues=2`, and `--keys`, and `--event`: wait by events.
 //!
@@ -121,7 +122,7 @@ fn key(file: &str) -> Result<Key> {
     Ok(first.parse()?)
 }
 
-/// Prints when there is no session, and when there is another one, while `f` is carried out.
+/// Runs `f` and prints when the session is lost meanwhile, and when a new one has begun.
 fn telling<T>(volume: &Volume, f: impl FnOnce() -> T) -> T {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -303,7 +304,7 @@ impl Random {
     }
 }
 
-/// Fills bytes that are from `offset` on of the volume by what `version` has there.
+/// Fills bytes from `offset` of the volume with the content of `version`.
 fn fill(bytes: &mut [u8], offset: u64, version: u64) {
     for (at, byte) in (offset..).zip(bytes) {
         let mut word = (at / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -464,7 +465,7 @@ impl Verify {
         Ok(pieces.collect())
     }
 
-    /// Writes memory of each shape, and reads it as another one.
+    /// Writes memory of each shape, and reads it as a different shape.
     fn shapes(&mut self, notice: Notice, length: usize) -> Result<()> {
         for way in 0..6 {
             let offset = self.place(length);

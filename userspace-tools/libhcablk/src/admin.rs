@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A session's admin queue pair: keep-alives, and the watch by which the target reports changes of
-//! the volume. What is in flight is [`State`], which is the kernel driver's own.
+//! A session's admin queue pair: keep-alives, and the watch with which the target reports changes of the volume.
+//! [`State`] tracks the requests in flight; it is the kernel driver's own.
 
 use crate::{
     connect::{wait_for, Deadline},
@@ -40,9 +40,9 @@ mod state;
 use self::state::{tag, Fence, NotAsked, State, Then, NONSENSE, SENDS};
 pub(crate) use self::state::{News, Watching};
 
-/// Completions that are not handled yet, at most: of all sends and receives.
+/// The largest number of unhandled completions: of all sends and receives.
 const COMPLETIONS: u32 = SENDS + ADMIN_DEPTH as u32;
-/// Beside the number of a buffer, in work ids: it is a send.
+/// In work ids, added to the number of a buffer: it is a send.
 const SEND: u64 = 1 << 32;
 
 fn posting(error: Errno) -> Failure {
@@ -56,7 +56,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Makes it, and the queue pair of the connection `id`.
+    /// Allocates the memory, and makes the queue pair of the connection `id`.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, id: &Id) -> Result<(Self, QueuePair), Failure> {
         let make = || {
             let memory = Self {
@@ -79,18 +79,18 @@ impl Memory {
     }
 }
 
-/// See the module.
+/// A session's admin queue pair; see the module.
 pub(crate) struct Admin {
     pub(crate) pair: QueuePair,
     memory: Memory,
     state: State,
     tmo_s: u16,
-    /// The target has said that the export ends, and nobody was told yet.
+    /// The target has reported the end of the export, and the caller has not yet seen that.
     ends: bool,
 }
 
 impl Admin {
-    /// Makes it of a queue pair that is connected. The session ends when a keep-alive is not answered for
+    /// Makes the admin queue pair from a connected one. The session ends when a keep-alive is not answered within
     /// `tmo_s` seconds.
     pub(crate) fn new(pair: QueuePair, memory: Memory, tmo_s: u16) -> Self {
         Self {
@@ -107,17 +107,17 @@ impl Admin {
         state::period_ms(self.tmo_s)
     }
 
-    /// Begins to send keep-alives, and to watch the volume.
+    /// Starts to send keep-alives, and to watch the volume.
     pub(crate) fn go_live(&mut self, watching: Watching) -> Result<(), Failure> {
         // Nothing else changes it before.
         let _ = self.state.go_live(watching);
         self.send_due()
     }
 
-    /// Counts a round of the timer, and sends what is due.
+    /// Counts a round of the timer, and sends the messages that are due.
     pub(crate) fn round(&mut self) -> Result<(), Failure> {
         if !self.state.round(self.tmo_s) {
-            // The answer may have come since anybody looked. What else has come stays until it is handled.
+            // The response may have arrived since the last poll. Other messages stay until they are handled.
             self.take()?;
             if !self.state.round(self.tmo_s) {
                 return Err(Failure::KeepAlive(self.tmo_s));
@@ -144,7 +144,7 @@ impl Admin {
         self.pair.ring().map_err(posting)
     }
 
-    /// Takes the completions that have come.
+    /// Takes the available completions.
     fn take(&mut self) -> Result<(), Failure> {
         let cq = &mut self.pair.cq;
         cq.take_events();
@@ -163,10 +163,11 @@ impl Admin {
         Ok(())
     }
 
-    /// Handles what has come; returns what the volume is, if the target has reported that.
+    /// Handles the messages that have arrived; returns the state of the volume, if the target has reported it.
     pub(crate) fn handle(&mut self) -> Result<Option<News>, Failure> {
         self.take()?;
-        // What came with that was taken, too: it may still be asked whether all is durable.
+        // Messages that arrived with it were handled, too: the target may still be asked whether all writes are
+        // durable.
         if std::mem::take(&mut self.ends) {
             return Err(Failure::ExportEnds);
         }
@@ -223,8 +224,8 @@ impl Admin {
         Ok(())
     }
 
-    /// Asks the target, which ends the export, whether all is durable that it acknowledged; `false`: not yet. Fails when it cannot be, or
-    /// there is no answer in time.
+    /// Asks the target, which ends the export, whether all acknowledged writes are durable; `false`: not yet. Fails
+    /// when they cannot become durable, or there is no response in time.
     pub(crate) fn ask_durable(&mut self, deadline: Deadline<'_>) -> Result<bool, Failure> {
         match self.state.ask_fence(AdminOp::Durable) {
             Ok(request) => self.post(Some(request))?,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counts what a thread allocates: for tests of what must allocate nothing.
+//! Counts the allocations of a thread, for tests of code that must not allocate.
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
 };
 
 thread_local! {
-    // Nothing is to be dropped, so the allocator may use it at any time.
+    // The cell has no destructor, so the allocator may use it at any time.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns how often this thread has allocated while `f` ran.
+/// Returns the number of allocations of this thread while `f` ran.
 pub(crate) fn during(f: impl FnOnce()) -> u64 {
     let before = COUNT.get();
     f();

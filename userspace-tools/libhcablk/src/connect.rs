@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How queue pairs come up: address, route, queue pair, the target's answer; and how both sides prove
-//! who they are.
+//! Connects queue pairs: address, route, queue pair, the target's response; and the proofs of identity of both sides.
 
 use crate::{
     crypto::{Crypto, Secret, SessionKey},
@@ -28,15 +27,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One try to resolve an address: the kernel looks again at the end of it, and it may have missed the
-/// answer that came before.
+/// The time limit of one attempt to resolve an address: the kernel checks again at its end, and may have missed an
+/// earlier response.
 const RESOLVE: Duration = Duration::from_millis(500);
 
-/// Until when something is waited for.
+/// A deadline for waiting.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline<'a> {
     at: Instant,
-    /// Whose end ends the wait, too.
+    /// The volume whose end also ends the wait.
     volume: Option<&'a Shared>,
 }
 
@@ -47,7 +46,7 @@ fn far(duration: Duration) -> Instant {
 }
 
 impl<'a> Deadline<'a> {
-    /// Makes one that is so far away.
+    /// Makes a deadline `duration` from now.
     pub(crate) fn after(duration: Duration) -> Self {
         Self {
             at: far(duration),
@@ -55,7 +54,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Makes one for the thread of a volume: waits fail with `ECANCELED` when that ends.
+    /// Makes a deadline for the thread of a volume: waits fail with `ECANCELED` when the volume ends.
     pub(crate) fn of(volume: &'a Shared, duration: Duration) -> Self {
         Self {
             at: far(duration),
@@ -72,9 +71,9 @@ impl<'a> Deadline<'a> {
         self.volume.is_some_and(|volume| volume.ended().is_some())
     }
 
-    /// Waits until it has passed, or the volume ends.
+    /// Waits until the deadline has passed, or the volume ends.
     pub(crate) fn pass(self) {
-        // Whichever it is.
+        // Both results end the wait.
         let _ = wait(None, self);
     }
 
@@ -83,7 +82,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// Waits until there is something to read, or the deadline has passed: `false`.
+/// Waits until the descriptor is readable, or the deadline has passed: `false`.
 pub(crate) fn wait_for(fd: BorrowedFd<'_>, deadline: Deadline<'_>) -> Result<bool, Errno> {
     wait(Some(fd), deadline)
 }
@@ -111,7 +110,7 @@ fn wait(fd: Option<BorrowedFd<'_>>, deadline: Deadline<'_>) -> Result<bool, Errn
             Some(volume) => volume.pass_time().min(deadline.at),
             None => deadline.at,
         };
-        // A millisecond more, so that there is no loop of short ones at the end.
+        // One millisecond more, to avoid a loop of short waits at the end.
         let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(fds, timeout) {
@@ -153,7 +152,7 @@ fn next(id: &mut Id, step: Step, deadline: Deadline<'_>) -> Result<Event, Failur
     }
 }
 
-/// Returns an identifier that is resolved to the device that leads to `address`.
+/// Returns an identifier that is resolved to a device with a route to `address`.
 pub(crate) fn resolve(address: &SocketAddr, deadline: Deadline<'_>) -> Result<Id, Failure> {
     let mut id = Id::new().map_err(|error| Failure::Setup("a connection", error))?;
     loop {
@@ -172,14 +171,14 @@ pub(crate) fn resolve(address: &SocketAddr, deadline: Deadline<'_>) -> Result<Id
     }
 }
 
-/// What the target has said to a connection request.
+/// The target's response to a connection request.
 enum Said {
-    /// With private data, and the number of its queue pair.
+    /// The private data, and the number of the target's queue pair.
     Granted(Vec<u8>, u32),
     Rejected(Reject, Vec<u8>),
 }
 
-/// By what a session proves that its requests are its own.
+/// The key with which a session proves that its requests are its own.
 struct Proof {
     key: SessionKey,
     handle: u64,
@@ -187,7 +186,7 @@ struct Proof {
     count: u64,
 }
 
-/// A queue pair that is connected.
+/// A connected queue pair.
 pub(crate) struct Connected {
     pub(crate) id: Id,
     pub(crate) pair: QueuePair,
@@ -206,7 +205,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Makes the one of a session with the target at `address`.
+    /// Makes the connector of a session with the target at `address`.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, address: SocketAddr) -> Self {
         Self {
             pd: pd.clone(),
@@ -215,7 +214,7 @@ impl Connector {
         }
     }
 
-    /// Connects the admin queue pair by `request`; with `pair`, the pair key, both sides prove who they are.
+    /// Connects the admin queue pair with `request`; with `pair`, the pair key, both sides prove who they are.
     pub(crate) fn admin(
         &mut self,
         request: &Request,
@@ -229,7 +228,7 @@ impl Connector {
         }
     }
 
-    /// Connects another queue pair by `request`.
+    /// Connects a further queue pair with `request`.
     pub(crate) fn queue(
         &mut self,
         request: &Request,
@@ -247,7 +246,7 @@ impl Connector {
         let mut id = resolve(&self.address, deadline)?;
         if !self.pd.is_of(&id) {
             return Err(Failure::Device(
-                "another one leads to the target than a moment ago",
+                "the route to the target moved to a different device",
             ));
         }
         id.resolve_route(deadline.left_ms(Duration::MAX).max(1))
@@ -384,7 +383,7 @@ impl Connector {
         }
     }
 
-    /// Says who this host is, and returns the challenge to prove it.
+    /// Sends this host's identity, and returns the target's challenge.
     fn challenge(
         &self,
         hello: &[u8; REQUEST_LEN],
@@ -407,7 +406,7 @@ impl Connector {
     }
 }
 
-/// Returns between what a connection is, as MACs cover it.
+/// Returns the channel of a connection, which the MACs cover.
 fn channel(id: &Id, pair: &QueuePair) -> Channel {
     let (own, peer) = id.ends();
     let end = |end: cm::End, qp| auth::End {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What proofs are made of: HMAC-SHA256 and X25519, of the crates that are well known for them.
+//! The algorithms of proofs: HMAC-SHA256 and X25519, from well-known crates.
 
 use hcablk_core::proto::auth::{self, KEY_LEN, MAC_LEN};
 use hmac::{Hmac, Mac as _};

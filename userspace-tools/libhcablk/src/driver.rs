@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pure state machines of the kernel's driver, by links to its files.
+//! The pure state machines of the kernel's driver, linked from its files.
 #![allow(
     clippy::all,
     clippy::pedantic,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The account of a queue: which requests are under way, what may be sent, and what follows from each
-//! answer and completion. Pure: it sees messages and numbers, no verbs.
+//! The account of a queue: the requests in flight, the work requests that may be sent, and the consequences of each
+//! response and completion. Pure: it sees messages and numbers, no verbs.
 //!
 //! ```text
 //!          issue()                    answer, key invalid or none
@@ -11,8 +11,7 @@
 //!                      └──answer, key valid: LOCAL_INV──► Awaiting ────────────┘
 //! ```
 //!
-//! A request ends when the target cannot reach its memory any more, and the own device does not read
-//! it any more.
+//! A request ends when neither the target nor the own device can reach its memory any more.
 
 use hcablk_core::{
     proto::{
@@ -23,34 +22,34 @@ use hcablk_core::{
     rdma::space::SendSpace,
 };
 
-/// Send queue slots of a request by a window: to bind, to send, and to invalidate.
+/// Send queue slots of a request with a window: to bind, to send, and to invalidate.
 pub(crate) const WINDOW_SLOTS: u32 = 3;
 
-/// What the target has broken.
+/// The rule that the target has broken.
 pub(crate) type Violation = &'static str;
 
 /// How the data of a request moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
-    /// There is none.
+    /// The request has no data.
     None,
-    /// To the slot of its tag, so many bytes.
+    /// This many bytes, to the slot of its tag.
     Slot(u32),
-    /// With the message that is work request `seq`.
+    /// In the message that is work request `seq`.
     Inline { seq: u32 },
-    /// To the eager ring, before work request `seq` or by it.
+    /// To the eager ring, before work request `seq` or with it.
     Eager { seq: u32 },
-    /// By a window of this key.
+    /// Through a window with this key.
     Window { key: u32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Free,
-    /// It was given out by [`Engine::issue`], and is not sent yet.
+    /// [`Engine::issue`] returned it, and it is not sent yet.
     Issued,
     Sent(Transfer),
-    /// It was answered by `status`, and ends when work request `seq` has completed.
+    /// The response with `status` has arrived; it ends when work request `seq` has completed.
     Awaiting {
         status: Status,
         seq: u32,
@@ -63,35 +62,35 @@ struct Slot {
     generation: u16,
 }
 
-/// A work request that is signaled, and whose completion stands for those before it.
+/// A signaled work request, whose completion also stands for those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signal {
-    /// Its number, modulo 2^32.
+    /// The number of the work request, modulo 2^32.
     pub(crate) seq: u32,
-    /// Send queue slots that are free then.
+    /// Send queue slots that its completion frees.
     pub(crate) frees: u16,
 }
 
-/// What came with an answer.
+/// The data that a response delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum With {
     Nothing,
     /// An invalidation of this key.
     Invalidation(u32),
-    /// So many bytes in the memory that the request named.
+    /// This many bytes in the memory that the request named.
     Data(u32),
 }
 
-/// What follows from an answer or a completion.
+/// The consequence of a response or a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     /// The request of this tag has ended.
     End(u16, Status),
-    /// The window of this tag is to be invalidated by such a work request.
+    /// The window of this tag must be invalidated by such a work request.
     Invalidate(u16, Signal),
 }
 
-/// See the module.
+/// The account of a queue; see the module.
 #[derive(Debug)]
 pub(crate) struct Engine {
     tags: Vec<Slot>,
@@ -102,7 +101,7 @@ pub(crate) struct Engine {
     freed: u32,
     ring: Ring<Vec<Taken>>,
     grant: Option<Grant>,
-    /// The target has said something by this queue pair: the ring may be written to.
+    /// The target has sent a message on this queue pair: the ring may be written to.
     is_open: bool,
     last_seq: u32,
     completed_seq: u32,
@@ -110,8 +109,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Makes the account of a queue for `depth` requests at a time, that was granted `credits` and a ring, with
-    /// `sends` slots in its send queue.
+    /// Makes the account of a queue for `depth` concurrent requests, with the granted `credits` and ring, and `sends`
+    /// slots in its send queue.
     pub(crate) fn new(depth: u16, credits: u16, grant: Option<Grant>, sends: u32) -> Self {
         let free = Slot {
             phase: Phase::Free,
@@ -154,37 +153,37 @@ impl Engine {
         })
     }
 
-    /// Takes a request back that was issued and is not sent, with its `slots`.
+    /// Takes back a request that was issued and is not sent, with its `slots`.
     pub(crate) fn cancel(&mut self, tag: Tag, slots: u32) {
         if let Some(slot) = self.tags.get_mut(usize::from(tag.index)) {
             slot.phase = Phase::Free;
             self.free.push(tag.index);
             self.space.release(slots);
-            // The credit was taken a moment ago, so there is one now.
+            // The credit was taken a moment ago, so the account can take it back.
             let _ = self.credits.grant(1);
             let _ = self.credits.answered();
         }
     }
 
-    /// Takes a slot of the eager ring for a request that was issued; `None`: it has to go another way.
+    /// Takes a slot of the eager ring for an issued request; `None`: its data must move differently.
     pub(crate) fn eager_slot(&mut self, tag: Tag, length: u32) -> Option<(RingSlot, Grant)> {
         let grant = self.grant.filter(|_| self.is_open)?;
         let slot = self.ring.take_slot(length, tag.to_immediate())?;
         Some((slot, grant))
     }
 
-    /// Gives back send queue slots that a request was issued with and does not use.
+    /// Frees send queue slots that a request was issued with and does not use.
     pub(crate) fn release_slots(&mut self, count: u32) {
         self.space.release(count);
     }
 
-    /// Numbers a work request that is signaled, the last of `slots`.
+    /// Assigns a number to a signaled work request, the last of `slots`.
     pub(crate) fn signal(&mut self, slots: u32) -> Signal {
         let frees = self.space.post_signaled(slots);
         self.number(frees)
     }
 
-    /// As [`Self::signal`]; `None`: it need not be signaled.
+    /// As [`Self::signal`]; `None`: the work request need not be signaled.
     pub(crate) fn signal_if_due(&mut self, slots: u32) -> Option<Signal> {
         self.space.post(slots).map(|frees| self.number(frees))
     }
@@ -197,20 +196,20 @@ impl Engine {
         }
     }
 
-    /// Records how a request that was issued is sent.
+    /// Records how an issued request is sent.
     pub(crate) fn sent(&mut self, tag: Tag, transfer: Transfer) {
         if let Some(slot) = self.tags.get_mut(usize::from(tag.index)) {
             slot.phase = Phase::Sent(transfer);
         }
     }
 
-    /// Returns whether no request is under way.
+    /// Returns whether no request is in flight.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.free.len() == self.tags.len()
     }
 
-    /// Returns whether requests wait for own work requests only, whose completions are not solicited.
+    /// Returns whether requests wait only for own work requests, whose completions are not solicited.
     pub(crate) fn awaits_sends(&self) -> bool {
         !self.awaiting.is_empty()
     }
@@ -219,7 +218,7 @@ impl Engine {
         self.completed_seq.wrapping_sub(seq) < 1 << 31
     }
 
-    /// Takes a message of the target, which `invalidated` a key or none.
+    /// Handles a message of the target, which `invalidated` a key or none.
     pub(crate) fn message(
         &mut self,
         bytes: &[u8],
@@ -242,7 +241,7 @@ impl Engine {
         self.answered(response, with, then)
     }
 
-    /// Takes the immediate value of an RDMA WRITE of `bytes` bytes.
+    /// Handles the immediate value of an RDMA WRITE of `bytes` bytes.
     pub(crate) fn immediate(
         &mut self,
         value: u32,
@@ -327,7 +326,7 @@ impl Engine {
         self.account_answer()
     }
 
-    /// Takes the completion of the work request `seq`, and so of all before it.
+    /// Handles the completion of the work request `seq`, and so of all before it.
     pub(crate) fn completed(&mut self, signal: Signal, then: &mut Vec<Then>) {
         self.freed = self.freed.wrapping_add(signal.frees.into());
         self.completed_seq = signal.seq;
@@ -456,7 +455,7 @@ mod tests {
         let mut bench = Bench::new(4);
         let tag = bench.sent(Transfer::Window { key: 5 });
         assert_eq!(bench.respond(tag, Some(5)), Ok(ended(tag)));
-        // Of another one there is a credit left.
+        // A different request still has a credit.
         let other = bench.sent(Transfer::None);
         let tag = bench.sent(Transfer::Window { key: 6 });
         let then = bench.respond(tag, None).unwrap();
@@ -537,7 +536,7 @@ mod tests {
         }
     }
 
-    /// A queue that is warm allocates nothing: neither to cut a request, nor to issue it, nor for its answer.
+    /// A warm queue allocates nothing: neither to cut a request, nor to issue it, nor for its response.
     #[test]
     fn requests_allocate_nothing() {
         use crate::{
@@ -580,7 +579,7 @@ mod tests {
                         let value = tag.to_immediate();
                         bench.engine.immediate(value, part.length, &mut bench.then)
                     }
-                    // It waits for the completion of its send, or of the invalidation.
+                    // The request waits for the completion of its send, or of the invalidation.
                     _ => bench
                         .engine
                         .message(&response.encode(), None, &mut bench.then),

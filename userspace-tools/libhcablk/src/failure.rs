@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can go wrong with a connection, and with a request.
+//! The failures of a connection, and of a request.
 
 use hcablk_core::proto::{connect::Reason, message::Status};
 use nix::errno::Errno;
@@ -9,11 +9,11 @@ use std::fmt;
 /// A step of connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Which device leads to the address.
+    /// Finding the device for the address.
     Address,
-    /// Which way leads there.
+    /// Finding the route to the address.
     Route,
-    /// The target's answer.
+    /// Waiting for the target's response.
     Answer,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why there is no session, or no longer one.
+/// The reason why there is no session, or no longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -37,64 +37,64 @@ pub enum Failure {
     /// A step of connecting took too long.
     #[error("{0} took too long")]
     Timeout(Step),
-    /// Nobody listens at the address and port.
+    /// No program listens at the address and port.
     #[error("no target listens at this address and port")]
     NotListening,
-    /// The target has a connection from before this host started again.
+    /// The target has a connection from before this host was restarted.
     #[error("the target still has a connection from before this host started again")]
     StaleConnection,
-    /// The target refused.
+    /// The target refused the session.
     #[error("the target refuses the session: {}", because(*.0))]
     Refused(Reason),
-    /// Something that has not proven to be the target refused.
+    /// A peer that has not proven to be the target refused the session.
     #[error("the session is refused, and nothing proves that it is the target: {}", because(*.0))]
     Unsealed(Reason),
     /// The peer does not have the keys.
     #[error("the peer does not have the keys of this host and the target")]
     OtherKeys,
-    /// The peer asks for no proof.
+    /// The peer demands no proof.
     #[error("the peer asks for no proof, although keys are set: it is not the target, or too old")]
     NoChallenge,
     /// One key is set, and the other is not.
     #[error("a proof needs the key of this host and that of the target, and only one is set")]
     HalfProof,
-    /// The peer speaks another protocol.
+    /// The peer speaks a different protocol.
     #[error("the peer is not an hcablk target")]
     NotATarget,
     /// The device lacks something.
     #[error("the RDMA device cannot be used: {0}")]
     Device(&'static str),
-    /// Something could not be made.
+    /// An object could not be made.
     #[error("cannot make {0}: {1}")]
     Setup(&'static str, Errno),
-    /// This host's place for the ids of sessions cannot be used.
+    /// This host's directory of session ids cannot be used.
     #[error("cannot use the directory of session ids: {0}")]
     Identity(Errno),
-    /// All ids of sessions of this host are in use.
+    /// All session ids of this host are in use.
     #[error("this host has as many sessions as it can have")]
     NoIdentity,
-    /// Another program of this host has the session of this number, or has reserved it.
+    /// Another program of this host uses the session of this number, or has reserved it.
     #[error("another program of this host has session {0} or has reserved it, or its epochs are used up")]
     SessionInUse(u16),
     /// The target closed the connection.
     #[error("the target closed the connection")]
     Disconnected,
-    /// The RDMA device went away.
+    /// The RDMA device was removed.
     #[error("the RDMA device was removed")]
     DeviceRemoved,
-    /// The connection broke.
+    /// The connection failed.
     #[error("the connection broke: {0}")]
     Work(&'static str),
-    /// A queue pair gave up its work.
+    /// A queue pair exceeded its retries.
     #[error("the target does not answer any more")]
     Flushed,
     /// A verb failed.
     #[error("{0} failed: {1}")]
     Verb(&'static str, Errno),
-    /// A keep-alive was not answered for so many seconds.
+    /// A keep-alive was not answered within this many seconds.
     #[error("the target has not answered a keep-alive for {0} s")]
     KeepAlive(u16),
-    /// A request was not answered for so many seconds.
+    /// A request was not answered within this many seconds.
     #[error("the target has not answered a request for {0} s")]
     RequestTimeout(u32),
     /// The target ends the export.
@@ -103,20 +103,20 @@ pub enum Failure {
     /// The target broke the protocol.
     #[error("the target broke the protocol: {0}")]
     Protocol(&'static str),
-    /// The target has another volume by this name.
+    /// The target has a different volume under this name.
     #[error("the target has another volume by this name by now")]
     OtherVolume,
-    /// The volume has other blocks, or another largest request.
+    /// The volume has a different block size, or a different largest request.
     #[error("the volume has other blocks or another largest request by now")]
     OtherLimits,
-    /// The volume was closed here.
+    /// This program closed the volume.
     #[error("the volume was closed")]
     Closed,
 }
 
 impl Failure {
-    /// Returns whether another attempt to connect may succeed without anybody's doing: not if the target refuses for good, the
-    /// volume is another one, or one of the two sides has a mistake.
+    /// Returns whether a new attempt to connect may succeed without any intervention: not if the target refuses for
+    /// good, the volume is a different one, or one of the two sides has a mistake.
     pub(crate) fn may_pass(self) -> bool {
         match self {
             Self::Step(..)
@@ -133,9 +133,9 @@ impl Failure {
             | Self::RequestTimeout(_)
             | Self::ExportEnds
             | Self::Identity(_)
-            // Another device leads to the target for now: memory is registered with the first one.
+            // The route leads to a different device for now: memory is registered with the first one.
             | Self::Device(_)
-            // What nobody has proven to say is nothing to give up for.
+            // An unproven message is no reason to give up.
             | Self::Unsealed(_)
             | Self::OtherKeys
             | Self::NoChallenge => true,
@@ -156,7 +156,7 @@ impl Failure {
                 | Reason::OwnSession
                 | Reason::Superseded => false,
             },
-            // With the device goes all memory that was registered with it.
+            // Memory that was registered with the device is lost with it.
             Self::DeviceRemoved
             | Self::HalfProof
             | Self::NoIdentity
@@ -227,17 +227,18 @@ fn because(reason: Reason) -> &'static str {
     }
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// Its offset or length is not in whole blocks, or it has none, or its memory is another volume's.
+    /// The request's offset or length is not in whole blocks, or it has no length, or its memory belongs to a different
+    /// volume.
     #[error("the request makes no sense: {0}")]
     Invalid(&'static str),
-    /// The volume cannot do this.
+    /// The volume does not support the operation.
     #[error("the volume cannot do this")]
     Unsupported,
-    /// It goes beyond the end of the volume.
+    /// The request exceeds the end of the volume.
     #[error("the request goes beyond the end of the volume")]
     OutOfRange,
     /// The volume is read-only.
@@ -252,11 +253,11 @@ pub enum RequestError {
     /// The drive cannot read a block.
     #[error("the drive cannot read this block")]
     Medium,
-    /// Another host's reservation forbids it.
+    /// Another host's reservation forbids the request.
     #[error("a reservation of another host forbids this")]
     Conflict,
-    /// The target has lost writes that it had acknowledged and that no flush had covered. Flushes and writes with FUA fail from then on,
-    /// until the volume is closed.
+    /// The target has lost acknowledged writes that no flush had covered. From then on flushes and writes with FUA
+    /// fail, until the volume is closed.
     #[error("the target has lost acknowledged writes that no flush had covered")]
     LostWrites,
     /// The session has ended. A write may have been carried out or not.
@@ -265,7 +266,7 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// Returns what a status means.
+    /// Converts a status of the protocol to a result.
     pub(crate) fn of(status: Status) -> Result<(), Self> {
         Err(match status {
             Status::Ok => return Ok(()),

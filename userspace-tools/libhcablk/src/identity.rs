@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! By what a target tells the sessions of this host's programs: ids and epochs.
+//! The ids and epochs with which a target distinguishes the sessions of this host's programs.
 //!
-//! A target lets a host have sessions of one *instance* on a volume at a time: those of a new
-//! instance end those of the others. So the programs of a machine share one, in a directory that is
-//! empty after each start of the machine, `/run/hcablk/sessions` by default:
+//! A target accepts sessions of only one *instance* of a host on a volume: a session of a new instance ends those of
+//! the others. So the programs of a machine share one instance, in a directory that is empty after each start of the
+//! machine, `/run/hcablk/sessions` by default:
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `instance` | the instance, a random number |
 //! | `1` to `4095` | a session's number, locked while a program has it; the last epoch of it |
-//! | `N.reserved` | number N is reserved: only a program that goes on with the work of a killed one gets it |
+//! | `N.reserved` | number N is reserved: only a program that takes over the work of a killed one gets it |
 //!
-//! The kernel drops the lock of a program that ends in any way. The next program that takes the
-//! number has a later epoch, so the target ends what is left of the other's session before that
-//! begins. A reservation outlives its program. Whoever is done with the work releases it.
+//! The kernel drops the lock of a program that ends in any way. The next program with the number has a later epoch, so
+//! the target ends the rest of the former session before the new one begins. A reservation outlives its program. The
+//! program that completes the work releases it.
 
 use crate::failure::Failure;
 use hcablk_core::proto::connect::{Epoch, HostInstance, SessionId, DISK_MAX};
@@ -29,12 +29,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The identity of a volume's sessions, which no other program has meanwhile.
+/// The identity of a volume's sessions, which no other program has at the same time.
 #[derive(Debug)]
 pub(crate) struct Identity {
     id: SessionId,
     number: u16,
-    /// The last one.
+    /// The last epoch.
     epoch: u32,
     lock: Flock<File>,
 }
@@ -53,7 +53,7 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Reads the number in a file; 0 if there is none.
+/// Reads the number in a file; 0 if the file is empty.
 fn stored(file: &mut File) -> io::Result<u64> {
     let mut text = String::new();
     file.rewind()?;
@@ -61,14 +61,14 @@ fn stored(file: &mut File) -> io::Result<u64> {
     Ok(text.trim().parse().unwrap_or(0))
 }
 
-/// Stores a number in place of another one, at once: the file is never without any.
+/// Replaces a number atomically: the file always holds one.
 fn store(file: &File, number: u64) -> io::Result<()> {
     file.write_all_at(format!("{number:020}\n").as_bytes(), 0)
 }
 
 impl Identity {
-    /// Takes the one of this number in `directory`, which is made if it is not there; `None`: the first that no program has. A number that
-    /// is reserved is for a successor.
+    /// Takes the identity of this number in `directory`, which is made if it is missing; `None`: the first free number.
+    /// A reserved number is for a successor.
     pub(crate) fn take(
         directory: &Path,
         number: Option<u16>,
@@ -90,7 +90,7 @@ impl Identity {
             }
             let id = SessionId::new(instance, disk).ok_or(Failure::NoIdentity)?;
             let last = stored(&mut lock).map_err(|error| failed(&error))?;
-            // Epochs that are used up leave the number to nobody.
+            // With its epochs used up, the number cannot be used any more.
             let Some(epoch) = u32::try_from(last).ok().filter(|last| *last != u32::MAX) else {
                 continue;
             };
@@ -107,7 +107,7 @@ impl Identity {
         })
     }
 
-    /// Returns its number.
+    /// Returns the session number.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }

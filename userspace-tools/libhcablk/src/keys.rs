@@ -25,13 +25,14 @@ impl FromStr for Key {
         let (digits, checksum) = rest
             .split_once('-')
             .ok_or(BadKey("its checksum is missing"))?;
-        let secret = Secret::from_hex(digits).ok_or(BadKey("it has not 64 hexadecimal digits"))?;
+        let secret =
+            Secret::from_hex(digits).ok_or(BadKey("it does not have 64 hexadecimal digits"))?;
         let pairs = digits.as_bytes().chunks_exact(2).take(KEY_LEN);
         let mut hasher = crc32fast::Hasher::new();
         for pair in pairs {
             let byte = std::str::from_utf8(pair).map(|pair| u8::from_str_radix(pair, 16));
             let Ok(Ok(byte)) = byte else {
-                return Err(BadKey("it has not 64 hexadecimal digits"));
+                return Err(BadKey("it does not have 64 hexadecimal digits"));
             };
             hasher.update(&[byte]);
         }

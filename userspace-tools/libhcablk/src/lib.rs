@@ -34,10 +34,10 @@
 //! | `messages` | buffers of messages, of that and of queues |
 //! | `queue`, `request` | the I/O path, and what applications submit |
 //! | `driver` | state machines that are the kernel driver's |
-//! | `plan`, `engine`, `times` | how data moves, what follows from answers, and what is not answered in time: pure |
+//! | `plan`, `engine`, `times` | how data moves, the consequences of responses, and requests without a timely response: pure |
 //! | `verbs` | rdma-core; the only unsafe code |
 //!
-//! `docs/design/user-client.md` has what is there and what is not.
+//! `docs/design/user-client.md` lists the features that exist and those that do not.
 
 mod admin;
 #[cfg(test)]

@@ -11,11 +11,11 @@ use hcablk_core::proto::message::BUFFER_LEN;
 use nix::errno::Errno;
 use std::sync::Arc;
 
-/// See the module.
+/// The buffers; see the module.
 pub(crate) struct Messages(Region);
 
 impl Messages {
-    /// Makes so many buffers.
+    /// Makes `count` buffers.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, count: usize) -> Result<Self, Errno> {
         let region = Region::new(pd, count * BUFFER_LEN, Access::Local, None)?;
         Ok(Self(region))
@@ -33,13 +33,14 @@ impl Messages {
         pair.receive(sge.ok_or(Errno::EINVAL)?, id)
     }
 
-    /// Copies the message that a buffer has received; `false`: there is no such buffer.
+    /// Copies the message that a buffer has received; returns `false` if the buffer does not exist.
     #[must_use]
     pub(crate) fn received(&self, buffer: usize, message: &mut [u8]) -> bool {
         self.0.read(buffer.saturating_mul(BUFFER_LEN), message)
     }
 
-    /// Puts a message into a buffer, to be sent. `None`: there is no such buffer, or no room.
+    /// Puts a message into a buffer, to be sent. Returns `None` if the buffer does not exist, or is
+    /// too small.
     pub(crate) fn put(&self, buffer: usize, message: &[u8]) -> Option<Sge> {
         let begin = buffer * BUFFER_LEN;
         let written = message.len() <= BUFFER_LEN && self.0.write(begin, message);

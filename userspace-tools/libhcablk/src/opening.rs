@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the sessions of a volume are made: which session it asks for, and whether what the target grants is
-//! what the volume was when it was opened.
+//! Makes the sessions of a volume: chooses the session to ask for, and checks that the granted volume is the one that
+//! was opened.
 
 use crate::{
     admin::{self, Admin, News, Watching},
@@ -32,29 +32,29 @@ pub(crate) const SECTOR: u64 = 512;
 /// A session that has begun: all of its queue pairs are connected.
 pub(crate) struct Begun {
     pub(crate) admin: Admin,
-    /// The target's on the admin queue pair.
+    /// The target's reply on the admin queue pair.
     pub(crate) reply: Reply,
-    /// What the target has reported of the volume since.
+    /// The target's reports on the volume since then.
     pub(crate) news: Option<News>,
     pub(crate) ids: Vec<Id>,
     pub(crate) links: Vec<(Link, Reply)>,
-    /// The target may have forgotten what was not flushed.
+    /// The target may have forgotten unflushed writes.
     pub(crate) forgets: bool,
-    /// All that was acknowledged before is durable.
+    /// All writes that were acknowledged before are durable.
     pub(crate) is_durable: bool,
 }
 
-/// What a volume was when it was opened, and its export in the last session.
+/// The properties of a volume when it was opened, and its export in the last session.
 struct Known {
     geometry: Geometry,
     id: Option<VolumeId>,
     instance: Option<ExportInstance>,
-    /// The export has ended, and all that it acknowledged is durable.
+    /// The export has ended, and all writes that it acknowledged are durable.
     is_durable: bool,
 }
 
 impl Known {
-    /// Fails if `reply` is not about the same volume, which may have another size by now, or be read-only or no longer.
+    /// Fails if `reply` is not about the same volume. A different size, or a change to or from read-only, is accepted.
     fn check(&self, reply: &Reply) -> Result<(), Failure> {
         let lasting = |geometry: &Geometry| (geometry.logical_block_shift, geometry.max_transfer);
         if self.id != reply.id {
@@ -71,8 +71,8 @@ impl Known {
     }
 }
 
-/// Returns whether two replies of a session describe the same volume. What else they say may change meanwhile, and is reported on
-/// the admin queue pair.
+/// Returns whether two replies of a session describe the same volume. Their other values may change meanwhile; the
+/// admin queue pair reports the changes.
 fn agree(one: &Reply, other: &Reply) -> bool {
     let lasting = |reply: &Reply| {
         let Geometry {
@@ -85,7 +85,7 @@ fn agree(one: &Reply, other: &Reply) -> bool {
     lasting(one) == lasting(other)
 }
 
-/// See the module.
+/// The sessions of a volume; see the module.
 pub(crate) struct Opening {
     pd: Arc<ProtectionDomain>,
     address: SocketAddr,
@@ -94,12 +94,12 @@ pub(crate) struct Opening {
     shape: Shape,
     /// `None`: there was no session.
     known: Option<Known>,
-    /// The target has granted the admin queue pair of the last attempt.
+    /// The target has granted the admin queue pair in the last attempt.
     has_answered: bool,
 }
 
 impl Opening {
-    /// Makes the one of a volume that the device of `pd` leads to.
+    /// Makes the state of a volume that the device of `pd` reaches.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, options: &Options) -> Result<Self, Failure> {
         Ok(Self {
             pd: pd.clone(),
@@ -125,25 +125,25 @@ impl Opening {
         self.options.reconnect_delay_s
     }
 
-    /// Returns whether a session may go on after another one: the target must say which volume it is.
+    /// Returns whether a later session may continue this one: the target must identify the volume.
     pub(crate) fn may_resume(&self) -> bool {
         self.known.as_ref().is_some_and(|known| known.id.is_some())
     }
 
-    /// Returns whether the program was told that it has to flush.
+    /// Returns whether the program knows that it must flush.
     pub(crate) fn flushes(&self) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|known| known.geometry.write_cache)
     }
 
-    /// Records that the export of the last session has ended, and all that it acknowledged is durable.
+    /// Records that the export of the last session has ended, and all writes that it acknowledged are durable.
     pub(crate) fn set_durable(&mut self) {
         if let Some(known) = &mut self.known {
             known.is_durable = true;
         }
     }
 
-    /// Returns whether the target had answered when the last attempt failed.
+    /// Returns whether the target had responded when the last attempt failed.
     pub(crate) fn has_answered(&self) -> bool {
         self.has_answered
     }
@@ -163,7 +163,7 @@ impl Opening {
         let geometry = self.geometry(&reply);
         admin.go_live(Watching {
             known: state_of(&reply),
-            // Its applications send flushes, if they were told of a cache when they began.
+            // The applications send flushes if the volume had a cache when they began.
             flushes: reply.tells_cache && geometry.write_cache,
             limits: reply.tells_cache && reply.tells_limits,
             portals: false,
@@ -186,7 +186,7 @@ impl Opening {
             }
             begun.ids.push(id);
             begun.links.push((link, of_queue));
-            // Many of them take long.
+            // Connecting many queues is slow, so handle admin messages in between.
             begun.news = begun.admin.handle()?.or(begun.news);
             if Instant::now() >= round {
                 round = Instant::now() + period;
@@ -207,7 +207,7 @@ impl Opening {
         Ok(begun)
     }
 
-    /// Returns what the volume was when it was opened.
+    /// Returns the properties of the volume when it was opened.
     fn geometry(&self, reply: &Reply) -> Geometry {
         let known = self.known.as_ref();
         known.map_or(reply.geometry, |known| known.geometry)
@@ -249,7 +249,7 @@ impl Opening {
             Ok(pair)
         })?;
         let Connected { id, pair, reply } = connected;
-        // It was made for the queue pair that is connected.
+        // The proof is for the queue pair that is connected.
         let memory = memory.ok_or(Failure::NotATarget)?;
         Ok((
             Admin::new(pair, memory, self.options.keep_alive_s),
@@ -281,7 +281,7 @@ impl Opening {
     }
 }
 
-/// Returns how large the queues are that the device allows.
+/// Returns the size of queues that the device allows.
 fn fit(pd: &ProtectionDomain, options: &Options) -> Result<Shape, Failure> {
     let attributes = pd.attributes();
     if !attributes.is_ib {
@@ -298,7 +298,7 @@ fn fit(pd: &ProtectionDomain, options: &Options) -> Result<Shape, Failure> {
     Shape::fit(attributes, options.depth)
 }
 
-/// Returns what a reply says of the volume.
+/// Returns the volume's state in a reply.
 pub(crate) fn state_of(reply: &Reply) -> VolumeState {
     let geometry = &reply.geometry;
     VolumeState {
@@ -309,7 +309,7 @@ pub(crate) fn state_of(reply: &Reply) -> VolumeState {
 }
 
 impl Begun {
-    /// Waits until the target has reported the limits, as it does at once, if it does.
+    /// Waits until the target has reported the limits, which it does at once, if at all.
     pub(crate) fn wait_for_limits(&mut self, deadline: Deadline<'_>) -> Result<(), Failure> {
         while self.reply.tells_cache && self.reply.tells_limits && self.news.is_none() {
             self.news = self.admin.handle()?;

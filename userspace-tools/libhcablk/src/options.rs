@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an application says of a volume that it opens.
+//! The options of an application that opens a volume.
 
 use crate::{
     failure::Failure,
@@ -17,40 +17,40 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 /// The port on which targets listen by default.
 pub const PORT: u16 = 7744;
-/// Where the ids of sessions are by default.
+/// The default directory of session ids.
 const STATE: &str = "/run/hcablk/sessions";
 
-/// Why a text is not the name of a volume, or the id of a host.
+/// The reason why a text is not the name of a volume, or the id of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {0}")]
 pub struct BadName(&'static str);
 
-/// Why an option is not set to a text.
+/// The reason why an option cannot be set to a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadOption {
     /// There is no option of this name.
     #[error("there is no option {0:?}; there are {names}", names = Options::NAMES.join(", "))]
     Unknown(String),
-    /// The value is not what the option takes.
+    /// The value is not valid for the option.
     #[error("{name} is {wanted}, not {value:?}")]
     Value {
-        /// Of the option.
+        /// The option's name.
         name: &'static str,
-        /// What it takes.
+        /// The values that the option accepts.
         wanted: &'static str,
-        /// What it was set to.
+        /// The value that was set.
         value: String,
     },
-    /// The value is no key. It is not shown.
+    /// The value is not a key. It is not shown.
     #[error("{0}: {1}")]
     Key(&'static str, BadKey),
-    /// The value is not what a program has left.
+    /// The value is not the state of another program.
     #[error("past: {0}")]
     Past(BadPast),
 }
 
-/// What to open, and how. The defaults are those of the kernel's driver.
+/// The volume to open, and its settings. The defaults are those of the kernel's driver.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) address: IpAddr,
@@ -118,7 +118,7 @@ impl Options {
         }
     }
 
-    /// Sets how many queues there are, 1 to 127: one for each thread that does I/O.
+    /// Sets the number of queues, 1 to 127: one for each thread that does I/O.
     #[must_use]
     pub fn queues(self, queues: u8) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Options {
         }
     }
 
-    /// Sets how many requests each queue has in flight at most, 1 to 1024.
+    /// Sets the largest number of requests in flight on each queue, 1 to 1024.
     #[must_use]
     pub fn depth(self, depth: u16) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl Options {
         }
     }
 
-    /// Sets how long connecting may take.
+    /// Sets the time limit of connecting.
     #[must_use]
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
         Self {
@@ -145,8 +145,8 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds there may be no session: requests wait meanwhile, and are issued again by the next one. 0:
-    /// they fail when the session is lost.
+    /// Sets the number of seconds that the volume may be without a session: requests wait meanwhile, and the next
+    /// session issues them again. 0: they fail when the session is lost.
     #[must_use]
     pub fn ctrl_loss_tmo(self, seconds: u32) -> Self {
         Self {
@@ -155,9 +155,9 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds there may be no session before requests fail: those that wait, and those that come until there is
-    /// one again. The volume stays open. Sessions that follow each other within ten seconds do not have this count anew. `None`, or
-    /// not less than [`Self::ctrl_loss_tmo`]: requests wait for as long as that says.
+    /// Sets the number of seconds without a session after which requests fail: those that wait, and new ones until
+    /// there is a session again. The volume stays open. Sessions that follow each other within ten seconds do not
+    /// restart this count. `None`, or not less than [`Self::ctrl_loss_tmo`]: requests wait for the time of that option.
     #[must_use]
     pub fn fast_io_fail_tmo(self, seconds: Option<u32>) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Options {
         }
     }
 
-    /// Sets how many seconds lie between attempts to connect again, 1 to 3600.
+    /// Sets the pause between attempts to reconnect, in seconds, 1 to 3600.
     #[must_use]
     pub fn reconnect_delay(self, seconds: u32) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds the target may leave a keep-alive unanswered, 1 to 600.
+    /// Sets the time limit of a keep-alive in seconds, 1 to 600.
     #[must_use]
     pub fn keep_alive(self, seconds: u16) -> Self {
         Self {
@@ -184,10 +184,10 @@ impl Options {
         }
     }
 
-    /// Sets for how many seconds the target may leave a request unanswered, 1 to 3600. Then the session ends, and its requests are
-    /// issued again by the next one. A request that is late again and again, or whose sessions are lost, fails: at the latest when
-    /// twice this time and [`Self::ctrl_loss_tmo`] have passed since it was issued first. Requests are only late when their queue is
-    /// polled, or waited for.
+    /// Sets the time limit of a request in seconds, 1 to 3600. After it the session ends, and the next session issues
+    /// its requests again. A request that is late repeatedly, or whose sessions are lost, fails: at the latest when
+    /// twice this time and [`Self::ctrl_loss_tmo`] have passed since its first issue. Requests are late only when their
+    /// queue is polled, or waited for.
     #[must_use]
     pub fn io_timeout(self, seconds: u32) -> Self {
         Self {
@@ -196,8 +196,8 @@ impl Options {
         }
     }
 
-    /// Sets up to how many bytes a read is copied, whatever its memory; 0: only what no window can
-    /// show is.
+    /// Sets the size in bytes up to which a read is copied, for any memory; 0: a read is copied only if no window can
+    /// cover its memory.
     #[must_use]
     pub fn small_read(self, bytes: u32) -> Self {
         Self {
@@ -206,7 +206,7 @@ impl Options {
         }
     }
 
-    /// Sets up to how many bytes a write's data goes to the target's eager ring, if there is one.
+    /// Sets the size in bytes up to which a write's data goes to the target's eager ring, if there is one.
     #[must_use]
     pub fn eager_write(self, bytes: u32) -> Self {
         Self {
@@ -215,7 +215,7 @@ impl Options {
         }
     }
 
-    /// Sets whether the target invalidates windows by its answers; otherwise this side does.
+    /// Sets whether the target invalidates windows with its responses; otherwise this side does.
     #[must_use]
     pub fn remote_invalidate(self, on: bool) -> Self {
         Self {
@@ -224,8 +224,9 @@ impl Options {
         }
     }
 
-    /// Sets the number of the session among those of this host's programs, 1 to 4095. A program that goes on with the work of
-    /// one that was killed has the same: then the target ends what is left of the other's session before this one's begins.
+    /// Sets the number of the session among those of this host's programs, 1 to 4095. A program that takes over the
+    /// work of a killed one uses the same number: then the target ends the rest of the former session before the new
+    /// one begins.
     #[must_use]
     pub fn session(self, number: u16) -> Self {
         Self {
@@ -234,8 +235,8 @@ impl Options {
         }
     }
 
-    /// Sets what another program has left whose work this one goes on with. The volume must be the same one; what the other one has
-    /// written and not flushed counts as this one's.
+    /// Sets the state that another program has left and whose work this one takes over. The volume must be the same
+    /// one; writes that the other program has not flushed count as this one's.
     #[must_use]
     pub fn past(self, past: Past) -> Self {
         Self {
@@ -244,8 +245,8 @@ impl Options {
         }
     }
 
-    /// Sets the directory for the ids of sessions, which all programs of this host share, and which
-    /// is empty after each start of the machine.
+    /// Sets the directory of session ids, which all programs of this host share, and which is empty after each start of
+    /// the machine.
     #[must_use]
     pub fn state(self, directory: impl Into<PathBuf>) -> Self {
         Self {
@@ -254,14 +255,15 @@ impl Options {
         }
     }
 
-    /// Reserves the session number that a volume has which was opened with these options ([`Volume::session`](crate::Volume::session)).
-    /// If this program is killed, no other program gets the number but one with this [`Self::session`] and a [`Self::past`]. The
-    /// reservation lasts until it is released, or the machine restarts.
+    /// Reserves the session number of a volume that was opened with these options
+    /// ([`Volume::session`](crate::Volume::session)). If this program is killed, only a program with this
+    /// [`Self::session`] and a [`Self::past`] gets the number. The reservation lasts until it is released, or the
+    /// machine restarts.
     pub fn reserve_session(&self, number: u16) -> Result<(), Failure> {
         identity::reserve(&self.state, number)
     }
 
-    /// Releases the reservation of a session number, if there is one: nobody has to go on with the work.
+    /// Releases the reservation of a session number, if there is one: no program needs to take over the work.
     pub fn release_session(&self, number: u16) -> Result<(), Failure> {
         identity::release(&self.state, number)
     }
@@ -287,9 +289,9 @@ impl Options {
         "state",
     ];
 
-    /// Sets the option `name` to what `value` says: for programs that take options as text. Numbers are decimal, and in the
-    /// bounds of the method of the same kind; times are in seconds; keys are what `hcablk key show` prints, and `past` is what
-    /// [`Past`] prints.
+    /// Sets the option `name` to `value`: for programs that take options as text. Numbers are decimal, within the
+    /// bounds of the method of the same name; times are in seconds; keys have the form of `hcablk key show`, and `past`
+    /// has the form that [`Past`] prints.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self, BadOption> {
         let Some(name) = Self::NAMES.iter().copied().find(|known| *known == name) else {
             return Err(BadOption::Unknown(name.to_owned()));
@@ -303,7 +305,7 @@ impl Options {
             }),
         };
         let key = || value.parse().map_err(|error| BadOption::Key(name, error));
-        // In bounds: none is lost.
+        // In bounds: no digit is lost.
         let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
         match name {
             "port" => self.port = short(number("1 to 65535", 1, 65535)?),

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a program that goes on with the work of another one has to know of it.
+//! The state that a program needs to take over the work of a killed one.
 
 use hcablk_core::proto::{connect::ExportInstance, name::VolumeId};
 use std::{fmt, str::FromStr};
 
-/// What a program with an open volume leaves for one that goes on with its work when it was killed: which volume it was, and by
-/// which export of it writes were acknowledged. So the other one knows whether writes are lost that nobody has flushed.
+/// The state that a program with an open volume leaves for a program that takes over its work when it was killed: the
+/// volume, and the export of it that acknowledged writes. So the other program can find out whether unflushed writes
+/// are lost.
 ///
-/// It is kept as text. The number of the session belongs to it: [`Options::session`](crate::Options::session).
+/// It is stored as text. It belongs to a session number: [`Options::session`](crate::Options::session).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     pub(crate) id: VolumeId,
-    /// `None`: the target may forget what it acknowledged without telling.
+    /// `None`: the target may forget acknowledged writes without a report.
     pub(crate) instance: Option<ExportInstance>,
-    /// Writes may have been in a volatile cache of the target's.
+    /// Writes may have been in a volatile cache of the target.
     pub(crate) was_volatile: bool,
     pub(crate) has_lost_writes: bool,
 }
@@ -26,7 +27,7 @@ impl Past {
     }
 }
 
-/// Why a text is no past.
+/// The reason why a text is not a valid `Past`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not what a program leaves of a volume")]
 pub struct BadPast;
@@ -34,7 +35,7 @@ pub struct BadPast;
 impl fmt::Display for Past {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let instance = self.instance.map_or(0, ExportInstance::number);
-        // Both states by a word, so that a text that was cut off is none.
+        // Both states have a word, so that a truncated text is not valid.
         let cache = if self.was_volatile {
             "volatile"
         } else {
@@ -94,7 +95,7 @@ mod tests {
         }
         let whole = "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 volatile lost";
         assert!(whole.parse::<Past>().is_ok());
-        // A text that was cut off would say that nothing can be lost.
+        // A truncated text would claim that no write can be lost.
         for length in 0..whole.len() {
             let cut = &whole[..length];
             assert_eq!(cut.parse::<Past>(), Err(BadPast), "{cut}");

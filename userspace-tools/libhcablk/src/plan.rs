@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the data of a request moves, and into which requests of the protocol it is cut: pure.
+//! Decides how the data of a request moves, and cuts it into requests of the protocol: pure.
 //!
 //! A request of an application has its data in *pieces* of registered memory, of any lengths. The
 //! protocol's requests have whole blocks, and the data of each is in one of these places:
 //!
-//! - in the *slot* of its tag, memory of the library's: it is copied from and to the pieces. For
-//!   what is short, and for pieces that are no whole blocks.
-//! - in the pieces themselves. The own device gathers a write's for the message or the target's
-//!   eager ring; other requests have one piece, which the target reaches by a window.
+//! - in the *slot* of its tag, memory of the library: it is copied from and to the pieces. For short requests, and for
+//!   pieces that are not whole blocks.
+//! - in the pieces themselves. The own device gathers the data of a write for the message or the target's eager ring;
+//!   other requests have one piece, which the target reaches through a window.
 
-/// What of a volume and a queue decides.
+/// The properties of a volume and a queue that decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Bytes of a logical block, a power of two.
@@ -19,25 +19,25 @@ pub(crate) struct Limits {
     pub(crate) largest: u32,
     /// Bytes of a slot, a multiple of the block.
     pub(crate) slot: u32,
-    /// Bytes of the largest read that is copied although a window could show its memory.
+    /// Bytes of the largest read that is copied although a window could cover its memory.
     pub(crate) small_read: u32,
-    /// Bytes of the largest write that is gathered although a window could show its memory.
+    /// Bytes of the largest write that is gathered although a window could cover its memory.
     pub(crate) gathered: u32,
     /// Pieces that a gathered write may have.
     pub(crate) pieces: usize,
-    /// There are windows for writes: the target fetches.
+    /// Whether there are windows for writes: the target starts RDMA READs.
     pub(crate) write_windows: bool,
 }
 
-/// Where the data of a request of the protocol is.
+/// The place of the data of a request of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In its tag's slot.
     Slot,
-    /// In so many pieces, which the own device gathers; one that is longer than such writes is no
-    /// longer than a slot.
+    /// In this many pieces, which the own device gathers; a request that is longer than such writes is no longer than a
+    /// slot.
     Gathered(usize),
-    /// In one piece, by a window.
+    /// In one piece, through a window.
     Window,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct Part {
     pub(crate) offset: usize,
 }
 
-/// Data of a request that is not cut into parts yet. So a request takes the same room while it waits, however many parts it has.
+/// Data of a request that is not cut into parts yet. So a waiting request has the same size, regardless of the number
+/// of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Bytes before it in the application's request.
@@ -65,7 +66,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns all data of a request of so many bytes.
+    /// Returns all data of a request of `length` bytes.
     pub(crate) fn whole(length: u64) -> Self {
         Self {
             at: 0,
@@ -75,7 +76,7 @@ impl Span {
         }
     }
 
-    /// Returns the data of a part, which is to be cut anew: limits may have changed.
+    /// Returns the data of a part, which must be cut again: limits may have changed.
     pub(crate) fn of(part: Part) -> Self {
         Self {
             at: part.at,
@@ -85,7 +86,8 @@ impl Span {
         }
     }
 
-    /// Cuts the first part off, of a read or a write whose data is in `pieces`. Returns it and the rest; `None`: there is no data.
+    /// Cuts off the first part of a read or a write whose data is in `pieces`. Returns the part and the rest; `None`:
+    /// there is no data.
     pub(crate) fn cut(
         self,
         limits: Limits,
@@ -106,11 +108,11 @@ impl Span {
 
 /// A piece of memory.
 pub(crate) trait Piece {
-    /// Returns how many bytes it has.
+    /// Returns the number of bytes of the piece.
     fn bytes(&self) -> usize;
 }
 
-/// A place in the pieces.
+/// A position in the pieces.
 struct Cursor<'a, P> {
     pieces: &'a [P],
     piece: usize,
@@ -126,7 +128,7 @@ impl<P> Clone for Cursor<'_, P> {
 }
 
 impl<P: Piece> Cursor<'_, P> {
-    /// Returns how many bytes there are up to the end of the piece; empty ones are passed over.
+    /// Returns the number of bytes up to the end of the piece; skips empty pieces.
     fn run(&mut self) -> Option<usize> {
         loop {
             let left = self.pieces.get(self.piece)?.bytes() - self.offset;
@@ -138,7 +140,7 @@ impl<P: Piece> Cursor<'_, P> {
         }
     }
 
-    /// Goes on by so many bytes.
+    /// Skips this many bytes.
     fn skip(&mut self, mut bytes: usize) {
         while bytes != 0 {
             let Some(run) = self.run() else { return };
@@ -148,7 +150,7 @@ impl<P: Piece> Cursor<'_, P> {
         }
     }
 
-    /// Returns in how many pieces the next `bytes` bytes are.
+    /// Returns the number of pieces that the next `bytes` bytes are in.
     fn count(mut self, mut bytes: usize) -> usize {
         let mut count = 0;
         while bytes != 0 {
@@ -210,7 +212,7 @@ impl<'a, P: Piece> Parts<'a, P> {
         length.min(slot)
     }
 
-    /// Returns whether a window shows so many bytes of a piece, rather than that they are copied.
+    /// Returns whether a window covers `run` bytes of a piece, rather than that they are copied.
     fn is_long(&self, run: usize) -> bool {
         let (small, windows) = match self.write {
             true => (self.limits.gathered, self.limits.write_windows),
@@ -273,7 +275,7 @@ impl<P: Piece> Iterator for Parts<'_, P> {
     }
 }
 
-/// Returns how many of `left` bytes that have no data one request takes, of at most `largest`, in whole `block`s.
+/// Returns how many of `left` bytes without data one request takes, of at most `largest`, in whole `block`s.
 pub(crate) fn bare(left: u64, largest: u32, block: u32) -> u32 {
     let most = (largest & !(block - 1)).max(block);
     u32::try_from(left).unwrap_or(u32::MAX).min(most)
@@ -299,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Cuts a span as a queue does: a part at a time.
+    /// Cuts a span like a queue: one part at a time.
     fn cut(limits: Limits, write: bool, pieces: &[usize], span: Span) -> Vec<Part> {
         let mut left = Some(span);
         std::iter::from_fn(|| {

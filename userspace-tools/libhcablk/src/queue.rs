@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A queue: a queue pair, and the requests on it. It belongs to one thread at a time, and takes no lock
-//! to issue a request or to take its answer.
+//! A queue: a queue pair, and the requests on it. It belongs to one thread at a time, and takes no lock to issue a
+//! request or to handle its response.
 //!
-//! How data moves is chosen by [`plan`](crate::plan), what follows from answers by
-//! [`engine`](crate::engine); here both meet the verbs.
+//! [`plan`](crate::plan) decides how data moves, [`engine`](crate::engine) the consequences of responses; this module
+//! connects both with the verbs.
 //!
 //! # Over sessions
 //!
-//! When the session is lost, or the queue pair fails, the queue destroys its windows and the queue pair: nothing reaches the
-//! memory of requests then. The requests wait, before those that were not issued yet, for the queue pair of the
-//! next session, in the order in which they were issued. When no session comes any more they end with
+//! When the session is lost, or the queue pair fails, the queue destroys its windows and the queue pair: then nothing
+//! reaches the memory of requests. The requests wait for the queue pair of the next session, in the order in which they
+//! were issued, ahead of those that were not issued yet. When there cannot be another session they end with
 //! [`RequestError::Lost`].
 
 use crate::{
@@ -46,19 +46,19 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a tag's slot, where data is that is copied.
+/// Bytes of a tag's slot, which holds data that is copied.
 const SLOT: usize = 8192;
-/// Pieces that a work request gathers beside a message.
+/// Pieces that a work request gathers in addition to a message.
 const PIECES: usize = 8;
-/// Where slots are, to the target: this says nothing of where they are in memory.
+/// The address of the slots as the target sees it; it does not reveal where they are in memory.
 const SLOTS_ADDRESS: u64 = 0xffff_ffff << 32;
 /// Bytes that a synchronous call moves at a time.
 const STAGING: usize = 1 << 20;
 
-/// A synchronous call that waits for events looks by itself so often, in case an event was missed.
+/// The interval at which a synchronous call that waits for events looks by itself, in case an event was missed.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// What a queue waits for: in its events.
+/// The queue's wake-up, among the events that a queue waits for.
 const WAKE: u64 = 0;
 const COMPLETIONS: u64 = 1;
 
@@ -70,7 +70,7 @@ fn send_id(signal: Signal) -> u64 {
     KIND_SEND | (u64::from(signal.frees) << 32) | u64::from(signal.seq)
 }
 
-/// How large a queue is.
+/// The size of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) depth: u16,
@@ -78,7 +78,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns what the device allows of `depth`.
+    /// Returns the part of `depth` that the device allows.
     pub(crate) fn fit(attributes: Attributes, depth: u16) -> Result<Self, Failure> {
         let pieces = (attributes.max_sge as usize).saturating_sub(1).min(PIECES);
         if pieces == 0 {
@@ -122,7 +122,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Makes them, and the queue pair of the connection `id`.
+    /// Allocates the memory, and makes the queue pair of the connection `id`.
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
         id: &Id,
@@ -130,8 +130,8 @@ impl Memory {
     ) -> Result<(Self, QueuePair), Failure> {
         let depth = usize::from(shape.depth);
         let make = || {
-            // Before its windows: of a program that is killed the kernel destroys first what was made last, and a queue pair on
-            // which a window is bound is not destroyed.
+            // Before its windows: when a program is killed the kernel destroys the newest objects first, and a queue
+            // pair with a bound window is not destroyed.
             let cq = CompletionQueue::new(pd, shape.completions())?;
             let mut pair = QueuePair::new(id, cq, shape.capacity())?;
             let memory = Self {
@@ -157,25 +157,25 @@ impl Memory {
     }
 }
 
-/// What there is as long as the queue pair works.
+/// The queue pair and its memory, while the queue pair works.
 pub(crate) struct Link {
-    // Windows go first: some devices keep a queue pair for as long as a window is bound on it.
+    // Windows are dropped first: some devices keep a queue pair while a window is bound on it.
     memory: Memory,
     pair: QueuePair,
 }
 
 impl Link {
-    /// Makes it of a queue pair that is connected.
+    /// Makes a link from a connected queue pair.
     pub(crate) fn new(memory: Memory, pair: QueuePair) -> Self {
         Self { memory, pair }
     }
 
-    /// Returns by which any thread can fail it.
+    /// Returns a handle with which any thread can fail the queue pair.
     pub(crate) fn stopper(&self) -> Stopper {
         self.pair.stopper()
     }
 
-    /// Destroys it: nothing reaches memory of requests any more.
+    /// Destroys the queue pair: nothing reaches memory of requests any more.
     fn destroy(self) {
         let Self { memory, pair } = self;
         pair.stopper().fail();
@@ -187,14 +187,14 @@ impl Link {
 /// A part of an application's request.
 #[derive(Clone, Copy, Debug)]
 enum Job {
-    /// Data that is still to be cut: when it is issued, by the limits of then.
+    /// Data that is cut when it is issued, with the limits of that moment.
     Uncut(Span),
     Data(Part),
-    /// Bytes that have no data: from where to where in the request. Of them as many as one request of the protocol takes, when it is
-    /// issued.
+    /// A range of the request without data: its start and end. When it is issued, each request of the protocol takes as
+    /// much of it as it may.
     Bare(u64, u64),
     Flush,
-    /// Of no request: it has the target say something.
+    /// Belongs to no request: it makes the target send a message.
     Nop,
 }
 
@@ -209,14 +209,14 @@ struct Io {
 /// The `Io` of a nop.
 const NO_IO: usize = usize::MAX;
 
-/// A part that waits, or that the target works on.
+/// A part that waits, or that the target processes.
 #[derive(Clone, Copy)]
 struct Active {
     io: usize,
     job: Job,
-    /// How many parts were issued before it, with wrap.
+    /// The number of parts that were issued before it, with wrap.
     order: u64,
-    /// When it was issued first, if it was.
+    /// The time of its first issue.
     since: Option<Tick>,
     /// The number of a flush, once it was issued.
     flush: u64,
@@ -234,7 +234,7 @@ impl Active {
     }
 }
 
-/// What the target's reply allows.
+/// The limits that the target's reply sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Allowed {
     limits: Limits,
@@ -252,11 +252,11 @@ pub struct Queue {
     settings: Settings,
     /// The era that this queue has seen: see [`Shared`].
     era: u32,
-    /// The tick at which it looked last for requests that are late, or have been issued again for too long: see
+    /// The tick of the last check for requests that are late, or have been issued again for too long: see
     /// [`times`](crate::times).
     tick: Option<Tick>,
     link: Option<Link>,
-    /// What the program waits for: the events of the completion queue, and the queue's wake-ups.
+    /// The events that the program waits for: those of the completion queue, and the queue's wake-ups.
     events: Epoll,
     allowed: Allowed,
     engine: Engine,
@@ -266,18 +266,18 @@ pub struct Queue {
     free_ios: Vec<usize>,
     waiting: VecDeque<Active>,
     finished: VecDeque<Completed>,
-    /// It has had a request.
+    /// The queue has had a request.
     is_used: bool,
-    /// Requests under way whose end is noticed by polling.
+    /// Requests in flight whose end is noticed by polling.
     polled: usize,
     /// Parts that were issued, and requests that have ended.
     issued: u64,
     completed: u64,
-    /// The number at which a write was acknowledged last: see [`Unflushed`](crate::driver::unflushed::Unflushed).
+    /// The number of the last acknowledged write: see [`Unflushed`](crate::driver::unflushed::Unflushed).
     acknowledged_at: u64,
     completions: Vec<Completion>,
     then: Vec<Then>,
-    /// How the synchronous call has ended.
+    /// The result of the synchronous call.
     awaited: Option<Completed>,
     staging: Option<Buffer>,
     /// The list of the pieces of a synchronous call, for the next one.
@@ -287,7 +287,7 @@ pub struct Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // What is under way is acknowledged by nobody.
+        // Requests in flight get no acknowledgement any more.
         self.shared.unused(self.index);
     }
 }
@@ -298,7 +298,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// Settings of the volume that a queue has to know.
+/// Settings of the volume that a queue needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) small_read: u32,
@@ -382,7 +382,7 @@ impl Queue {
         }
     }
 
-    /// Follows what has become of the session, if it has changed.
+    /// Follows a change of the session, if there was one.
     #[inline]
     fn follow(&mut self) {
         let era = self.shared.era();
@@ -409,14 +409,14 @@ impl Queue {
         }
     }
 
-    /// Fails what waits, if there was no session for so long.
+    /// Fails the waiting requests, if there was no session for the configured time.
     fn fail_fast(&mut self) {
         if let Some(failure) = self.shared.fails_fast() {
             self.end_all(RequestError::Lost(failure));
         }
     }
 
-    /// Takes the queue pair of a session.
+    /// Starts to use the queue pair of a session.
     fn attach(&mut self, next: Next) {
         let Next { era, link, reply } = next;
         let shape = link.memory.shape;
@@ -432,26 +432,26 @@ impl Queue {
         self.engine = Engine::new(shape.depth, reply.credits, reply.grant, sends);
         self.active = vec![None; usize::from(shape.depth)];
         self.link = Some(link);
-        // The target's ring is open when it has said something.
+        // The target's ring is open once it has sent a message.
         self.waiting.push_front(Active::new(NO_IO, Job::Nop));
         self.pump();
     }
 
-    /// Makes room for as many requests as are under way at a time, and for what follows from answers: from here on no request
-    /// allocates anything, unless the program submits more than that. Then there is room for as many from then on.
+    /// Reserves memory for `depth` concurrent requests and for the consequences of their responses: from here on no
+    /// request allocates anything, unless the program submits more than that. Then the larger memory stays.
     fn make_room(&mut self, depth: usize) {
         fn up_to(count: usize, depth: usize) -> usize {
             depth.saturating_sub(count)
         }
         self.ios.reserve(up_to(self.ios.len(), depth));
         self.free_ios.reserve(up_to(self.free_ios.len(), depth));
-        // With the nop, and the rest of one that is issued in part.
+        // With the nop, and the rest of a request that is issued in part.
         self.waiting.reserve(up_to(self.waiting.len(), depth + 2));
         self.finished.reserve(up_to(self.finished.len(), depth));
         self.then.reserve(depth);
     }
 
-    /// Lets go of the queue pair. What was issued waits again.
+    /// Drops the queue pair. Issued requests wait again.
     fn detach(&mut self) {
         if let Some(link) = self.link.take() {
             link.destroy();
@@ -459,7 +459,7 @@ impl Queue {
         if let Some(times) = self.shared.times_of(self.index) {
             times.clear();
         }
-        // What was not handled is the engine's of that queue pair.
+        // Completions that were not handled belong to the engine of that queue pair.
         self.completions.clear();
         self.then.clear();
         let issued = self.active.iter_mut().filter_map(Option::take);
@@ -474,12 +474,12 @@ impl Queue {
         }
     }
 
-    /// Returns why no session comes any more, if so: requests fail.
+    /// Returns the reason if there cannot be another session: requests fail.
     pub fn ended(&self) -> Option<Failure> {
         self.shared.ended()
     }
 
-    /// Returns how many requests have not ended.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.ios.len() - self.free_ios.len()
     }
@@ -490,15 +490,15 @@ impl Queue {
             .map_err(|error| RequestError::Lost(Failure::Setup("a buffer", error)))
     }
 
-    /// Submits a request. It is refused with its memory if it makes no sense.
+    /// Submits a request. A malformed request is returned with its memory.
     pub fn submit(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
         self.prepare(request)?;
         self.ring();
         Ok(())
     }
 
-    /// As [`Self::submit`], but the device is told with what is submitted or polled for next: several
-    /// requests share a doorbell.
+    /// As [`Self::submit`], but the doorbell is rung with the next call that submits or polls: several requests share
+    /// one doorbell.
     pub fn prepare(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
         let ended = self.finished.len();
         let result = self.add(request);
@@ -506,8 +506,8 @@ impl Queue {
         result
     }
 
-    /// Has the descriptor become readable if more than `ended` requests have ended: nothing else tells a program that waits for
-    /// it.
+    /// Makes the descriptor readable if more than `ended` requests have ended: a program that waits for it gets no
+    /// other notice.
     fn tell_since(&self, ended: usize) {
         if self.finished.len() > ended {
             if let Some(wake) = self.shared.wake_of(self.index) {
@@ -524,7 +524,7 @@ impl Queue {
             Err(error) => return Err(Box::new((error, request))),
         };
         if !self.is_used {
-            // Before it is issued: from here on a write of an era before the next one may be acknowledged.
+            // Before the request is issued: from here on a write of an earlier era may be acknowledged.
             self.is_used = true;
             self.shared.followed(self.index, self.era);
         }
@@ -552,7 +552,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns what is to be issued for a request: all of it, which is cut then.
+    /// Returns the job for all of a request, which is cut when it is issued.
     fn job(&self, request: &Request) -> Result<Job, RequestError> {
         let Limits { block, largest, .. } = self.allowed.limits;
         let mask = u64::from(block) - 1;
@@ -608,7 +608,7 @@ impl Queue {
         limits.map_or(self.shared.geometry.max_zeroes, |limits| limits.max_zeroes)
     }
 
-    /// Issues what waits, as far as it can be.
+    /// Issues the waiting requests, as far as possible.
     fn issue_waiting(&mut self) {
         while let Some(whole) = self.waiting.front().copied() {
             let (next, rest) = self.split(whole);
@@ -637,7 +637,7 @@ impl Queue {
         }
     }
 
-    /// Returns why a part is not issued, now or later.
+    /// Returns the reason why a part can never be issued.
     fn is_hopeless(&self, active: Active) -> Option<RequestError> {
         let io = self.ios.get(active.io)?.as_ref()?;
         let op = io.request.op;
@@ -645,11 +645,11 @@ impl Queue {
         if promises && self.shared.has_lost_writes() {
             return Some(RequestError::LostWrites);
         }
-        // Without a session nobody knows.
+        // Without a session that is not known.
         self.link.as_ref()?;
         match (op, active.job) {
             (Op::Write { .. }, Job::Data(part)) if io.error.is_none() => {
-                // A target that fetches no data and has no ring takes no writes but those.
+                // A target that starts no RDMA READs and has no ring accepts only these writes.
                 let Allowed {
                     limits,
                     inline,
@@ -659,14 +659,14 @@ impl Queue {
                 let fits = limits.write_windows || part.length <= inline.max(eager);
                 (!fits).then_some(RequestError::ReadOnly)
             }
-            // Of many parts one has failed.
+            // An earlier part of the request has failed.
             (_, Job::Bare(..) | Job::Data(_)) if io.error.is_some() => io.error,
             (_, Job::Bare(..)) if self.max_bare(op) == 0 => Some(RequestError::Unsupported),
             _ => None,
         }
     }
 
-    /// Splits off what one request of the protocol does not take.
+    /// Splits off the data beyond one request of the protocol.
     fn split(&self, active: Active) -> (Active, Option<Active>) {
         let io = self.ios.get(active.io).and_then(Option::as_ref);
         let Some(Io { request, .. }) = io else {
@@ -693,17 +693,17 @@ impl Queue {
             job: first,
             ..active
         };
-        // The rest of one that was issued by other limits has its time.
+        // The rest of a request that was issued with other limits keeps its time.
         (first, rest.map(|job| Active { job, ..active }))
     }
 
-    /// Issues what waits, and rings.
+    /// Issues waiting requests, and rings the doorbell.
     fn pump(&mut self) {
         self.issue_waiting();
         self.ring();
     }
 
-    /// Tells the device of what was [prepared](Self::prepare).
+    /// Rings the doorbell for [prepared](Self::prepare) requests.
     pub fn ring(&mut self) {
         let Some(link) = &mut self.link else { return };
         if let Err(error) = link.pair.ring() {
@@ -713,7 +713,7 @@ impl Queue {
         }
     }
 
-    /// Issues a part; `false`: not yet, `None`: an own mistake.
+    /// Issues a part; `false`: not yet, `None`: a mistake of this program.
     fn issue(&mut self, mut active: Active) -> Option<bool> {
         if self.link.is_none() {
             return Some(false);
@@ -726,7 +726,7 @@ impl Queue {
             return Some(false);
         };
         if matches!(active.job, Job::Flush) {
-            // Before it is sent: it covers what was acknowledged until now.
+            // Before it is sent: it covers all writes that were acknowledged until now.
             active.flush = self.shared.unflushed.begin_flush();
         }
         let mut issue = Issue {
@@ -758,10 +758,11 @@ impl Queue {
         Some(true)
     }
 
-    /// Looks for answers. Returns how many requests have ended and wait for [`Self::completed`].
+    /// Polls for responses. Returns the number of ended requests that wait for [`Self::completed`].
     pub fn poll(&mut self) -> usize {
         self.follow();
-        // Before the look: of a request that is late by this the look finds the answer, however long the thread stands still meanwhile.
+        // Before the polling: if a request is late by this tick, the polling finds its response, even if the thread
+        // stands still meanwhile.
         let now = self.shared.tick();
         if self.link.is_some() {
             self.look();
@@ -778,8 +779,8 @@ impl Queue {
         }
     }
 
-    /// Gives the session up if the target has not answered a request in time at the tick `now`, since which all answers that have come
-    /// were taken; and fails what has been issued again for too long.
+    /// Gives the session up if the target has not answered a request in time at the tick `now`, after all responses
+    /// until then were handled; and fails requests that have been issued again for too long.
     #[cold]
     fn look_at_times(&mut self, now: Tick) {
         self.tick = Some(now);
@@ -790,10 +791,11 @@ impl Queue {
         self.fail_old();
     }
 
-    /// Fails what waits to be issued again although its time is over. Nothing reaches its memory: it is not issued.
+    /// Fails requests that wait to be issued again although their time is over. Nothing reaches their memory, since
+    /// they are not issued.
     ///
-    /// A write among it may still be under way at the target. No later one comes before it: that is issued by another session, which
-    /// the target grants when the drive has finished what it had begun.
+    /// A write among them may still be in progress at the target. No later write overtakes it: that one is issued in a
+    /// new session, which the target grants when the drive has finished the old one's requests.
     fn fail_old(&mut self) {
         let (now, lifetime) = (self.shared.tick(), self.shared.lifetime());
         let why = self.shared.failure();
@@ -804,7 +806,7 @@ impl Queue {
                 io.error.get_or_insert(RequestError::Lost(why));
             }
         }
-        // With the other parts of these. Each is taken once: the rest stays in order.
+        // With the other parts of these requests. Each is removed once: the rest stays in order.
         for _ in 0..self.waiting.len() {
             let Some(active) = self.waiting.pop_front() else {
                 return;
@@ -823,14 +825,14 @@ impl Queue {
     }
 
     /// Returns the descriptor that becomes readable when a request with [`Notice::Event`] has ended, after
-    /// [`Self::arm`] has returned 0, or when the session is lost, or another one has begun. It stays the same.
+    /// [`Self::arm`] has returned 0, or when the session is lost, or a new one has begun. The descriptor never changes.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.0.as_fd()
     }
 
-    /// Returns how many requests have ended. If none has, the descriptor becomes readable at the next end of a request with
-    /// [`Notice::Event`]; at that of any if there are others. Otherwise handle what has ended, and call this again before you wait: so
-    /// all that comes meanwhile raises no event.
+    /// Returns the number of ended requests. If there is none, the descriptor becomes readable at the next end of a
+    /// request with [`Notice::Event`], or of any request if there are others. Otherwise handle the ended requests, and
+    /// call this again before waiting: so completions in the meantime raise no event.
     pub fn arm(&mut self) -> usize {
         match self.poll() {
             0 => self.arm_anyway(),
@@ -857,7 +859,7 @@ impl Queue {
             if let Some(Err(error)) = armed {
                 self.give_up(Failure::Verb("arming", error));
             }
-            // What came before it was armed raises nothing.
+            // A completion from before the arming raises no event.
             let finished = self.poll();
             if !solicited || !self.engine.awaits_sends() {
                 return finished;
@@ -866,12 +868,12 @@ impl Queue {
         }
     }
 
-    /// Waits until a request has ended, or for `timeout`, by events. Returns how many have ended.
+    /// Waits for events until a request has ended, or for `timeout`. Returns the number of ended requests.
     pub fn wait(&mut self, timeout: Duration) -> usize {
         let deadline = Deadline::after(timeout);
         loop {
             let finished = self.arm();
-            // When the volume has ended what is under way is about to, which wakes.
+            // When the volume has ended, requests in flight are about to end, which wakes the wait.
             let is_over = self.in_flight() == 0 && self.shared.ended().is_some();
             if finished != 0 || is_over {
                 return finished;
@@ -970,11 +972,11 @@ impl Queue {
                 pair.invalidate(window, send_id(signal));
             }
         }
-        // The target was in time; from here on it is the own device.
+        // The target was in time; the rest depends on the own device.
         self.begin_time(tag);
     }
 
-    /// Ends the part of a tag, which the target has answered, and whose memory is this side's again.
+    /// Ends the part of a tag, which the target has answered, and whose memory belongs to this side again.
     fn end_part(&mut self, tag: u16, result: Result<(), RequestError>) {
         let active = self.active.get_mut(usize::from(tag)).and_then(Option::take);
         let Some(active) = active else { return };
@@ -995,7 +997,7 @@ impl Queue {
         self.part_has_ended(active, result);
     }
 
-    /// Accounts a write that the target may keep in a volatile cache.
+    /// Records a write that the target may keep in a volatile cache.
     fn acknowledged(&mut self) {
         let now = self.shared.unflushed.now();
         if now != self.acknowledged_at {
@@ -1045,13 +1047,13 @@ impl Queue {
         }
     }
 
-    /// Gives the session up because of `failure`: another one is to follow.
+    /// Gives the session up because of `failure`: the thread of the volume connects the next one.
     fn give_up(&mut self, failure: Failure) {
         self.shared.lose(self.era, failure);
         self.follow();
     }
 
-    /// Ends all requests, when no session comes any more, or has not come in time.
+    /// Ends all requests, when there cannot be another session, or there was none in time.
     fn end_all(&mut self, error: RequestError) {
         while let Some(active) = self.waiting.pop_front() {
             self.part_has_ended(active, Err(error));
@@ -1059,7 +1061,7 @@ impl Queue {
     }
 }
 
-/// Copies what a read has put into a tag's slot to the memory of its request.
+/// Copies the data of a read from a tag's slot to the memory of its request.
 fn copy_out(slots: &Region, tag: u16, part: Part, memory: &mut [Buffer]) {
     let mut from = usize::from(tag) * SLOT;
     let mut left = part.length as usize;
@@ -1070,7 +1072,7 @@ fn copy_out(slots: &Region, tag: u16, part: Part, memory: &mut [Buffer]) {
         };
         let count = to.len().min(left);
         if let Some(to) = to.get_mut(..count) {
-            // The slot has room for the part, which was planned by that.
+            // The slot has room for the part, whose plan respects the slot's size.
             let _ = slots.read(from, to);
         }
         from += count;
@@ -1092,7 +1094,7 @@ struct Issue<'a> {
 }
 
 impl Issue<'_> {
-    /// Issues a part of `request`; `false`: it has to wait, and nothing was done.
+    /// Issues a part of `request`; `false`: the part has to wait, and nothing was changed.
     fn request(&mut self, request: &Request, job: Job) -> Option<bool> {
         let extent = |at, length| Extent {
             offset: request.offset + at,
@@ -1164,8 +1166,8 @@ impl Issue<'_> {
         Some(())
     }
 
-    /// Sends a request whose memory the target reaches by the tag's window: a piece of `request`, or the
-    /// tag's slot.
+    /// Sends a request whose memory the target reaches through the tag's window: a piece of `request`, or the tag's
+    /// slot.
     fn by_window(
         &mut self,
         request: Option<&Request>,
@@ -1203,7 +1205,7 @@ impl Issue<'_> {
         Some(())
     }
 
-    /// Copies the data of a part to the tag's slot, and returns that.
+    /// Copies the data of a part to the tag's slot, and returns the slot.
     fn copy_in(&self, request: &Request, part: Part) -> Option<Sge> {
         let begin = self.slot();
         let (mut to, mut left, mut offset) = (begin, part.length as usize, part.offset);
@@ -1243,7 +1245,7 @@ impl Issue<'_> {
         if self.eager(data.pieces(), extent, fua)? || self.inline(&mut data, extent, fua)? {
             return Some(true);
         }
-        // The ring is full, and the message has no room.
+        // The ring is full, and the message has no room for the data.
         if !self.allowed.limits.write_windows {
             return Some(false);
         }
@@ -1259,7 +1261,7 @@ impl Issue<'_> {
         Some(true)
     }
 
-    /// Puts the data of a write into the target's ring; `false`: it goes another way.
+    /// Writes the data of a write into the target's ring; `false`: the data must move differently.
     fn eager(&mut self, data: &[Sge], extent: Extent, fua: bool) -> Option<bool> {
         let length = extent.length;
         let immediate = match fua {
@@ -1291,7 +1293,7 @@ impl Issue<'_> {
         Some(true)
     }
 
-    /// Sends the data of a write in its message; `false`: it has no room.
+    /// Sends the data of a write in its message; `false`: the message has no room.
     fn inline(&mut self, data: &mut Gathered, extent: Extent, fua: bool) -> Option<bool> {
         if extent.length > self.allowed.inline {
             return Some(false);
@@ -1316,7 +1318,7 @@ impl Piece for Buffer {
 /// The pieces of a write that a work request gathers, with room for a message before them.
 struct Gathered {
     places: [Sge; PIECES + 1],
-    /// Places that are taken, with that of the message.
+    /// Used places, with that of the message.
     taken: usize,
 }
 
@@ -1328,7 +1330,7 @@ impl Gathered {
         }
     }
 
-    /// Adds a piece; `None`: there is no room.
+    /// Adds a piece; returns `None` if there is no room.
     fn push(&mut self, piece: Sge) -> Option<()> {
         *self.places.get_mut(self.taken)? = piece;
         self.taken += 1;
@@ -1340,7 +1342,7 @@ impl Gathered {
         self.places.get(1..self.taken).unwrap_or_default()
     }
 
-    /// Returns `message`, and behind it the pieces.
+    /// Returns `message`, followed by the pieces.
     fn behind(&mut self, message: Sge) -> &[Sge] {
         if let Some(first) = self.places.first_mut() {
             *first = message;
@@ -1366,8 +1368,8 @@ fn gather(memory: &[Buffer], part: Part, data: &mut Gathered) -> Option<()> {
     (left == 0).then_some(())
 }
 
-/// Synchronous calls, on the memory of the caller, which is copied. Requests that were submitted go on
-/// meanwhile, and wait for [`Queue::completed`].
+/// Synchronous calls, which copy the memory of the caller. Requests that were submitted continue meanwhile, and wait
+/// for [`Queue::completed`].
 impl Queue {
     /// Sets how the synchronous calls wait.
     pub fn set_notice(&mut self, notice: Notice) {
@@ -1395,7 +1397,7 @@ impl Queue {
         }
         loop {
             match self.notice {
-                // There is nothing to look for without a session.
+                // Without a session there is nothing to poll.
                 Notice::Polled if self.link.is_none() => {
                     self.arm_anyway();
                 }
@@ -1418,7 +1420,8 @@ impl Queue {
         }
     }
 
-    /// Has `request` carried out with a list of one piece, `len` bytes of the staging buffer, which `before` fills, and `after` reads.
+    /// Carries out `request` with a list of one piece, `len` bytes of the staging buffer, which `before` fills, and
+    /// `after` reads.
     fn staged(
         &mut self,
         len: usize,
@@ -1472,7 +1475,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes durable what was acknowledged.
+    /// Makes acknowledged writes durable.
     pub fn flush(&mut self) -> Result<(), RequestError> {
         self.execute(Request::flush()).result
     }

@@ -8,13 +8,13 @@ use std::sync::{
     Arc,
 };
 
-/// How an application learns that a request has ended.
+/// The notice of the end of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notice {
-    /// It looks: [`Queue::poll`](crate::Queue::poll). The answer raises no event.
+    /// The application polls: [`Queue::poll`](crate::Queue::poll). The response raises no event.
     #[default]
     Polled,
-    /// By an event: the queue's descriptor becomes readable.
+    /// An event: the queue's descriptor becomes readable.
     Event,
 }
 
@@ -23,7 +23,7 @@ pub enum Notice {
 pub struct Flag(Arc<AtomicBool>);
 
 impl Flag {
-    /// Makes one that is not set.
+    /// Makes a flag that is not set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -33,7 +33,7 @@ impl Flag {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Clears it, for the next request.
+    /// Clears the flag, for the next request.
     pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl Flag {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Read,
@@ -53,11 +53,11 @@ pub(crate) enum Op {
     Zeroes { length: u64, keep: bool },
 }
 
-/// A request. Its memory moves into it, and comes back with [`Completed`].
+/// A request. Its memory moves into it, and is returned with [`Completed`].
 ///
-/// Once a queue has had as many requests at a time as it gets, it allocates nothing for a request. What is left is the list of
-/// pieces, which [`Self::read`] and [`Self::write`] make: a program that gives the list that has come back to
-/// [`Self::read_scattered`] and [`Self::write_gathered`] has none made.
+/// Once a queue has had its largest number of concurrent requests, it allocates nothing for a request. The only
+/// allocation left is the list of pieces, which [`Self::read`] and [`Self::write`] make: a program that passes a
+/// returned list to [`Self::read_scattered`] and [`Self::write_gathered`] avoids it.
 #[derive(Debug)]
 pub struct Request {
     pub(crate) op: Op,
@@ -66,7 +66,7 @@ pub struct Request {
     pub(crate) notice: Notice,
     pub(crate) flag: Option<Flag>,
     pub(crate) user_data: u64,
-    /// It is a synchronous call's.
+    /// Whether a synchronous call waits for it.
     pub(crate) is_awaited: bool,
 }
 
@@ -83,7 +83,7 @@ impl Request {
         }
     }
 
-    /// Reads from `offset` on as many bytes as `memory` has.
+    /// Reads from `offset` on, as many bytes as `memory` has.
     pub fn read(offset: u64, memory: Buffer) -> Self {
         Self::new(Op::Read, offset, vec![memory])
     }
@@ -104,12 +104,12 @@ impl Request {
         Self::new(Op::Write { fua: false }, offset, memory)
     }
 
-    /// Makes durable what was acknowledged before this is submitted, on whichever queue.
+    /// Makes all writes durable that were acknowledged before this is submitted, on any queue.
     pub fn flush() -> Self {
         Self::new(Op::Flush, 0, Vec::new())
     }
 
-    /// Says that the content of `length` bytes from `offset` on is not needed any more.
+    /// Declares that the content of `length` bytes from `offset` on is not needed any more.
     pub fn discard(offset: u64, length: u64) -> Self {
         Self::new(Op::Discard { length }, offset, Vec::new())
     }
@@ -119,7 +119,7 @@ impl Request {
         Self::new(Op::Zeroes { length, keep }, offset, Vec::new())
     }
 
-    /// Has a write acknowledged only when it is durable. Anything else is as it was.
+    /// Makes the acknowledgement of a write wait until the write is durable. Does not change other requests.
     #[must_use]
     pub fn fua(mut self) -> Self {
         if let Op::Write { fua } = &mut self.op {
@@ -128,13 +128,13 @@ impl Request {
         self
     }
 
-    /// Sets how the end is noticed.
+    /// Sets the notice of the end.
     #[must_use]
     pub fn notice(self, notice: Notice) -> Self {
         Self { notice, ..self }
     }
 
-    /// Has `flag` set when it ends.
+    /// Makes the end of the request set `flag`.
     #[must_use]
     pub fn flag(self, flag: &Flag) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Request {
         }
     }
 
-    /// Sets a number that comes back with the end.
+    /// Sets a number that is returned with the end.
     #[must_use]
     pub fn user_data(self, user_data: u64) -> Self {
         Self { user_data, ..self }
@@ -155,7 +155,7 @@ impl Request {
 pub struct Completed {
     /// The number that the request was given.
     pub user_data: u64,
-    /// How it ended. After a failure the memory of a read has any bytes, and a write may be carried out in
+    /// The result. After a failure the memory of a read has undefined content, and a write may have been carried out in
     /// part.
     pub result: Result<(), RequestError>,
     /// Its memory.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an open volume keeps over its sessions, and the thread that serves one after the other: it
-//! connects them, serves the admin queue pair and hears what the connection manager says. It does no I/O.
+//! The state that an open volume keeps over its sessions, and the thread that serves one session after the other: it
+//! connects them, serves the admin queue pair and handles the events of the connection manager. It does no I/O.
 //!
 //! ```text
 //!          lose()                       begin()
@@ -10,22 +10,23 @@
 //!   └──── close() ────┴────────────────────────► Ended
 //! ```
 //!
-//! While it is lost requests wait, until `fast-io-fail-tmo` is over: then they fail, and so do those that come, until there is a
-//! session.
+//! While the session is lost requests wait, until `fast-io-fail-tmo` is over: then they fail, like new ones, until
+//! there is a session.
 //!
-//! Queues see the changes by a number, the *era*: each session has one, and so has each time without. When it
-//! changes a queue lets go of its queue pair, takes the next one if there is one, and issues its requests again. The thread
-//! makes the queue pairs, and leaves each in a place for its queue.
+//! Queues see the changes as a number, the *era*: each session has one, and each time without a session has one. When
+//! the era changes a queue drops its queue pair, picks up the next one if there is one, and issues its requests again.
+//! The thread makes the queue pairs, and leaves each in a place for its queue.
 //!
 //! # Writes that are lost
 //!
-//! What was acknowledged and not flushed is gone if the target has forgotten it: the export is another instance, or none that it
-//! names. From then on flushes and writes with FUA fail until the volume is closed. A queue may handle an
-//! acknowledgement of the last session when the next one has begun: it looks then whether that began with such a loss.
+//! Acknowledged writes that were not flushed are lost if the target has forgotten them: the export is a different
+//! instance, or has no number. From then on flushes and writes with FUA fail until the volume is closed. A queue may
+//! handle an acknowledgement of the last session when the next one has begun: it then checks whether that session began
+//! with such a loss.
 //!
-//! A target that ends the export in order makes durable what it has acknowledged, when the session's other queue pairs are gone. The
-//! thread asks for that by the admin queue pair, which is closed last, as the kernel's driver does
-//! (`initiator/session/durable.rs`): then nothing is lost, though the next export is another instance.
+//! A target that ends the export in order makes acknowledged writes durable, when the session's other queue pairs are
+//! gone. The thread asks for that on the admin queue pair, which is closed last, as the kernel's driver does
+//! (`initiator/session/durable.rs`): then nothing is lost, although the next export is a different instance.
 
 use crate::{
     admin::{Admin, News},
@@ -65,24 +66,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the target is asked whether all is durable at most, which waits about as long for the question; for how long it may leave
-/// that unanswered; and the time between two questions.
+/// The time limit for asking the target whether all writes are durable (the target waits about as long for the
+/// question); the time limit of one response; and the time between two questions.
 const DURABLE: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// The era of a queue that has had no request, or is gone: later than all.
+/// The era of a queue that has had no request, or is gone: later than all others.
 const UNUSED: u32 = u32::MAX;
 
-/// What a volume is at present.
+/// The current state and limits of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present {
     pub(crate) state: VolumeState,
-    /// `None`: the target does not report them, and those of the reply hold.
+    /// `None`: the target does not report limits, and those of the reply hold.
     pub(crate) limits: Option<VolumeLimits>,
 }
 
-/// Where the volume stands. See the module's picture.
+/// The state of the volume. See the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Live,
@@ -90,7 +91,7 @@ enum Standing {
     Ended(Failure),
 }
 
-/// Where the next queue pair of a queue is left, and by what its thread is woken.
+/// The place where the thread leaves the next queue pair of a queue, and the event that wakes the queue's thread.
 struct Place {
     next: Mutex<Option<Next>>,
     wake: EventFd,
@@ -101,22 +102,22 @@ struct Place {
     times: Times,
 }
 
-/// A queue pair of the session of an era, which has granted it by a reply.
+/// A queue pair of the session of an era, with the reply that granted it.
 pub(crate) struct Next {
     pub(crate) era: u32,
     pub(crate) link: Link,
     pub(crate) reply: Reply,
 }
 
-/// What the queues of a volume and its thread share.
+/// The state that the queues of a volume and its thread share.
 pub(crate) struct Shared {
     standing: Mutex<Standing>,
     /// See the module. Odd while there is a session.
     era: AtomicU32,
     has_ended: AtomicBool,
-    /// It has been lost for so long that requests fail, though there may be another session.
+    /// The session has been lost for so long that requests fail, although there may be a new one.
     fails_fast: AtomicBool,
-    /// When that is so, while it is lost.
+    /// The time from which requests fail, while there is no session.
     fail_fast_at: Mutex<Option<At>>,
     /// The queue pairs of the session.
     stoppers: Mutex<Vec<Stopper>>,
@@ -125,26 +126,26 @@ pub(crate) struct Shared {
     /// Wakes the thread up.
     wake: EventFd,
     pub(crate) geometry: Geometry,
-    /// Which writes no flush has covered.
+    /// The writes that no flush has covered.
     pub(crate) unflushed: Unflushed,
-    /// The last era that began with a loss of what was not flushed then.
+    /// The last era that began with a loss of unflushed writes.
     lossy_era: AtomicU32,
     has_lost_writes: AtomicBool,
     /// A killed program, whose state was taken over, may have left writes in a volatile cache.
     inherited_volatile: AtomicBool,
-    /// How many sessions there were after the first one.
+    /// The number of sessions after the first one.
     reconnects: AtomicU64,
-    /// For how long the target may leave a request unanswered, and a request is issued again.
+    /// The time limit of a request, which also bounds its reissues.
     io_timeout_s: u32,
     lifetime: Lifetime,
     /// The time in ticks: see [`times`].
     tick: AtomicU64,
     next_tick: Mutex<Instant>,
-    /// The exports of sessions, the last one and those before it that a queue may still be with.
+    /// The exports of sessions: the last one, and earlier ones that a queue may still use.
     exports: Mutex<Vec<Export>>,
 }
 
-/// By which export of a volume the writes of an era were acknowledged.
+/// The export of a volume that acknowledged the writes of an era.
 #[derive(Clone, Copy)]
 struct Export {
     era: u32,
@@ -152,7 +153,7 @@ struct Export {
     instance: Option<ExportInstance>,
 }
 
-/// What is under these locks is whole also when a thread has panicked.
+/// The data under these locks is consistent even when a thread has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -167,7 +168,7 @@ fn event() -> Result<EventFd, Failure> {
 }
 
 impl Shared {
-    /// Makes that of a volume, which is lost until its first session [begins](Self::begin).
+    /// Makes the state of a volume, which is lost until its first session [begins](Self::begin).
     pub(crate) fn new(geometry: Geometry, options: &Options) -> Result<Self, Failure> {
         let place = || {
             Ok(Place {
@@ -179,7 +180,7 @@ impl Shared {
             })
         };
         let unflushed = Unflushed::new();
-        // Also while the target says that there is none: then nothing is lost that this counts too many.
+        // Also while the target reports no cache: counting too many writes loses nothing.
         unflushed.count(geometry.write_cache);
         Ok(Self {
             standing: Mutex::new(Standing::Lost(Failure::Disconnected)),
@@ -222,7 +223,7 @@ impl Shared {
         self.era.load(Ordering::Acquire)
     }
 
-    /// Returns why the volume has ended, if it has: no session comes any more.
+    /// Returns the reason if the volume has ended: there cannot be another session.
     pub(crate) fn ended(&self) -> Option<Failure> {
         match self.has_ended.load(Ordering::Acquire) {
             true => self.failure(),
@@ -230,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Returns why there is no session, if there is none.
+    /// Returns the reason if there is no session.
     pub(crate) fn failure(&self) -> Option<Failure> {
         match *lock(&self.standing) {
             Standing::Live => None,
@@ -238,7 +239,7 @@ impl Shared {
         }
     }
 
-    /// Returns why requests fail although there may be another session, if they do.
+    /// Returns the reason if requests fail although there may be a new session.
     pub(crate) fn fails_fast(&self) -> Option<Failure> {
         match self.fails_fast.load(Ordering::Acquire) {
             true => self.failure(),
@@ -246,22 +247,22 @@ impl Shared {
         }
     }
 
-    /// Has requests fail at that moment if there is no session then.
+    /// Makes requests fail from that moment on if there is no session then.
     fn fail_fast_at(&self, moment: Option<At>) {
         *lock(&self.fail_fast_at) = moment;
     }
 
-    /// Has queues fail what waits, until there is a session.
+    /// Makes queues fail the requests that wait, until there is a session.
     fn fail_fast(&self) {
         let standing = lock(&self.standing);
         if matches!(*standing, Standing::Lost(_)) {
             self.fails_fast.store(true, Ordering::Release);
-            // It is another time without a session, to queues.
+            // For queues this is a new time without a session.
             self.change_era(self.era.load(Ordering::Relaxed) + 2);
         }
     }
 
-    /// Records that a queue has let go of what it had before this era.
+    /// Records that a queue has dropped everything from before this era.
     pub(crate) fn followed(&self, queue: u8, era: u32) {
         if let Some(place) = self.places.get(usize::from(queue)) {
             place.era.store(era, Ordering::Release);
@@ -285,7 +286,7 @@ impl Shared {
         Tick::new(self.tick.load(Ordering::Relaxed)).unwrap_or(Tick::MIN)
     }
 
-    /// Returns for how long a request is issued again.
+    /// Returns the time for which a request is issued again.
     pub(crate) fn lifetime(&self) -> Lifetime {
         self.lifetime
     }
@@ -297,13 +298,13 @@ impl Shared {
             .map(|place| &place.times)
     }
 
-    /// Returns why the session is lost when a request is not answered in time.
+    /// Returns the failure of a session in which a request was not answered in time.
     pub(crate) fn request_timeout(&self) -> Failure {
         Failure::RequestTimeout(self.io_timeout_s)
     }
 
-    /// Does what is due: counts a tick, has requests fail. Returns when to come again. For the thread of the volume, which calls this
-    /// whatever it waits for.
+    /// Handles the timers: counts a tick, makes requests fail. Returns the time of the next call. For the thread of the
+    /// volume, which calls this in every wait.
     pub(crate) fn pass_time(&self) -> Instant {
         let fail_fast = *lock(&self.fail_fast_at);
         if fail_fast.is_some_and(Moment::has_passed) {
@@ -322,14 +323,15 @@ impl Shared {
         let now = Instant::now();
         let mut next = lock(&self.next_tick);
         if *next <= now {
-            // One, if this thread has not run for longer: a request that waited for it was not the target's to answer.
+            // One, if this thread has not run for longer: the target could not respond to a request that waited for
+            // this thread.
             *next = now + times::period(seconds(self.io_timeout_s));
             self.count_tick();
         }
         *next
     }
 
-    /// Counts a tick, and wakes the queues of which a request may be late, or wait for too long.
+    /// Counts a tick, and wakes the queues with requests that may be late, or have waited for too long.
     fn count_tick(&self) {
         self.tick.fetch_add(1, Ordering::Relaxed);
         let (now, era) = (self.tick(), self.era());
@@ -343,7 +345,7 @@ impl Shared {
         }
     }
 
-    /// Returns how many requests were completed so far.
+    /// Returns the number of requests that were completed so far.
     fn all_completed(&self) -> u64 {
         let counts = self.places.iter().map(|place| &place.completed);
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
@@ -354,8 +356,8 @@ impl Shared {
         self.places.get(usize::from(queue)).map(|place| &place.wake)
     }
 
-    /// Begins a session by its queue pairs, one for each queue; `forgets`: the target may have forgotten what was not flushed.
-    /// Nothing happens if the volume has ended. Returns its era.
+    /// Begins a session with its queue pairs, one for each queue; `forgets`: the target may have forgotten unflushed
+    /// writes. Does nothing if the volume has ended. Returns the session's era.
     pub(crate) fn begin(&self, links: Vec<(Link, Reply)>, forgets: bool) -> u32 {
         let mut standing = lock(&self.standing);
         let era = self.era.load(Ordering::Relaxed) + 1;
@@ -364,7 +366,7 @@ impl Shared {
         }
         if forgets {
             self.lossy_era.store(era, Ordering::Relaxed);
-            // Pairs with the one of `acknowledged()`.
+            // Pairs with the fence of `acknowledged()`.
             fence(Ordering::SeqCst);
             if self.unflushed.is_dirty() {
                 self.lose_writes();
@@ -381,12 +383,13 @@ impl Shared {
         era
     }
 
-    /// Records which export the session of `era`, which has begun, is with: whoever reads that sees what was found lost.
+    /// Records the export of the session of `era`, which has begun: a reader that sees the record also sees the losses
+    /// that were found.
     fn exported(&self, era: u32, id: Option<VolumeId>, instance: Option<ExportInstance>) {
         lock(&self.exports).push(Export { era, id, instance });
     }
 
-    /// Has queues look.
+    /// Makes the queues check their era.
     fn change_era(&self, era: u32) {
         self.era.store(era, Ordering::Release);
         for place in &self.places {
@@ -409,7 +412,7 @@ impl Shared {
         }
     }
 
-    /// Ends the volume because of `failure`: no session comes any more. Only the first reason counts.
+    /// Ends the volume because of `failure`: there cannot be another session. Only the first reason counts.
     pub(crate) fn end(&self, failure: Failure) {
         let mut standing = lock(&self.standing);
         let era = self.era.load(Ordering::Relaxed);
@@ -423,26 +426,26 @@ impl Shared {
         self.stop(era);
     }
 
-    /// Fails the queue pairs, and wakes everybody.
+    /// Fails the queue pairs, and wakes all waiters.
     fn stop(&self, era: u32) {
         for stopper in lock(&self.stoppers).drain(..) {
             stopper.fail();
         }
         for place in &self.places {
-            // What nobody has taken goes when nothing reaches it any more.
+            // A queue pair that no queue has picked up is dropped when nothing reaches it any more.
             drop(lock(&place.next).take());
         }
         self.change_era(era);
         let _ = self.wake.write(1);
     }
 
-    /// Takes a wake-up of the thread.
+    /// Both with and without a wake-up.
     pub(crate) fn take_wake(&self) {
         // Whether there was one or not.
         let _ = self.wake.read();
     }
 
-    /// Returns by what the thread is woken.
+    /// Returns the event that wakes the thread.
     pub(crate) fn wake(&self) -> &EventFd {
         &self.wake
     }
@@ -451,7 +454,7 @@ impl Shared {
     /// `at` of [`Unflushed`].
     pub(crate) fn acknowledged(&self, era: u32, at: u64) {
         self.unflushed.acknowledge(at);
-        // Pairs with the one of `begin()`: one of both sees the other.
+        // Pairs with the fence of `begin()`: one of the two sees the other.
         fence(Ordering::SeqCst);
         if self.lossy_era.load(Ordering::Relaxed) > era {
             self.lose_writes();
@@ -467,21 +470,22 @@ impl Shared {
         self.has_lost_writes.load(Ordering::Acquire)
     }
 
-    /// Returns how many sessions there were after the first one.
+    /// Returns the number of sessions after the first one.
     pub(crate) fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Relaxed)
     }
 
     /// Returns the state that a successor needs if this program is killed; `None`: the target does not identify the volume.
     pub(crate) fn past(&self) -> Option<Past> {
-        // Until all queues have followed to an export, one may acknowledge a write of the one before; not one that has had no request.
+        // Until all queues have followed to an export, a queue may acknowledge a write of the previous one; a queue
+        // without a request cannot.
         let eras = self.places.iter().map(|place| &place.era);
         let seen = eras.map(|era| era.load(Ordering::Acquire)).min();
         let mut exports = lock(&self.exports);
         let newest = exports.iter().rposition(|export| Some(export.era) <= seen);
         exports.drain(..newest.unwrap_or(0));
         let export = *exports.first()?;
-        // Read the flag after that: a loss that was found with this export is always in it.
+        // The flag is read after that: it includes every loss that was found with this export.
         Some(Past {
             id: export.id?,
             instance: export.instance,
@@ -495,7 +499,7 @@ impl Shared {
     pub(crate) fn inherit(&self, past: Past) {
         if past.was_volatile {
             self.inherited_volatile.store(true, Ordering::Release);
-            // It may have written, and not flushed. The number counts also while this volume reports no cache.
+            // The program may have written without a flush. The number counts also while this volume reports no cache.
             self.unflushed.acknowledge(self.unflushed.now().max(1));
         }
         if past.has_lost_writes {
@@ -503,12 +507,12 @@ impl Shared {
         }
     }
 
-    /// Returns what the volume is.
+    /// Returns the current state and limits of the volume.
     pub(crate) fn present(&self) -> Present {
         *lock(&self.present)
     }
 
-    /// Records what the target has reported.
+    /// Records the target's report.
     pub(crate) fn follow(&self, news: News) -> Result<(), Failure> {
         let limits = news.limits.map(|(_, limits)| limits);
         let block_shift = self.geometry.logical_block_shift;
@@ -527,18 +531,18 @@ impl Shared {
     }
 }
 
-/// What the thread serves: a session after the other.
+/// The work of the thread: serves one session after the other.
 pub(crate) struct Service<'a> {
     shared: &'a Shared,
     opening: Opening,
     losses: Losses<At>,
     limits: LossLimits,
-    /// When the last attempt to connect began, and how long the last one took that made a session.
+    /// The start of the last attempt to connect, and the duration of the last successful one.
     attempted: Instant,
     usual: Duration,
 }
 
-/// A moment to come.
+/// A moment in the future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At(Instant);
 
@@ -561,7 +565,7 @@ pub(crate) struct Served {
 }
 
 impl<'a> Service<'a> {
-    /// Makes the one of a volume, which may be without a session for as long as `limits` say.
+    /// Makes the service of a volume, which may be without a session within `limits`.
     pub(crate) fn new(shared: &'a Shared, opening: Opening, limits: LossLimits) -> Self {
         Self {
             shared,
@@ -591,11 +595,11 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Serves a session until it ends, and returns why.
+    /// Serves a session until it ends, and returns the reason.
     fn serve(&mut self, mut served: Served) -> Failure {
         let failure = served.serve(self.shared);
         let failure = why_it_ended(failure, || served.admin.handle().err());
-        // From here on nothing is acknowledged.
+        // From here on no write is acknowledged.
         self.shared.lose(served.era, failure);
         self.losses.begin(self.shared.all_completed(), self.limits);
         self.shared.fail_fast_at(self.losses.now().fail_fast);
@@ -606,7 +610,7 @@ impl<'a> Service<'a> {
         }
         let may_lose = self.opening.flushes() || self.shared.unflushed.is_dirty();
         let asks = failure == Failure::ExportEnds && self.opening.may_resume() && may_lose;
-        // Without another session nobody has to know.
+        // If there cannot be another session, nobody needs the answer.
         let time = self.left().min(DURABLE);
         if asks && !time.is_zero() && is_durable(&mut served.admin, self.shared, time) {
             self.opening.set_durable();
@@ -615,17 +619,17 @@ impl<'a> Service<'a> {
             id.disconnect();
         }
         served.admin.pair.stopper().fail();
-        // What a queue has seen comes before what the connection manager says of it.
+        // A failure that a queue has seen takes precedence over the connection manager's.
         self.shared.failure().unwrap_or(failure)
     }
 
-    /// Connects anew, as long as it may take.
+    /// Connects a new session, within the time limit of the volume.
     fn connect_again(&mut self, mut why: Failure) -> Result<Begun, Failure> {
         let timeout_s = self.opening.connect_timeout().as_millis().div_ceil(1000);
         let timeout_s = u32::try_from(timeout_s).unwrap_or(u32::MAX);
         let mut pace = Pace::new(timeout_s, self.opening.reconnect_delay_s());
         loop {
-            // Also before the first one: a session that is lost at once is not connected again without a pause.
+            // Also before the first attempt: a session that is lost at once is not reconnected without a pause.
             let delay = pace.delay_ms(random()).max(pace.rest_ms(random()));
             let delay = Duration::from_millis(delay.into());
             let rest = delay.saturating_sub(self.attempted.elapsed());
@@ -658,7 +662,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Returns for how long there may still be no session.
+    /// Returns the remaining time limit without a session.
     fn left(&self) -> Duration {
         let end = self.losses.now().end;
         end.map_or(Duration::MAX, |At(end)| {
@@ -667,16 +671,17 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Returns a number that other hosts do not have.
+/// Returns a random number, which differs between hosts.
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    // Without it hosts come at the same time, which they may.
+    // Without it hosts may reconnect at the same time, which is harmless.
     let _ = getrandom::fill(&mut bytes);
     u64::from_ne_bytes(bytes)
 }
 
-/// Returns why a session ended of which `failure` was seen. Its connections may have been closed because the export ends, which the
-/// admin queue pair says: a `last_look` at that finds it, also if it came behind the others.
+/// Returns the reason why a session ended after `failure`. Its connections may have been closed because the export
+/// ends, which the admin queue pair reports: a `last_look` at that finds the report, even if it arrived after the
+/// others.
 fn why_it_ended(failure: Failure, last_look: impl FnOnce() -> Option<Failure>) -> Failure {
     match last_look() {
         Some(Failure::ExportEnds) => Failure::ExportEnds,
@@ -684,8 +689,8 @@ fn why_it_ended(failure: Failure, last_look: impl FnOnce() -> Option<Failure>) -
     }
 }
 
-/// Returns whether all is durable that the target of `admin`, which ends the export, has acknowledged. It may take some seconds to
-/// make it so: it is asked for `time` at most.
+/// Returns whether all writes are durable that the target of `admin`, which ends the export, has acknowledged. The
+/// target may need some seconds for that: the thread asks for at most `time`.
 fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
     let period = Duration::from_millis(admin.period_ms().into());
     let begin = Instant::now();
@@ -708,7 +713,7 @@ fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
 }
 
 impl Served {
-    /// Begins a session that is connected.
+    /// Begins a connected session.
     pub(crate) fn begin(shared: &Shared, begun: Begun) -> Result<Self, Failure> {
         let Begun {
             admin,
@@ -757,7 +762,7 @@ impl Served {
         }
     }
 
-    /// Handles what has come.
+    /// Handles the messages and events that have arrived.
     fn look(&mut self, shared: &Shared) -> Result<(), Failure> {
         if let Some(news) = self.admin.handle()? {
             shared.follow(news)?;
@@ -870,7 +875,7 @@ mod tests {
         assert_eq!(shared.fails_fast(), Some(Failure::Disconnected));
         assert_ne!(shared.era(), lost, "queues look");
         assert_eq!(shared.era() % 2, 0, "and find no session");
-        // It is too late for one that is lost again meanwhile.
+        // The thread is too late for a session that is lost again meanwhile.
         shared.lose(live, Failure::Flushed);
         let era = begin(&shared, 1);
         assert_eq!((shared.fails_fast(), shared.failure()), (None, None));

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which requests of a queue the target does not answer in time, and which have been issued again for too long: pure.
+//! Finds the requests of a queue that the target does not answer in time, and those that have been issued again for too
+//! long: pure.
 //!
-//! Time is counted in *ticks* by the volume's thread, and each tag has the tick at which its request was issued: so a request costs
-//! two stores and no look at a clock, and time that passes while this machine is suspended is not the target's. The thread sees
-//! that a request may be late and wakes the queue; only the queue knows what has been answered and was not looked at yet, so that
-//! decides.
+//! Time is counted in *ticks* by the volume's thread, and each tag has the tick at which its request was issued: so a
+//! request costs two stores and no read of a clock, and time in which this machine is suspended does not count against
+//! the target. The thread sees that a request may be late and wakes the queue; only the queue knows the responses that
+//! were not polled yet, so the queue decides.
 //!
-//! A request that is late ends its session, and the next one issues it again. A drive that is always late would keep it for ever. So
-//! it has a [`Lifetime`] besides, which counts from its first issue, over all sessions and the time between them. When that is over the
-//! request is not issued again: it fails when its session is lost, or at once while it waits. What was issued before that gets its
-//! time to be answered.
+//! A late request ends its session, and the next session issues it again. A drive that is always late would keep the
+//! request for ever. So the request also has a [`Lifetime`], which counts from its first issue, over all sessions and
+//! the time between them. After it the request is not issued again: it fails when its session is lost, or at once while
+//! it waits. A request that was issued before that gets its time to be answered.
 //!
 //! ```text
 //!  issued ──► late, lost ──► issued again ──► late, lost ──► … ──► issued for the last time ──► late, lost: failed
@@ -26,7 +27,7 @@ use std::{
 /// Ticks that a request may take.
 const TICKS: u32 = 8;
 
-/// A moment: how often a tick was counted, from 1. It never wraps: that takes longer than the universe is old.
+/// A moment: the number of ticks so far, from 1. It never wraps: that would take longer than the age of the universe.
 pub(crate) type Tick = NonZeroU64;
 
 /// Returns the time between two ticks, when requests may take `timeout`. They get that, and up to an eighth more.
@@ -34,13 +35,13 @@ pub(crate) fn period(timeout: Duration) -> Duration {
     timeout / TICKS
 }
 
-/// For how long a request is issued again, in ticks.
+/// The time for which a request is issued again, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetime(u64);
 
 impl Lifetime {
-    /// Makes the one of requests that may take `timeout`, in a volume that may be without a session for `ctrl_loss`: as long as both
-    /// together.
+    /// Makes the lifetime of requests that may take `timeout`, in a volume that may be without a session for
+    /// `ctrl_loss`: the sum of both.
     pub(crate) fn new(timeout: Duration, ctrl_loss: Duration) -> Self {
         let period = period(timeout).as_millis().max(1);
         let waits = ctrl_loss.as_millis().div_ceil(period);
@@ -51,21 +52,21 @@ impl Lifetime {
         )
     }
 
-    /// Returns whether the lifetime of a request is over at the tick `now`. `since` is the tick of its first issue; `None`: it was not
-    /// issued yet, so its lifetime has not begun.
+    /// Returns whether the lifetime of a request is over at the tick `now`. `since` is the tick of its first issue;
+    /// `None`: it was not issued yet, so its lifetime has not begun.
     pub(crate) fn is_over(self, since: Option<Tick>, now: Tick) -> bool {
         since.is_some_and(|since| now.get().saturating_sub(since.get()) > self.0)
     }
 }
 
-/// The ticks of a queue's requests, by tag. One thread writes them, any other may look.
+/// The ticks of a queue's requests, by tag. One thread writes them, any other may read them.
 pub(crate) struct Times {
     /// 0: the tag has no request.
     since: Box<[AtomicU64]>,
 }
 
 impl Times {
-    /// Makes it for `depth` tags.
+    /// Makes the times of `depth` tags.
     pub(crate) fn new(depth: u16) -> Self {
         Self {
             since: (0..depth).map(|_| AtomicU64::new(0)).collect(),
@@ -95,10 +96,11 @@ impl Times {
         }
     }
 
-    /// Returns whether at the tick `now` a request has taken longer than it may.
+    /// Returns whether a request has exceeded its time limit at the tick `now`.
     pub(crate) fn is_late(&self, now: Tick) -> bool {
         let mut begun = self.since.iter().map(|since| since.load(Ordering::Relaxed));
-        // The first tick may have come a moment after it began. One that began after `now` was read is not late.
+        // The first tick may have come a moment after the request began. A request that began after `now` was read is
+        // not late.
         begun.any(|since| since != 0 && now.get().saturating_sub(since) > u64::from(TICKS))
     }
 }
@@ -122,7 +124,7 @@ mod tests {
         assert!(times.is_late(tick(5 + TICKS + 1)));
         times.begin(0, tick(5 + TICKS));
         times.end(1);
-        assert!(!times.is_late(tick(5 + TICKS + 1)), "others go on");
+        assert!(!times.is_late(tick(5 + TICKS + 1)), "others continue");
         assert!(times.is_late(tick(5 + 2 * TICKS + 1)));
         times.begin(1, tick(5));
         times.clear();
@@ -166,7 +168,7 @@ mod tests {
         assert!(!life.is_over(Some(tick(10)), tick(10 + 4 * 8)));
         assert!(life.is_over(Some(tick(10)), tick(10 + 4 * 8 + 1)));
         assert!(!life.is_over(None, Tick::MAX), "it was not issued");
-        // Of one that must not wait for a session.
+        // A request that must not wait for a session.
         assert!(Lifetime::new(seconds(30), seconds(0)).is_over(Some(tick(1)), tick(2 + TICKS)));
     }
 

@@ -3,7 +3,7 @@
 //! A safe layer over rdma-core, and the only place of this crate with unsafe code.
 //!
 //! - [`cm`]: connection identifiers and their events.
-//! - [`device`]: a device's protection domain, and what it can do.
+//! - [`device`]: a device's protection domain, and its capabilities.
 //! - [`memory`]: registered memory, windows on it, and the buffers of applications.
 //! - [`queue`]: completion queues and queue pairs.
 //!
@@ -18,8 +18,8 @@
 //! resolved to it is destroyed: so each protection domain keeps one.
 //!
 //! Memory is freed only after its region was deregistered, which an RDMA device refuses while
-//! something may reach it: then the memory is leaked. So no work request, however late, reaches
-//! freed memory, whatever the callers of this layer do.
+//! anything may reach the region: then the memory is leaked. So no work request, however late,
+//! reaches freed memory, whichever calls the users of this layer make.
 #![expect(unsafe_code, reason = "it calls rdma-core")]
 
 pub(crate) mod cm;
@@ -27,7 +27,7 @@ pub(crate) mod device;
 pub(crate) mod memory;
 pub(crate) mod queue;
 
-/// What bindgen makes of rdma-core's headers.
+/// The output of bindgen for rdma-core's headers.
 #[allow(
     clippy::all,
     clippy::pedantic,

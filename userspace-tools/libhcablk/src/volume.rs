@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A volume that is open: its sessions, its queues, and what it is.
+//! An open volume: its sessions, its queues, and its properties.
 
 use crate::{
     connect::{resolve, Deadline},
@@ -22,12 +22,13 @@ use std::{
 
 /// A volume of a target, open for this program.
 ///
-/// Its queues go to the threads that do I/O ([`Self::take_queue`]). When the session is lost another one is connected, and requests
-/// are issued again by that; they wait meanwhile, as long as [`Options::ctrl_loss_tmo`] says. When the volume is dropped they fail.
+/// Its queues move to the threads that do I/O ([`Self::take_queue`]). When the session is lost a new one is connected,
+/// and requests are issued again on it; they wait meanwhile, for [`Options::ctrl_loss_tmo`] at most. When the volume is
+/// dropped they fail.
 pub struct Volume {
     shared: Arc<Shared>,
     pd: Arc<ProtectionDomain>,
-    /// Those that were not taken.
+    /// The queues that no thread has taken.
     queues: Mutex<Vec<Queue>>,
     number: u16,
     service: Option<JoinHandle<()>>,
@@ -87,9 +88,9 @@ impl Volume {
         })
     }
 
-    /// Takes a queue, for one thread; `None`: all were taken.
+    /// Takes a queue, for one thread; `None`: all queues are taken.
     pub fn take_queue(&self) -> Option<Queue> {
-        // It is whole also when a thread has panicked.
+        // The data is consistent even when a thread has panicked.
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.pop()
     }
@@ -103,9 +104,9 @@ impl Volume {
     ///
     /// # Safety
     ///
-    /// The `len` bytes are initialized, and nobody else refers to them; they stay where they are until the buffer and all that
-    /// was split from it are dropped, and the requests that had it have ended.
-    // That of the caller, with the same words.
+    /// The `len` bytes are initialized, and nobody else refers to them; they do not move until the buffer and all parts
+    /// that were split from it are dropped, and the requests that had it have ended.
+    // The safety contract of the callee, in the same words.
     #[allow(unsafe_code, reason = "the verbs layer's contract is the program's")]
     pub unsafe fn register(&self, memory: NonNull<u8>, len: usize) -> Result<Buffer, Failure> {
         // SAFETY: By the safety requirement.
@@ -123,13 +124,13 @@ impl Volume {
         1 << self.shared.geometry.logical_block_shift
     }
 
-    /// Returns whether writes are refused.
+    /// Returns whether the volume refuses writes.
     pub fn is_read_only(&self) -> bool {
         self.shared.present().state.read_only
     }
 
-    /// Returns whether there is a volatile write cache: what is acknowledged is durable after a flush. One that there was when the
-    /// volume was opened may be switched off and on: so programs go on to flush.
+    /// Returns whether the volume has a volatile write cache: acknowledged writes are durable after a flush. A cache
+    /// that the volume had when it was opened may be switched off and on: so programs must keep flushing.
     pub fn has_write_cache(&self) -> bool {
         self.shared.geometry.write_cache || self.shared.present().state.write_cache == Some(true)
     }
@@ -164,27 +165,28 @@ impl Volume {
         self.shared.past()
     }
 
-    /// Ends the volume: requests fail, and so do all later ones.
+    /// Ends the volume: its requests, and all later ones, fail.
     pub fn end(&self) {
         self.shared.end(Failure::Closed);
     }
 
-    /// Returns why there is no session, if there is none at this moment.
+    /// Returns the reason if there is no session at this moment.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.failure()
     }
 
-    /// Returns why no session comes any more, if so: requests fail.
+    /// Returns the reason if there cannot be another session: requests fail.
     pub fn ended(&self) -> Option<Failure> {
         self.shared.ended()
     }
 
-    /// Returns how often another session was connected in place of one that was lost.
+    /// Returns the number of sessions that replaced a lost one.
     pub fn reconnects(&self) -> u64 {
         self.shared.reconnects()
     }
 
-    /// Returns whether the target has lost acknowledged writes that no flush had covered: flushes and writes with FUA fail.
+    /// Returns whether the target has lost acknowledged writes that no flush had covered: flushes and writes with FUA
+    /// fail.
     pub fn has_lost_writes(&self) -> bool {
         self.shared.has_lost_writes()
     }

@@ -7,8 +7,8 @@ use hcablk_volume_args::VolumeArgs;
 
 /// Disks of hcablk volumes, served in user space by the kernel's ublk driver
 ///
-/// A disk needs no module of hcablk, but `ublk_drv` and `rdma_ucm`. It lives as long as the program that serves it; if that is
-/// killed, requests wait until `recover` goes on with it.
+/// A disk needs no module of hcablk, but `ublk_drv` and `rdma_ucm`. It needs the program that serves it; if that is
+/// killed, requests wait until `recover` takes the disk over.
 #[derive(Parser, Debug)]
 #[command(version, name = "hcablk-ublk")]
 pub(crate) struct Cli {
@@ -18,13 +18,14 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Make a disk of a volume, and serve it until this program is told to end (SIGTERM, SIGINT)
+    /// Make a disk of a volume, and serve it until this program is stopped (SIGTERM, SIGINT)
     ///
-    /// Prints the disk's name when it is there.
+    /// Prints the disk's name when the disk exists.
     Add(VolumeArgs),
-    /// Go on with a disk whose program was killed, and serve it
+    /// Take over a disk whose program was killed, and serve it
     ///
-    /// Its requests have waited, and are issued again after the target has ended what is left of the other program's session.
+    /// Its requests have waited, and are issued again after the target has ended the rest of the other program's
+    /// session.
     Recover {
         /// The number of the disk, N of /dev/ublkbN
         disk: u32,
@@ -36,21 +37,21 @@ pub(crate) enum Command {
         /// Remove the disk even if it is in use; its pending requests fail
         #[arg(long)]
         force: bool,
-        /// Remove the disk only if it has this mark: numbers are used again
+        /// Remove the disk only if it has this mark: numbers are reused
         #[arg(long, value_name = "NUMBER")]
         mark: Option<u64>,
     },
-    /// Serve the disk of `hcablk connect --user`: make it, or go on with it if it is there
+    /// Serve the disk of `hcablk connect --user`: make it, or take it over if it exists
     ///
-    /// What it is made of is in /run/hcablk/ublk/NAME.wanted. The unit hcablk-ublk@NAME.service runs this. Exit code 2: there is no
-    /// disk, or nobody can go on with it, and to try again changes nothing.
+    /// Its settings are in /run/hcablk/ublk/NAME.wanted. The unit hcablk-ublk@NAME.service runs this. Exit code 2:
+    /// there is no disk, or no program can take it over; to run this again changes nothing.
     Serve {
         /// The disk's name in `hcablk list`
         name: String,
     },
     /// List the disks, and whether a program serves each
     List,
-    /// Print the properties of a disk for udev: nothing if it is not one of this program
+    /// Print the properties of a disk for udev; nothing for a disk of another program
     Udev {
         /// The disk, as ublkb0
         device: String,

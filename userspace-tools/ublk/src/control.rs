@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The commands of the kernel's ublk driver, by `/dev/ublk-control`.
+//! The commands of the kernel's ublk driver, through `/dev/ublk-control`.
 //!
-//! libublk has them, too. But it hides why a command failed: it tries again by numbers that a kernel may not have, takes
-//! `EBUSY` for success, and deletes a disk of the number that it is to make. And it writes and reads a file in
+//! libublk has these commands, too. But it hides why a command failed: it retries with numbers that a kernel may not
+//! have, takes `EBUSY` for success, and deletes an existing disk of the new disk's number. It also uses a file in
 //! `/run/ublksrvd`, a directory that it makes writable for everybody.
 //!
 //! C header: `include/uapi/linux/ublk_cmd.h`
@@ -22,23 +22,23 @@ use std::{
 };
 
 const DEVICE: &str = "/dev/ublk-control";
-/// What there is in sysfs while there is a driver.
+/// Exists in sysfs while the driver is loaded.
 const CLASS: &str = "/sys/class/ublk-char";
-/// For how long a disk is waited for whose program has ended a moment ago.
+/// The time limit for a disk whose program has just ended.
 const LEAVES: Duration = Duration::from_secs(30);
-/// How long apart it is asked for meanwhile.
+/// The pause between two attempts meanwhile.
 const PERIOD: Duration = Duration::from_millis(100);
-/// "This command is of no queue".
+/// For a command that belongs to no queue.
 const NO_QUEUE: u16 = u16::MAX;
 /// Bytes of a set of processors.
 const PROCESSORS: usize = 1024;
-/// `ENOTSUPP` of the kernel, which is no error number of programs.
+/// The kernel's `ENOTSUPP`, which is not an error number for programs.
 const NOT_SUPPORTED: i32 = 524;
 
-/// Why a command was not carried out.
+/// The reason why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The driver was not reached.
+    /// The driver could not be reached.
     #[error("the ublk driver cannot be asked: {0}: {1}")]
     Unreached(&'static str, io::Error),
     /// The driver has refused the command.
@@ -47,7 +47,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns why the driver has refused the command, if it was asked.
+    /// Returns the error with which the driver has refused the command, if it was reached.
     pub(crate) fn errno(&self) -> Option<Errno> {
         match self {
             Self::Unreached(..) => None,
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// Returns whether there is no driver, and so no disk of it.
+    /// Returns whether the driver is missing, which means that no disk exists.
     fn has_no_driver(&self) -> bool {
         let is_missing =
             matches!(self, Self::Unreached(_, error) if error.kind() == ErrorKind::NotFound);
@@ -67,14 +67,14 @@ impl Failure {
 mod plain {
     use super::{sys, PROCESSORS};
 
-    /// What the driver reads or writes for a command.
+    /// A structure that the driver reads or writes for a command.
     ///
     /// # Safety
     ///
-    /// Any bytes are a value of it, and it has no padding.
+    /// Any bytes are a valid value, and the type has no padding.
     pub(super) unsafe trait Plain: Copy {}
 
-    // SAFETY: It is a structure of integers, without padding, as the kernel's header has it.
+    // SAFETY: The type is a structure of integers, without padding, as in the kernel's header.
     unsafe impl Plain for sys::ublksrv_ctrl_dev_info {}
     // SAFETY: As above.
     unsafe impl Plain for sys::ublk_params {}
@@ -88,13 +88,13 @@ mod plain {
 #[derive(Clone, Copy)]
 struct Command(&'static str, u32);
 
-/// The driver, as one thread asks it.
+/// The driver's control device, for one thread.
 pub(crate) struct Control {
     file: File,
     ring: IoUring<Entry128>,
-    /// The driver is older than the commands' numbers that say how much they read and write (Linux 6.4).
+    /// The driver is older than the command numbers with sizes (Linux 6.4).
     is_old: bool,
-    /// The last command's, which its completion has, too.
+    /// The token of the last command, which its completion repeats.
     token: u64,
     /// A command may not have been carried out yet.
     is_broken: bool,
@@ -124,7 +124,7 @@ impl Control {
         }
     }
 
-    /// Opens the driver; `None`: there is none, and so no disk.
+    /// Opens the driver; `None`: the driver is missing, which means that no disk exists.
     pub(crate) fn open_if_there() -> Result<Option<Self>, Failure> {
         match Self::open() {
             Err(failure) if failure.has_no_driver() => Ok(None),
@@ -150,7 +150,7 @@ impl Control {
         let length = u16::try_from(size_of::<T>()).unwrap_or(u16::MAX);
         let done = self.submit(command, disk, data, (address, length));
         if self.is_broken {
-            // The driver may still come to use it.
+            // The driver may still use it later.
             Box::leak(memory);
         } else {
             *value = *memory;
@@ -158,7 +158,8 @@ impl Control {
         done
     }
 
-    /// Gives the driver a command, and waits for its completion. The driver reads or writes `length` bytes at `address`.
+    /// Passes the driver a command, and waits for its completion. The driver reads or writes `length` bytes at
+    /// `address`.
     #[allow(unsafe_code, reason = "the ring takes addresses")]
     fn submit(
         &mut self,
@@ -177,8 +178,8 @@ impl Control {
             .cmd(header(disk, data, address, length))
             .build()
             .user_data(self.token);
-        // SAFETY: `address` is null and `length` is 0, or they are the memory that `exchange` owns. `exchange` frees that memory only
-        // after the command has completed; if it cannot know that, it leaks the memory.
+        // SAFETY: `address` is null and `length` is 0, or they describe the memory that `exchange` owns. `exchange`
+        // frees that memory only after the command has completed; if it cannot find that out, it leaks the memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| unreached(ErrorKind::StorageFull.into()))?;
         let result = loop {
@@ -202,7 +203,7 @@ impl Control {
         }
     }
 
-    /// Returns what the driver says of a disk; `None`: it has no such disk.
+    /// Returns the driver's information on a disk; `None`: the driver has no such disk.
     pub(crate) fn info(
         &mut self,
         disk: u32,
@@ -213,7 +214,7 @@ impl Control {
         found(asked, info)
     }
 
-    /// Makes a disk of the number that the driver chooses; returns that, and how many queues the disk has.
+    /// Makes a disk with the number that the driver chooses; returns the number, and the disk's number of queues.
     pub(crate) fn add(
         &mut self,
         mut info: sys::ublksrv_ctrl_dev_info,
@@ -224,7 +225,7 @@ impl Control {
         Ok((info.dev_id, info.nr_hw_queues))
     }
 
-    /// Sets what a disk is that was made, and has not started.
+    /// Sets the parameters of a disk that was made, and has not started.
     pub(crate) fn set_parameters(
         &mut self,
         disk: u32,
@@ -235,7 +236,7 @@ impl Control {
         self.exchange(command, disk, 0, &mut parameters)
     }
 
-    /// Returns what a disk is.
+    /// Returns the parameters of a disk.
     pub(crate) fn parameters(&mut self, disk: u32) -> Result<sys::ublk_params, Failure> {
         let mut parameters = sys::ublk_params {
             len: parameters_length(),
@@ -261,13 +262,13 @@ impl Control {
         Ok(set)
     }
 
-    /// Starts a disk that this program serves: there is a node for it then.
+    /// Starts a disk that this program serves: this creates its node.
     pub(crate) fn start(&mut self, disk: u32) -> Result<(), Failure> {
         let command = Command("start the disk", sys::UBLK_U_CMD_START_DEV);
         self.command(command, disk, std::process::id().into())
     }
 
-    /// Begins to go on with a disk whose program has gone.
+    /// Starts to take over a disk whose program has gone.
     pub(crate) fn begin_recovery(&mut self, disk: u32) -> Result<(), Failure> {
         let began = Instant::now();
         let command = Command(
@@ -276,7 +277,7 @@ impl Control {
         );
         loop {
             match self.command(command, disk, 0) {
-                // The driver notices a moment later that a program is gone.
+                // The driver notices only a moment later that a program is gone.
                 Err(Failure::Refused(_, Errno::EBUSY)) if began.elapsed() < LEAVES => {
                     std::thread::sleep(PERIOD);
                 }
@@ -285,19 +286,19 @@ impl Control {
         }
     }
 
-    /// Goes on with a disk that this program serves: its requests do not wait any more.
+    /// Completes taking over a disk that this program serves: its requests do not wait any more.
     pub(crate) fn end_recovery(&mut self, disk: u32) -> Result<(), Failure> {
-        let command = Command("go on with the disk", sys::UBLK_U_CMD_END_USER_RECOVERY);
+        let command = Command("take over the disk", sys::UBLK_U_CMD_END_USER_RECOVERY);
         self.command(command, disk, std::process::id().into())
     }
 
-    /// Gives a disk another size.
+    /// Changes the size of a disk.
     pub(crate) fn resize(&mut self, disk: u32, bytes: u64) -> Result<(), Failure> {
         let command = Command("resize the disk", sys::UBLK_U_CMD_UPDATE_SIZE);
         self.command(command, disk, bytes >> 9)
     }
 
-    /// Stops a disk: there is no node for it any more. Waits for requests that its program has.
+    /// Stops a disk: this removes its node. Waits for the requests that its program has.
     pub(crate) fn stop(&mut self, disk: u32) -> Result<(), Failure> {
         let command = Command("stop the disk", sys::UBLK_U_CMD_STOP_DEV);
         found(self.command(command, disk, 0), ()).map(drop)
@@ -310,13 +311,14 @@ impl Control {
     }
 }
 
-/// Returns whether the driver does not know a command by an error number: those before Linux 6.5.
+/// Returns whether the error number means that the driver does not know a command: drivers before Linux 6.5.
 fn is_unknown(errno: Errno) -> bool {
     let is_other = errno == Errno::from_raw(NOT_SUPPORTED);
     matches!(errno, Errno::ENODEV | Errno::EINVAL | Errno::EOPNOTSUPP) || is_other
 }
 
-/// Returns what the driver has said of a disk; `None`: it has said that there is none. All other failures say nothing of the disk.
+/// Returns the driver's information on a disk; `None`: the driver has no such disk. Any other failure leaves the disk's
+/// existence open.
 fn found<T>(asked: Result<(), Failure>, value: T) -> Result<Option<T>, Failure> {
     match asked {
         Ok(()) => Ok(Some(value)),

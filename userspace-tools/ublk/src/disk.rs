@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A disk's life.
+//! The life of a disk.
 //!
 //! ```text
 //!         add                      killed
@@ -60,21 +60,21 @@ const SET_IO_FLUSHER: libc::c_int = 57;
 const LARGEST: u32 = 256 << 10;
 /// Depth of every queue of the disk.
 const DEPTH: u16 = 64;
-/// How often it is looked whether the volume has changed.
+/// The time between two checks whether the volume has changed.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often it is looked whether the session is lost while the disk is stopped.
+/// The time between two checks whether the session is lost while the disk is being stopped.
 const WHILE_STOPPING: Duration = Duration::from_millis(20);
 
-/// The features of the driver that a disk has: requests wait when its program was killed, and are issued again by the next one;
-/// its size can change.
+/// The driver's features that a disk uses: requests wait when its program was killed, and the next program issues them
+/// again; the size can change.
 const FEATURES: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
 
-/// Why a disk cannot be served, which does not pass by itself.
+/// The reason why a disk cannot be served, which is permanent.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ForGood(String);
 
-/// Returns why libublk has failed: its own messages have no error numbers.
+/// Returns the reason why libublk has failed: its own messages have no error numbers.
 fn failed(what: &str) -> impl Fn(UblkError) -> Error + '_ {
     move |error| match error {
         UblkError::UringIOError(errno) | UblkError::OtherError(errno) => {
@@ -94,12 +94,12 @@ pub(crate) fn make(saved: Saved) -> Result<(), Error> {
     serve(saved, None)
 }
 
-/// Goes on with a disk, and serves it.
+/// Takes over a disk, and serves it.
 pub(crate) fn recover(disk: u32) -> Result<(), Error> {
     let saved = Saved::read(disk)?;
     if saved.past.is_none() {
-        // Whether the target has forgotten something, and whether it is the same volume, nobody could tell.
-        let why = "its volume has no wwid, so there is no going on: remove it";
+        // Nobody could find out whether the target has lost writes, and whether it is the same volume.
+        let why = "its volume has no wwid, so no program can take it over: remove it";
         return Err(ForGood(format!("ublkb{disk}: {why}")).into());
     }
     let lock = Lock::take(disk)?;
@@ -110,7 +110,7 @@ pub(crate) fn recover(disk: u32) -> Result<(), Error> {
 fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
     let stop = Stop::new()?;
     spare_memory();
-    // First: a target that does not answer leaves everything as it is.
+    // First: a target that does not respond leaves everything as it is.
     let volume = Arc::new(Volume::open(&saved.options()?)?);
     saved.session = volume.session();
     saved.past = volume.past().map(|past| past.to_string());
@@ -155,7 +155,7 @@ fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
             Err(format!("the driver gives it {made} queues, not {}", queues.len()).into())
         }
         Ok(_) => {
-            // What an earlier disk of this number has published says nothing of this one.
+            // The published state of an earlier disk of this number is not this disk's.
             let _ = fs::remove_file(files::state(disk));
             let parameters = describe(&serving.volume);
             serving.run(&mut control, disk, queues, |control, disk| {
@@ -170,9 +170,9 @@ fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
     ended
 }
 
-/// Deletes a disk that was served, and forgets it. The lock of it is held.
+/// Deletes a disk that was served, and its settings. The caller holds its lock.
 fn end(control: &mut Control, disk: u32, saved: &Saved) -> Result<(), Error> {
-    // Another program may have removed the disk meanwhile. The number may be another program's disk then.
+    // Another program may have removed the disk meanwhile. Then the number may belong to another program's disk.
     if driver::find(disk, saved.mark)?.is_some() {
         control.delete(disk)?;
     }
@@ -180,7 +180,7 @@ fn end(control: &mut Control, disk: u32, saved: &Saved) -> Result<(), Error> {
     Ok(())
 }
 
-/// A disk's volume, and what its threads share.
+/// A disk's volume, and the state that its threads share.
 struct Serving {
     saved: Saved,
     volume: Arc<Volume>,
@@ -188,7 +188,7 @@ struct Serving {
 }
 
 impl Serving {
-    /// Serves a disk until it is stopped; `start` has the driver give it requests.
+    /// Serves a disk until it is stopped; `start` makes the driver pass requests to it.
     fn run<E: Into<Error>>(
         self,
         control: &mut Control,
@@ -201,7 +201,7 @@ impl Serving {
             volume,
             stop,
         } = self;
-        // Before the disk is there: nothing was written by it yet.
+        // Before the disk exists: no write has gone through it yet.
         saved.reserve()?;
         saved.write(disk)?;
         let device = Arc::new(device(disk, &volume)?);
@@ -231,7 +231,7 @@ impl Serving {
         let mut published = Published::default();
         published.follow(disk, &saved, &volume);
         let path = format!("/dev/ublkb{disk}");
-        // Whether anybody reads it or not: the disk is there.
+        // With and without a reader: the disk exists.
         let _ = writeln!(io::stdout(), "{path}");
         service::is_ready(&path);
         // Both end with the program.
@@ -264,13 +264,13 @@ fn device(disk: u32, volume: &Volume) -> Result<UblkDev, Error> {
 
 /// Returns libublk's view of a disk, on a thread of its own.
 ///
-/// libublk reads `/run/ublksrvd/N.json` for that. Where another program has made that directory, every local user may write to it: what
-/// is read would be theirs, or would never end. So this thread gets a `/run` of its own, with the one file in it, and nobody
-/// else sees that. libublk writes there only what it is asked to record of queues, which it is not.
+/// libublk reads `/run/ublksrvd/N.json` for that. If another program has made that directory, every local user may
+/// write to it: the file could be theirs, or never end. So this thread gets a `/run` of its own, with that one file in
+/// it, which nobody else sees. libublk writes there only when it records queues, which this program does not request.
 fn view(disk: u32) -> Result<UblkCtrl, Box<dyn std::error::Error + Send + Sync>> {
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // What is unmounted elsewhere is unmounted here, too.
+    // An unmount elsewhere also counts here.
     mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(
@@ -286,7 +286,8 @@ fn view(disk: u32) -> Result<UblkCtrl, Box<dyn std::error::Error + Send + Sync>>
         .map_err(|error| failed("looking at the disk")(error).to_string().into())
 }
 
-/// Fails if the volume has not the blocks that a disk was made with. Its requests wait until the volume is as before, or it is removed.
+/// Fails if the volume does not have the blocks that the disk was made with. The disk's requests wait until the volume
+/// is as before, or the disk is removed.
 fn refuse_other_blocks(control: &mut Control, disk: u32, volume: &Volume) -> Result<(), Error> {
     let made = 1 << control.parameters(disk)?.basic.logical_bs_shift;
     let now = volume.block_size();
@@ -297,7 +298,7 @@ fn refuse_other_blocks(control: &mut Control, disk: u32, volume: &Volume) -> Res
     Err(ForGood(why).into())
 }
 
-/// Fails if the volume is not the one that is wanted.
+/// Fails if the volume is not the wanted one.
 fn refuse_another(saved: &Saved) -> Result<(), Error> {
     let Some(wanted) = saved.wanted.wwid else {
         return Ok(());
@@ -309,7 +310,8 @@ fn refuse_another(saved: &Saved) -> Result<(), Error> {
     }
 }
 
-/// Takes the lock of a disk that was just made: a program that has removed the disk of this number before may still have it.
+/// Takes the lock of a disk that was just made: the program that removed the former disk of this number may still hold
+/// it.
 fn lock_new(disk: u32) -> Result<Lock, Error> {
     let mut lock = Lock::take(disk);
     for _ in 0..20 {
@@ -322,11 +324,11 @@ fn lock_new(disk: u32) -> Result<Lock, Error> {
     lock
 }
 
-/// Has no thread of this program wait for the disk when memory is short: the disk may wait for that thread. All threads begin with what the
-/// first one has.
+/// Keeps all threads of this program from waiting for the disk when memory is short: the disk may wait for that thread.
+/// All threads inherit the setting of the first one.
 #[allow(unsafe_code, reason = "no crate of ours has this call")]
 fn spare_memory() {
-    // SAFETY: It changes how this thread allocates, and nothing else.
+    // SAFETY: The call changes only how this thread allocates.
     let result = unsafe { libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0) };
     if result != 0 {
         eprintln!(
@@ -349,19 +351,20 @@ impl Stop {
         Ok(Self(SignalFd::with_flags(&set, flags)?))
     }
 
-    /// Waits for a signal, with a limit or without; returns whether one came.
+    /// Waits for a signal, with a limit or without; returns whether one arrived.
     fn wait(&self, limit: Option<Duration>) -> bool {
         let limit = limit.map_or(PollTimeout::NONE, |limit| {
             PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
         });
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        // Whatever wakes it: the descriptor says whether there is a signal.
+        // Any event wakes it: the descriptor says whether there is a signal.
         let _ = poll(&mut fds, limit);
         matches!(self.0.read_signal(), Ok(Some(_)))
     }
 }
 
-/// Stops the disk when one of the signals comes. If it is in use, it does so when it no longer is, or when another signal comes.
+/// Stops the disk when one of the signals arrives. If the disk is in use, stops it when it is not any more, or at a
+/// further signal.
 fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
     let mut is_told = false;
     loop {
@@ -369,10 +372,10 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
         if !has_come && !is_told {
             continue;
         }
-        // The second signal does not look: that may wait for the target.
+        // The second signal skips the check, which may wait for the target.
         if !(has_come && is_told) && is_in_use(disk) {
             if !is_told {
-                eprintln!("hcablk-ublk: ublkb{disk} is in use, and ends when it is unmounted; a second signal ends it at once, and what is not written back is lost");
+                eprintln!("hcablk-ublk: ublkb{disk} is in use, and ends when it is unmounted; a second signal ends it at once, and data that is not written back is lost");
             }
             is_told = true;
             continue;
@@ -385,8 +388,8 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
     }
 }
 
-/// Stops the disk. The driver waits for the requests that are with the target; if the session is lost, before or meanwhile, they fail
-/// and do not wait for another one.
+/// Stops the disk. The driver waits for the requests that are with the target; if the session is lost, before or
+/// meanwhile, they fail and do not wait for a new session.
 fn stop_without_waiting(disk: u32, mark: u64, volume: &Volume) -> Result<(), Error> {
     thread::scope(|threads| {
         let stopping = threads.spawn(|| stop_disk(disk, mark).map_err(|error| error.to_string()));
@@ -401,8 +404,7 @@ fn stop_without_waiting(disk: u32, mark: u64, volume: &Volume) -> Result<(), Err
     })
 }
 
-/// Returns whether somebody has the disk for himself, as a mount and a device above it have, or that
-/// cannot be told.
+/// Returns whether the disk is in exclusive use, as by a mount or a device above it, or that cannot be found out.
 fn is_in_use(disk: u32) -> bool {
     let path = format!("/dev/ublkb{disk}");
     open(
@@ -418,7 +420,7 @@ fn stop_disk(disk: u32, mark: u64) -> Result<(), Error> {
     Ok(known.control.stop(disk)?)
 }
 
-/// Returns what the driver has to know of the disk.
+/// Returns the parameters of the disk for the driver.
 fn describe(volume: &Volume) -> sys::ublk_params {
     let shift = |bytes: u32| u8::try_from(bytes.max(512).ilog2()).unwrap_or(12);
     let (discard, zeroes) = volume.most_without_data();
@@ -434,7 +436,7 @@ fn describe(volume: &Volume) -> sys::ublk_params {
     sys::ublk_params {
         types,
         basic: sys::ublk_param_basic {
-            // The volume may get a cache while the disk lives, and a disk's parameters do not change.
+            // The volume may get a cache during the disk's life, and a disk's parameters do not change.
             attrs: read_only | sys::UBLK_ATTR_VOLATILE_CACHE | sys::UBLK_ATTR_FUA,
             logical_bs_shift: shift(volume.block_size()),
             physical_bs_shift: shift(volume.physical_block_size()),
@@ -455,12 +457,12 @@ fn describe(volume: &Volume) -> sys::ublk_params {
     }
 }
 
-/// What was published of a disk last.
+/// The last published state of a disk.
 #[derive(Default)]
 struct Published(Option<State>);
 
 impl Published {
-    /// Publishes what has become of the disk, if that is not known yet.
+    /// Publishes the state of the disk if it has changed.
     fn follow(&mut self, disk: u32, saved: &Saved, volume: &Volume) {
         let (phase, failure) = match (volume.ended(), volume.failure()) {
             (Some(failure), _) => (Phase::Failed, Some(failure)),
@@ -493,7 +495,7 @@ impl Published {
     }
 }
 
-/// Resizes the disk when the volume's size changes, publishes its state, and saves what `recover` needs.
+/// Resizes the disk when the volume's size changes, publishes its state, and saves the settings that `recover` needs.
 fn follow(
     disk: u32,
     mut saved: Saved,
@@ -501,7 +503,7 @@ fn follow(
     volume: &Volume,
     is_over: &AtomicBool,
 ) {
-    // A disk that was recovered has the size of before.
+    // A recovered disk still has the former size.
     let mut size = size_of(disk, saved.mark).unwrap_or(0);
     while !is_over.load(Ordering::Acquire) {
         let past = volume.past().map(|past| past.to_string());
@@ -541,18 +543,18 @@ fn resize(disk: u32, mark: u64, bytes: u64) -> Result<(), Error> {
     Ok(known.control.resize(disk, bytes)?)
 }
 
-/// Removes a disk, whether a program serves it or not.
+/// Removes a disk, with or without a program that serves it.
 pub(crate) fn remove(disk: u32, force: bool, mark: Option<u64>) -> Result<(), Error> {
     let saved = Saved::read(disk)?;
     if let Some(mark) = mark.filter(|mark| *mark != saved.mark) {
         return Err(format!("ublkb{disk} is another disk by now: its mark is not {mark}").into());
     }
     let Some(mut known) = driver::find(disk, saved.mark)? else {
-        // It is gone, and its number may be another program's disk.
+        // The disk is gone, and its number may belong to another program's disk.
         saved.forget(disk);
         return Ok(());
     };
-    // To open one that nobody serves may wait for its program.
+    // Opening a disk that no program serves may wait for its program.
     if !force && (is_mounted(disk)? || (known.is_served() && is_in_use(disk))) {
         return Err(in_use(disk));
     }
@@ -563,7 +565,7 @@ pub(crate) fn remove(disk: u32, force: bool, mark: Option<u64>) -> Result<(), Er
     remove_left(&saved, &mut known)
 }
 
-/// Removes a disk that no program serves. The lock of it is held.
+/// Removes a disk that no program serves. The caller holds its lock.
 pub(crate) fn remove_left(saved: &Saved, known: &mut Disk) -> Result<(), Error> {
     known.control.stop(known.number)?;
     known.control.delete(known.number)?;
@@ -571,7 +573,7 @@ pub(crate) fn remove_left(saved: &Saved, known: &mut Disk) -> Result<(), Error> 
     Ok(())
 }
 
-/// Has the program that serves a disk remove it, and waits for that.
+/// Makes the program that serves a disk remove it, and waits for that.
 fn end_program(disk: u32, saved: &Saved, force: bool) -> Result<(), Error> {
     let mut told = None;
     for waited in 0u32.. {
@@ -579,13 +581,14 @@ fn end_program(disk: u32, saved: &Saved, force: bool) -> Result<(), Error> {
             return Ok(());
         };
         if known.is_served() {
-            // Another program may have gone on with the disk. With force a program is told again, which ends a disk in use.
+            // Another program may have taken the disk over. With force a program gets the signal again, which ends a
+            // disk in use.
             if force || told != Some(known.pid) {
                 let _ = kill(Pid::from_raw(known.pid), Signal::SIGTERM);
                 told = Some(known.pid);
             }
         } else if let Ok(_lock) = Lock::take(disk) {
-            // It was killed meanwhile.
+            // The program was killed meanwhile.
             if !force && is_mounted(disk)? {
                 return Err(in_use(disk));
             }
@@ -606,7 +609,7 @@ fn in_use(disk: u32) -> Error {
     format!("/dev/ublkb{disk} is in use; --force removes it all the same").into()
 }
 
-/// Returns whether the disk, or a partition of it, is mounted or swapped to, or another device is above it.
+/// Returns whether the disk, or a partition of it, is mounted or used for swap, or has another device above it.
 fn is_mounted(disk: u32) -> Result<bool, Error> {
     let name = format!("ublkb{disk}");
     let partition = format!("{name}p");
@@ -637,7 +640,7 @@ fn is_mounted(disk: u32) -> Result<bool, Error> {
 #[expect(clippy::unnecessary_wraps, reason = "as all commands")]
 pub(crate) fn list() -> Result<(), Error> {
     for disk in Saved::disks() {
-        // It may go meanwhile.
+        // The disk may be removed meanwhile.
         let Ok(saved) = Saved::read(disk) else {
             continue;
         };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A disk as the driver knows it.
+//! A disk in the driver's view.
 //!
-//! Numbers of disks are used again, and other programs have disks, too. So each disk of this program has a mark: 64 bits that the
-//! driver keeps with the disk (`ublksrv_flags`), and that are in `N.json`. Nothing is done to a disk whose marks differ.
+//! Numbers of disks are reused, and other programs have disks, too. So each disk of this program has a mark: 64 bits
+//! that the driver stores with the disk (`ublksrv_flags`), and that are in `N.json`. Nothing is done to a disk whose
+//! marks differ.
 
 use crate::{
     control::{Control, Failure},
@@ -14,28 +15,28 @@ use libublk::sys;
 use nix::errno::Errno;
 use std::fs;
 
-/// What the driver says of a disk.
+/// The driver's information on a disk.
 pub(crate) struct Disk {
     pub(crate) control: Control,
     pub(crate) number: u32,
-    /// The program that serves it, or did so last.
+    /// The program that serves the disk, or was the last to serve it.
     pub(crate) pid: i32,
     state: u32,
-    /// How many queues it has.
+    /// The number of queues.
     pub(crate) queues: u16,
 }
 
-/// Returns a disk of this program; nothing if the driver has none of this number, or another program's.
+/// Returns a disk of this program; `None` if the driver has no disk of this number, or it is another program's.
 ///
 /// # Errors
 ///
-/// The driver cannot be asked. That says nothing of the disk, whose requests may wait: the caller leaves all as it is.
+/// The driver cannot be asked. The disk may exist and have waiting requests: the caller changes nothing.
 pub(crate) fn find(number: u32, mark: u64) -> Result<Option<Disk>, Failure> {
     let Some(mut control) = Control::open_if_there()? else {
         return Ok(None);
     };
     let info = match control.info(number) {
-        // An unprivileged user's, of which the driver says nothing without more words. Those of this program are none.
+        // An unprivileged user's disk, for which the driver demands more arguments. It is not one of this program.
         Err(failure) if failure.errno() == Some(Errno::EINVAL) => return Ok(None),
         info => info?,
     };
@@ -48,29 +49,29 @@ pub(crate) fn find(number: u32, mark: u64) -> Result<Option<Disk>, Failure> {
     }))
 }
 
-/// Returns whether a disk is the one of this program that has the mark. Unprivileged users can give theirs any.
+/// Returns whether a disk is the one of this program with the mark. Unprivileged users can give their disks any mark.
 fn is_own(info: &sys::ublksrv_ctrl_dev_info, mark: u64) -> bool {
     info.ublksrv_flags == mark && info.flags & u64::from(sys::UBLK_F_UNPRIVILEGED_DEV) == 0
 }
 
 impl Disk {
-    /// Returns whether a program serves it. The driver notices a moment later that its program is gone.
+    /// Returns whether a program serves the disk. The driver notices only a moment later that a program is gone.
     pub(crate) fn is_served(&self) -> bool {
         self.state == sys::UBLK_S_DEV_LIVE && self.has_program()
     }
 
-    /// Returns whether it was served, and can be by another program.
+    /// Returns whether a program has served the disk, and a new one can take it over.
     pub(crate) fn was_served(&self) -> bool {
         matches!(self.state, sys::UBLK_S_DEV_LIVE | sys::UBLK_S_DEV_QUIESCED)
     }
 
-    /// Returns whether its program lives. The number may be another process's by now.
+    /// Returns whether the disk's program is running. Its number may have been reused by another process.
     fn has_program(&self) -> bool {
         let comm = fs::read_to_string(format!("/proc/{}/comm", self.pid));
         comm.is_ok_and(|comm| comm.trim() == "hcablk-ublk")
     }
 
-    /// Returns what becomes of its requests.
+    /// Returns the state of its requests.
     pub(crate) fn fate(&self) -> &'static str {
         if self.is_served() {
             "served"
@@ -82,7 +83,8 @@ impl Disk {
     }
 }
 
-/// Prints the properties of a disk for udev, as its builtin programs do; nothing if it is not a disk of this program.
+/// Prints the properties of a disk for udev, in the form of its builtin programs; nothing if the disk is not one of
+/// this program.
 pub(crate) fn print_properties(device: &str) -> Result<(), Error> {
     let number = device.strip_prefix("ublkb");
     let number = number.and_then(|number| number.parse::<u32>().ok());

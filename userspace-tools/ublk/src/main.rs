@@ -5,10 +5,10 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`cli`] | what is asked for |
-//! | [`saved`] | what a disk is made of, kept for a program that goes on with it |
+//! | [`cli`] | the command line |
+//! | [`saved`] | the settings of a disk, stored for a program that takes it over |
 //! | [`control`] | the commands of the driver |
-//! | [`driver`] | a disk as the driver knows it, and whether it is one of this program |
+//! | [`driver`] | a disk in the driver's view, and whether it belongs to this program |
 //! | [`disk`] | a disk's life: added, recovered, followed, removed |
 //! | [`service`] | a disk as a unit of systemd serves it |
 //! | [`queue`] | the requests of one queue |

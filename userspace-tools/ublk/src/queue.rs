@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requests of one queue: a thread waits on one ring for what the driver asks for, and for the descriptor of the volume's
-//! queue.
+//! The requests of one queue: a thread waits on one ring for the driver's requests, and for the descriptor of the
+//! volume's queue.
 
 use crate::Error;
 use io_uring::{opcode, types};
@@ -19,10 +19,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The operation of what this program asks the ring for: that the descriptor is readable.
+/// The operation that asks the ring for a notice that the descriptor is readable.
 const READABLE: u32 = 1;
 
-/// The volume's queues, until the threads of the disk's have taken them.
+/// The volume's queues, until the threads of the disk's queues have taken them.
 #[derive(Clone)]
 pub(crate) struct Places(Arc<Mutex<Vec<Option<Queue>>>>);
 
@@ -40,12 +40,12 @@ impl Places {
 /// A queue, and the memory of its requests, by tag.
 struct Serving {
     queue: Queue,
-    // Before the memory of the driver's library that they are of.
+    // Dropped before the memory of the driver's library that they refer to.
     buffers: Vec<Buffer>,
     memory: Vec<IoBuf<u8>>,
 }
 
-/// Serves queue `index` until the disk goes.
+/// Serves queue `index` until the disk is removed.
 pub(crate) fn serve(
     index: u16,
     device: &UblkDev,
@@ -77,20 +77,20 @@ pub(crate) fn serve(
         match handled {
             Ok(_) => {}
             Err(UblkError::QueueIsDown) => return Ok(()),
-            // By a debugger, or a stop of the whole program.
+            // Interrupted by a debugger, or by a stop of the whole program.
             Err(UblkError::IOError(error)) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => give_up(index, &error.to_string()),
         }
     }
 }
 
-/// Ends the program at once, so that requests wait for another one. To return would free the memory of requests while the kernel may
-/// copy to it, and to stop the disk would fail what waits.
+/// Ends the program at once, so that requests wait for the next program. To return would free the memory of requests
+/// while the kernel may copy to it, and to stop the disk would fail the waiting requests.
 fn give_up(index: u16, why: &str) -> ! {
-    // Whether anybody reads it or not.
+    // With and without a reader.
     let _ = writeln!(
         io::stderr(),
-        "hcablk-ublk: queue {index}: {why}; `hcablk-ublk recover` goes on with the disk"
+        "hcablk-ublk: queue {index}: {why}; `hcablk-ublk recover` takes over the disk"
     );
     std::process::abort()
 }
@@ -100,22 +100,23 @@ fn give_up(index: u16, why: &str) -> ! {
 fn registered(memory: &[IoBuf<u8>], volume: &Volume) -> Result<Vec<Buffer>, Error> {
     let register = |buffer: &IoBuf<u8>| {
         let start = NonNull::new(buffer.as_ptr().cast_mut()).ok_or("no memory")?;
-        // SAFETY: It was initialized. The driver writes to it before it hands over a request, and reads it when that was completed, and
-        // nobody else does. It stays where it is as long as `Serving`, which drops the queue and the buffers before.
+        // SAFETY: The memory is initialized. The driver writes to it before it hands over a request, and reads it after
+        // the completion, and nobody else does. It does not move during the life of `Serving`, which drops the queue
+        // and the buffers first.
         let buffer = unsafe { volume.register(start, buffer.len()) };
         Ok::<_, Error>(buffer?)
     };
     memory.iter().map(register).collect()
 }
 
-/// Returns the result of a request of so many bytes for the driver.
+/// Returns the driver's result of a request of `bytes` bytes.
 fn result(bytes: i32, ended: Result<(), RequestError>) -> i32 {
     ended.map_or_else(|error| -(error.errno() as i32), |()| bytes)
 }
 
 impl Serving {
-    /// Handles what the ring says: a request of the driver's, with a `result`, or that the descriptor is readable. It is the last
-    /// for now if it `is_last`.
+    /// Handles an entry of the ring: a request of the driver, with a `result`, or the notice that the descriptor is
+    /// readable. It is the last entry for now if `is_last`.
     fn handle(
         &mut self,
         ublk: &UblkQueue,
@@ -130,7 +131,7 @@ impl Serving {
         }
         if is_last {
             self.queue.ring();
-            // Until nothing has ended any more, from when on the descriptor tells.
+            // Until no request has ended any more; from then on the descriptor gets the notices.
             while self.queue.arm() != 0 {
                 self.complete(ublk)?;
             }
@@ -138,7 +139,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Asks the ring to tell when the descriptor is readable.
+    /// Asks the ring for a notice when the descriptor is readable.
     fn wait(&self, ublk: &UblkQueue) -> Result<(), Error> {
         let fd = types::Fd(self.queue.fd().as_raw_fd());
         // POLLIN.
@@ -147,7 +148,7 @@ impl Serving {
         Ok(ublk.ublk_submit_sqe_sync(entry)?)
     }
 
-    /// Gives a request of the driver's to the target.
+    /// Passes a request of the driver to the target.
     fn submit(&mut self, ublk: &UblkQueue, tag: u16) -> Result<(), Error> {
         let asked = ublk.get_iod(tag);
         let (offset, bytes) = (asked.start_sector << 9, u64::from(asked.nr_sectors) << 9);
@@ -184,11 +185,12 @@ impl Serving {
     #[allow(unsafe_code, reason = "a request's memory is its tag's")]
     fn memory_of(&self, tag: u16, bytes: u64) -> Option<Buffer> {
         let buffer = self.buffers.get(usize::from(tag))?;
-        // SAFETY: The tag has one request at a time, and nobody else looks at its memory until that was completed.
+        // SAFETY: The tag has one request at a time, and nobody else accesses its memory until the request is
+        // completed.
         unsafe { buffer.alias(0..usize::try_from(bytes).ok()?) }
     }
 
-    /// Tells the driver of all that has ended.
+    /// Reports all ended requests to the driver.
     fn complete(&mut self, ublk: &UblkQueue) -> Result<(), Error> {
         while let Some(done) = self.queue.completed() {
             let tag = u16::try_from(done.user_data)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a disk is made of, in `/run/hcablk/ublk/N.json`, for a program that goes on with it.
+//! The settings of a disk, in `/run/hcablk/ublk/N.json`, for a program that takes it over.
 
 use crate::Error;
 use hcablk::{
@@ -21,23 +21,23 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// The upper half of every mark: "hcab".
 const MAGIC: u64 = 0x6863_6162 << 32;
 
-/// See the module.
+/// The settings of a disk; see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Saved {
-    /// The disk's name in `hcablk list`; nothing if its program was started by hand.
+    /// The disk's name in `hcablk list`; `None` if its program was started by hand.
     pub(crate) name: Option<String>,
-    /// What the driver keeps with the disk, so that it is not taken for another one of the same number.
+    /// The driver's data for the disk, which distinguishes it from a different disk of the same number.
     pub(crate) mark: u64,
     #[serde(flatten)]
     pub(crate) wanted: Wanted,
-    /// The number of its session; 0: none has begun.
+    /// The number of the session; 0: none has begun.
     pub(crate) session: u16,
-    /// What [`libhcablk::Past`] prints.
+    /// The text of [`libhcablk::Past`].
     pub(crate) past: Option<String>,
 }
 
 impl Saved {
-    /// Begins a disk, with a mark that no other one has.
+    /// Makes the settings of a new disk, with a unique mark.
     pub(crate) fn begin(name: Option<&str>, wanted: Wanted) -> Result<Self, Error> {
         let mut random = [0; 4];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -50,7 +50,7 @@ impl Saved {
         })
     }
 
-    /// Returns how to open the volume.
+    /// Returns the options that open the volume.
     pub(crate) fn options(&self) -> Result<Options, Error> {
         let mut options = hcablk_volume_args::options(&self.wanted)?;
         if let Some(Ok(asked)) = self.wanted.option("queues").map(str::parse) {
@@ -65,7 +65,7 @@ impl Saved {
         Ok(options)
     }
 
-    /// Returns which volume it is, if the target says so.
+    /// Returns the id of the volume, if the target reports it.
     pub(crate) fn id(&self) -> Option<String> {
         let past = self.past.as_ref()?.parse::<Past>().ok()?;
         Some(past.id())
@@ -75,12 +75,12 @@ impl Saved {
         Path::new(FOLDER).join(format!("{disk}.json"))
     }
 
-    /// Reads that of a disk.
+    /// Reads the settings of a disk.
     pub(crate) fn read(disk: u32) -> Result<Self, Error> {
         let path = Self::path(disk);
         let text = fs::read_to_string(&path).map_err(|error| {
             format!(
-                "ublkb{disk} is no disk of this program: {}: {error}",
+                "ublkb{disk} is not a disk of this program: {}: {error}",
                 path.display()
             )
         })?;
@@ -88,22 +88,22 @@ impl Saved {
         Ok(serde_json::from_str(&text).map_err(broken)?)
     }
 
-    /// Keeps it as that of a disk: whoever reads it finds all of it.
+    /// Stores the settings of a disk atomically.
     pub(crate) fn write(&self, disk: u32) -> Result<(), Error> {
         let text = files::text(self)?;
         Ok(Machine::new("/").replace_secret(&Self::path(disk), &text)?)
     }
 
-    /// Forgets that of a disk, and its state. Its session's number is free then.
+    /// Removes the settings of a disk, and its state. Its session's number is free then.
     pub(crate) fn forget(&self, disk: u32) {
-        // They may be gone already. The state goes first: it says that there is a disk.
+        // The files may be gone already. The state is removed first: it says that the disk exists.
         let _ = fs::remove_file(files::state(disk));
         let _ = fs::remove_file(Self::path(disk));
-        // The worst that happens is that nobody gets this number.
+        // At worst, no program gets this number.
         let _ = numbers(&self.wanted).map(|options| options.release_session(self.session));
     }
 
-    /// Reserves its session's number, which nobody but the program that goes on with the disk gets.
+    /// Reserves the session's number, which only the program that takes the disk over gets.
     pub(crate) fn reserve(&self) -> Result<(), Error> {
         let reserved = numbers(&self.wanted)?.reserve_session(self.session);
         Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)
@@ -115,7 +115,7 @@ impl Saved {
     }
 }
 
-/// A lock that the program has that serves a disk, makes it, or removes what is left of it.
+/// A lock of the program that serves a disk, makes it, or removes its leftovers.
 pub(crate) struct Lock(#[expect(dead_code, reason = "it is held")] hcablk_volume_args::Lock);
 
 impl Lock {
@@ -123,14 +123,14 @@ impl Lock {
     pub(crate) fn take(disk: u32) -> Result<Self, Error> {
         match hcablk_volume_args::Lock::take(&Path::new(FOLDER).join(format!("{disk}.lock")))? {
             Some(lock) => Ok(Self(lock)),
-            None => Err(format!("another program serves ublkb{disk}, or goes on with it").into()),
+            None => Err(format!("another program serves ublkb{disk}, or takes it over").into()),
         }
     }
 }
 
-/// Returns how many queues a disk gets if `asked` queues are asked for. A disk has at most one queue for each processor that the
-/// machine can have, because the driver makes no more. A flush reaches the queues of the volume through the queues of the disk, so
-/// a queue of the volume that no queue of the disk uses would not be flushed.
+/// Returns the number of queues of a disk for which `asked` queues were requested. A disk has at most one queue for
+/// each possible processor of the machine, because the driver makes no more. A flush reaches the queues of the volume
+/// through the queues of the disk, so a queue of the volume without a queue of the disk would not be flushed.
 fn fewer_queues(asked: u8) -> Result<u8, Error> {
     let possible = fs::read_to_string(POSSIBLE)?;
     let most = processors(&possible).ok_or_else(|| format!("{POSSIBLE} says {possible:?}"))?;
@@ -141,7 +141,7 @@ fn fewer_queues(asked: u8) -> Result<u8, Error> {
     Ok(u8::try_from(most)?)
 }
 
-/// Returns one more than the last number in a list of processors, as `0-3` or `0,2-7`.
+/// Returns the last number in a list of processors, as `0-3` or `0,2-7`, plus one.
 fn processors(list: &str) -> Option<u32> {
     let highest = list.trim().rsplit([',', '-']).next()?;
     highest.parse::<u32>().ok()?.checked_add(1)
@@ -184,7 +184,7 @@ mod tests {
         saved.session = 5;
         saved.reserve().unwrap();
         assert!(directory.join("5.reserved").exists());
-        // Of a number that no disk has.
+        // The number of a disk that does not exist.
         saved.forget(u32::MAX);
         assert!(!directory.join("5.reserved").exists());
         fs::remove_dir_all(&directory).unwrap();

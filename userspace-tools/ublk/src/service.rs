@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A disk as the unit `hcablk-ublk@NAME.service` serves it.
+//! A disk of the unit `hcablk-ublk@NAME.service`.
 //!
-//! The unit does the same whenever it starts: it makes the disk if there is none, and goes on with the one that its last program
-//! has left. Only a failure that may pass by itself while requests wait has systemd try again; of all others `hcablk` tells whoever
-//! asked for the disk.
+//! The unit does the same whenever it starts: it makes the disk if there is none, and takes over the one that its last
+//! program has left. After a failure that may be temporary while requests wait, systemd restarts the unit; `hcablk`
+//! reports all other failures to the user who asked for the disk.
 
 use crate::{
     disk::{self, ForGood},
@@ -20,20 +20,20 @@ use hcablk::{
 use libhcablk::Failure;
 use std::{fs, process::ExitCode};
 
-/// The exit code by which the unit is not started again.
+/// The exit code after which systemd does not restart the unit.
 const FOR_GOOD: u8 = 2;
 
-/// What a program of the unit begins with.
+/// The first task of a program of the unit.
 enum Begin {
-    /// A disk is to be made.
+    /// Make a disk.
     Make(Saved),
-    /// A disk was left.
+    /// Take over a disk that was left.
     Recover(u32),
 }
 
 /// Serves the disk `name`.
 pub(crate) fn serve(name: &str) -> ExitCode {
-    // It was why the last one ended.
+    // It holds the reason why the last program ended.
     let _ = fs::remove_file(files::failed(name));
     let mut waits = false;
     let result = begin(name, &mut waits).and_then(|begin| match begin {
@@ -69,13 +69,13 @@ fn publish(name: &str, failed: &Failed) {
         Ok(())
     });
     if let Err(error) = published {
-        eprintln!("hcablk-ublk: why it failed cannot be written down: {error}");
+        eprintln!("hcablk-ublk: why it failed cannot be expressed: {error}");
     }
 }
 
-/// Decides what to do. Sets `waits` while a disk may have requests that wait, and leaves it set if it fails then.
+/// Decides what to do. Sets `waits` while requests of a disk may wait, and leaves it set on a failure in that time.
 fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
-    // It is part of names of files.
+    // The name is a part of file names.
     name.parse::<DeviceName>()?;
     let system = Machine::new("/");
     let file = files::wanted(name);
@@ -93,7 +93,7 @@ fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
         *waits = true;
         match driver::find(number, saved.mark)? {
             Some(known) if known.was_served() => return Ok(Begin::Recover(number)),
-            // Its program was killed before there was a disk.
+            // The program was killed before the disk existed.
             Some(known) => begun(&saved, known)?,
             None => saved.forget(number),
         }
@@ -102,7 +102,7 @@ fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
     Ok(Begin::Make(Saved::begin(Some(name), wanted)?))
 }
 
-/// Removes a disk that was only begun.
+/// Removes a disk that was not completed.
 fn begun(saved: &Saved, mut known: Disk) -> Result<(), Error> {
     let number = known.number;
     eprintln!("hcablk-ublk: ublkb{number} was only begun, and is made anew");
@@ -110,9 +110,9 @@ fn begun(saved: &Saved, mut known: Disk) -> Result<(), Error> {
     disk::remove_left(saved, &mut known)
 }
 
-/// Tells systemd that the disk is there.
+/// Notifies systemd that the disk exists.
 pub(crate) fn is_ready(device: &str) {
     if let Err(error) = hcablk_volume_args::notify_ready(&format!("Serving {device}")) {
-        eprintln!("hcablk-ublk: systemd cannot be told that the disk is there: {error}");
+        eprintln!("hcablk-ublk: cannot notify systemd that the disk exists: {error}");
     }
 }

@@ -88,7 +88,7 @@ const SET_CONFIG: u32 = 25;
 const ADD_MEM_REG: u32 = 37;
 const REM_MEM_REG: u32 = 38;
 
-/// A load says so when so many requests of a connection have ended.
+/// A load reports when this many requests of a connection have ended.
 const WORKING: u64 = 200;
 /// How long something may take that needs nothing but the server.
 const LONG: Duration = Duration::from_secs(60);
@@ -296,7 +296,7 @@ impl Guest {
         })
     }
 
-    /// Tells the server of the memory.
+    /// Sends the server the table of the memory.
     fn set_table(&self, server: &mut Server) -> Result<()> {
         let mut body = words(&[1, 0]);
         body.extend(doubles(&[GUEST, MEMORY, USER, 0]));
@@ -622,7 +622,7 @@ fn all(path: &str, rings: u32, features: u64) -> Result<()> {
     Ok(())
 }
 
-/// Stops a ring and goes on with it; no interrupt is lost.
+/// Stops a ring and restarts it; no interrupt is lost.
 fn stop(path: &str) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(2)?;
@@ -659,7 +659,7 @@ fn stop(path: &str) -> Result<()> {
         let index = doubles(&[ring.index.into()]);
         server.set(SET_VRING_CALL, &index, &[ring.call.as_fd().as_raw_fd()])?;
         if !readable(ring.call.as_fd(), LONG)? {
-            return Err("a new descriptor is not told of what has ended".into());
+            return Err("a new descriptor gets no notice of ended requests".into());
         }
         expect("a read", 0, ring.wait(&memory, LONG)?.1)?;
     }
@@ -667,7 +667,7 @@ fn stop(path: &str) -> Result<()> {
     server.set(SET_VRING_ENABLE, &words(&[0, 0]), &[])?;
     ring.submit(&memory, features, 0, IN, 0, Data::In(data, 512))?;
     ring.kick()?;
-    // The other ring goes on meanwhile.
+    // The other ring continues meanwhile.
     let other = guest.rings.last_mut().ok_or("no ring")?;
     let place = other.data(0);
     for _ in 0..50 {
@@ -825,7 +825,7 @@ fn broken(path: &str, features: u64) -> Result<()> {
             return Err(format!("{way}: the ring is not broken").into());
         }
         expect(way, used, ring.used_index(&memory)?)?;
-        // It stands still whatever is kicked, and memory is set.
+        // It stands still in spite of kicks, and memory is set.
         ring.kick()?;
         guest.set_table(&mut server)?;
         let other = guest.rings.last_mut().ok_or("no ring")?;
@@ -946,7 +946,7 @@ fn flush(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the disk has another size, which the server has to tell.
+/// Waits until the disk has a different size, which the server must report.
 fn size(path: &str, wanted: u64) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(1)?;
@@ -958,7 +958,7 @@ fn size(path: &str, wanted: u64) -> Result<()> {
     let began = Instant::now();
     while double(&server.config()?)? != wanted {
         if !readable(own.as_fd(), (5 * LONG).saturating_sub(began.elapsed()))? {
-            return Err("the server does not tell of another size".into());
+            return Err("the server does not report the new size".into());
         }
         let mut message = [0; 12];
         own.read_exact(&mut message)?;
@@ -978,14 +978,14 @@ fn size(path: &str, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a slot of a load does.
+/// The operation of a slot of a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Writes(u64),
     Reads(u64),
 }
 
-/// Writes and reads what was written until there were so many of both, over any number of connections.
+/// Writes, and reads the written data, until `wanted` requests of both have ended, over any number of connections.
 fn load(path: &str, wanted: u64) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(2)?;
@@ -1100,7 +1100,7 @@ fn ends(server: &mut Server, what: &str) -> Result<()> {
     match server.socket.read(&mut byte) {
         Ok(0) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
-        // What was asked before is answered.
+        // The earlier requests are answered.
         Ok(_) => ends(server, what),
         Err(error) => Err(format!("{what}: {error}").into()),
     }

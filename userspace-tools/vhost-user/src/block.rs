@@ -39,7 +39,7 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    /// Returns how a request of the library's has ended.
+    /// Returns the status for the result of a request of the library.
     pub(crate) fn of(result: Result<(), RequestError>) -> Self {
         match result {
             Ok(()) => Self::Ok,
@@ -48,7 +48,7 @@ impl Status {
         }
     }
 
-    /// Returns it as the device says it.
+    /// Returns the status as the device reports it.
     pub(crate) fn byte(self) -> u8 {
         let status = match self {
             Self::Ok => VIRTIO_BLK_S_OK,
@@ -65,9 +65,9 @@ const fn bit(feature: u32) -> u64 {
     1 << feature
 }
 
-/// The guest flushes. If it does not, what it writes is to be durable when it is acknowledged.
+/// The guest flushes. If it does not, its writes must be durable when they are acknowledged.
 pub(crate) const FLUSH: u64 = bit(VIRTIO_BLK_F_FLUSH);
-/// Both sides say at which index they want to be notified.
+/// Each side sets the index at which it wants to be notified.
 pub(crate) const EVENT_INDEX: u64 = bit(VIRTIO_RING_F_EVENT_IDX);
 
 /// Returns the features of the device that a volume is at present.
@@ -87,7 +87,7 @@ pub(crate) fn features(volume: &Volume) -> u64 {
         | when(zeroes != 0, VIRTIO_BLK_F_WRITE_ZEROES)
 }
 
-/// What the configuration says of a volume.
+/// The configuration that describes a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     bytes: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns that of a volume which is served by so many queues.
+    /// Returns the configuration of a volume that `queues` queues serve.
     pub(crate) fn of(volume: &Volume, queues: u16) -> Self {
         let (discard, zeroes) = volume.most_without_data();
         Self {
@@ -114,18 +114,18 @@ impl Shape {
         }
     }
 
-    /// Returns `length` bytes of the configuration from `offset` on. Beyond its end are zeroes.
+    /// Returns `length` bytes of the configuration from `offset` on. Bytes beyond its end are zeroes.
     pub(crate) fn config(&self, offset: usize, length: usize) -> Vec<u8> {
         let mut config = Vec::with_capacity(CONFIG);
         let sectors = |bytes: u32| (bytes >> 9).to_le_bytes();
         config.extend((self.bytes / SECTOR).to_le_bytes());
-        // The largest piece of data, of which there is no limit, and the pieces of a request.
+        // The largest piece of data, which is unlimited, and the largest number of pieces of a request.
         config.extend(0_u32.to_le_bytes());
         config.extend(PIECES.to_le_bytes());
         // Cylinders, heads and sectors.
         config.extend([0; 4]);
         config.extend(self.block.to_le_bytes());
-        // The topology: logical blocks in a physical one as a power of two, their offset, and what is best in blocks.
+        // The topology: logical blocks in a physical one as a power of two, their offset, and the best size in blocks.
         let ratio = (self.physical / self.block.max(1)).max(1);
         config.extend([u8::try_from(ratio.ilog2()).unwrap_or(0), 0]);
         config.extend(u16::try_from(ratio).unwrap_or(1).to_le_bytes());
@@ -191,7 +191,7 @@ impl Range {
     }
 }
 
-/// Returns where a range begins, and how many bytes it has; `None`: it does not end on a volume of so many bytes.
+/// Returns the start and the length of a range; `None`: it does not end within `size` bytes.
 pub(crate) fn bytes_of(sector: u64, bytes: u64, size: u64) -> Option<u64> {
     let offset = sector.checked_mul(SECTOR)?;
     (offset.checked_add(bytes)? <= size).then_some(offset)
@@ -237,7 +237,7 @@ mod tests {
             [2048, 1, 8, 4096, 1]
         );
         assert_eq!(config[56], 1);
-        // A frontend of another release may ask for more.
+        // A frontend of a different release may ask for more.
         let more = shape.config(56, 40);
         assert_eq!((more.len(), more[0], more[39]), (40, 1, 0));
         assert_eq!(shape.config(4000, 2), [0, 0]);

@@ -19,27 +19,28 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Serve a volume at a socket until this program is told to end (SIGTERM, SIGINT)
+    /// Serve a volume at a socket until this program is stopped (SIGTERM, SIGINT)
     ///
-    /// Prints the socket's path when it listens. One frontend at a time is served. Exit code 2: to try again changes nothing.
+    /// Prints the socket's path when it listens. Serves one frontend at a time. Exit code 2: to run it again changes
+    /// nothing.
     Serve(Serve),
-    /// Forget what a killed program has left of a socket, and writes that are lost
+    /// Forget the state that a killed program has left for a socket, and the writes that are lost
     ///
-    /// Only when the virtual machine has ended: it may take writes for durable that are lost.
+    /// Only after the virtual machine has ended: it may take lost writes for durable.
     Forget {
         /// The socket's path
         socket: PathBuf,
     },
 }
 
-/// What to serve, and where.
+/// The volume to serve, and the socket.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
-    /// The socket's path; what a killed program has left there is replaced
+    /// The socket's path; the socket of a killed program is replaced
     pub(crate) socket: PathBuf,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
-    /// Who may connect: the permissions of the socket, in octal
+    /// The permissions of the socket, in octal: they decide who may connect
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     pub(crate) mode: u32,
 }

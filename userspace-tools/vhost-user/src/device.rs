@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The messages of a frontend: which features it has, where the guest's memory is, and where the rings are.
+//! Handles the messages of a frontend: its features, the guest's memory, and the rings.
 //!
-//! A ring runs while it was kicked off, is enabled, and has memory. Whatever changes a ring or the memory stops the rings that it
-//! concerns first: nothing is under way when it changes.
+//! A ring runs from its kick, while it is enabled and has memory. A change of a ring or the memory first stops the
+//! affected rings: no request is in flight during the change.
 
 use crate::{
     block::{self, Shape},
@@ -32,14 +32,14 @@ const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS);
 
-/// What all frontends share, one after the other.
+/// The state that all frontends share, one after the other.
 pub(crate) struct Served {
     pub(crate) volume: Arc<Volume>,
     pub(crate) workers: Vec<Worker>,
 }
 
 impl Served {
-    /// Returns what the configuration says.
+    /// Returns the content of the configuration.
     pub(crate) fn shape(&self) -> Shape {
         Shape::of(
             &self.volume,
@@ -59,7 +59,7 @@ struct Ring {
     call: Option<Arc<File>>,
     error: Option<Arc<File>>,
     is_enabled: bool,
-    /// The guest has broken it, and the frontend has not set it up again.
+    /// The guest has broken the ring, and the frontend has not set it up again.
     is_broken: bool,
     /// A thread serves it.
     runs: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Device {
     served: Arc<Served>,
     rings: Vec<Ring>,
     memory: Arc<Memory>,
-    /// Those that were offered last, and those that are used.
+    /// The features that were offered last, and those that are used.
     offered: u64,
     features: u64,
 }
@@ -118,7 +118,7 @@ impl Device {
         }
     }
 
-    /// Has a thread serve a ring that can be served.
+    /// Makes a thread serve a ring that is ready.
     fn start(&mut self, index: usize) -> Result<()> {
         let broken = |broken: &Broken| end(format!("ring {index}: {broken}"));
         let (Some(ring), Some(worker)) =
@@ -155,7 +155,7 @@ impl Device {
         Ok(())
     }
 
-    /// Changes a ring while it stands still.
+    /// Changes a ring while it is stopped.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Ring)) -> Result<()> {
         self.ring(index)?;
         let place = index as usize;
@@ -164,7 +164,7 @@ impl Device {
         self.start(place)
     }
 
-    /// Changes what all rings need while they stand still.
+    /// Changes the state of all rings while they are stopped.
     fn change_all(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.stop_all();
         change(self)?;
@@ -193,7 +193,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        // A frontend that connects again need not ask.
+        // A frontend that reconnects need not ask.
         let offered = match self.offered {
             0 => self.get_features()?,
             offered => offered,
@@ -271,7 +271,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.ring(index)?;
         self.stop(index as usize);
         let ring = self.ring(index)?;
-        // It starts again when there is another kick.
+        // It starts again at the next kick.
         ring.kick = None;
         ring.is_broken = false;
         Ok(VhostUserVringState::new(index, ring.next.into()))
@@ -329,14 +329,14 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
-        // A guest may ask for it: it is refused, and the connection goes on.
+        // A guest may ask for it: the request is refused, and the connection continues.
         Err(Answer::InvalidOperation(
             "the configuration cannot be changed",
         ))
     }
 
     fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
-        Err(end("it is no GPU"))
+        Err(end("it is not a GPU"))
     }
 
     fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {

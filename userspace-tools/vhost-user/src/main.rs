@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk-vhost-user`: a volume as the disk of a virtual machine. The machine's monitor (QEMU, Cloud Hypervisor), or any other
-//! frontend of vhost-user, connects to a socket of this program, which moves data between the volume and the machine's memory
-//! without a copy. The host has no block device of it.
+//! `hcablk-vhost-user`: serves a volume as the disk of a virtual machine. The machine's monitor (QEMU, Cloud
+//! Hypervisor), or any other frontend of vhost-user, connects to a socket of this program, which moves data between the
+//! volume and the machine's memory without a copy. The host has no block device for it.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`cli`] | what is asked for |
-//! | [`saved`] | what a program leaves for the next one, if it is killed |
+//! | [`cli`] | the command line |
+//! | [`saved`] | the state that a killed program leaves for the next one |
 //! | [`socket`] | the socket's file |
 //! | [`server`] | the program's life: it waits for a frontend, serves it, and ends |
 //! | [`device`] | the messages of a frontend: features, memory, rings |
 //! | [`memory`] | a guest's memory, mapped and registered |
 //! | [`worker`] | the thread of a queue, which serves one ring |
-//! | [`ring`] | the requests of a ring that runs |
+//! | [`ring`] | the requests of a running ring |
 //! | [`block`] | a virtio block device: features, configuration, requests |
 
 mod block;
@@ -32,10 +32,10 @@ use hcablk_volume_args::Error;
 use libhcablk::Failure;
 use std::process::ExitCode;
 
-/// The exit code that says that another attempt changes nothing.
+/// The exit code if another attempt changes nothing.
 const FOR_GOOD: u8 = 2;
 
-/// Why the volume cannot be served, which does not pass by itself.
+/// The reason why the volume cannot be served, which is permanent.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ForGood(pub(crate) String);
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether another attempt changes nothing.
+/// Returns whether another attempt would change nothing.
 fn is_for_good(error: &Error) -> bool {
     let failure = error.downcast_ref::<Failure>();
     let failure = failure.or(error.downcast_ref::<server::Ended>().map(|ended| &ended.0));

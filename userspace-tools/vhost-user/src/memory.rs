@@ -3,7 +3,7 @@
 //! A guest's memory: regions of files that its frontend hands over, mapped here, and registered with the volume's RDMA device, so that
 //! the target reads and writes it in place.
 //!
-//! A region is mapped and registered once: a frontend that says again which regions there are gets those that it has.
+//! A region is mapped and registered once: if a frontend sends its table of regions again, existing regions are reused.
 
 use crate::Error;
 use libhcablk::{Buffer, Volume};
@@ -16,7 +16,7 @@ use vm_memory::{
 /// The most regions that a guest's memory has.
 pub(crate) const MOST_REGIONS: usize = 32;
 
-/// What a region is.
+/// The properties of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     /// The address in the guest.
@@ -64,7 +64,7 @@ impl Key {
 /// A region that is mapped and registered.
 struct Region {
     key: Key,
-    // Before what it is registered of.
+    // Dropped before the mapping that it was registered for.
     buffer: Buffer,
     guest: Arc<GuestRegionMmap>,
 }
@@ -78,9 +78,9 @@ impl Region {
         let start = NonNull::new(mapped.as_ptr()).ok_or("a memory region is mapped nowhere")?;
         let guest = GuestRegionMmap::new(mapped, GuestAddress(key.guest));
         let guest = guest.ok_or("a memory region has no end")?;
-        // SAFETY: The memory is mapped, as long as `guest`, which `Self` drops after the buffer; rings are stopped, and have no request,
-        // before that. This program makes no reference to it. The guest may write to it at any time, as a device does: what is
-        // copied from it is any bytes then.
+        // SAFETY: The memory is mapped during the life of `guest`, which `Self` drops after the buffer; rings are
+        // stopped, and have no request, before that. This program makes no reference to it. The guest may write to it
+        // at any time, as a device does: then a copy has arbitrary bytes.
         let buffer = unsafe { volume.register(start, bytes) };
         let buffer = buffer.map_err(|error| {
             format!("registering a memory region of {bytes} bytes: {error} (limit of locked memory: ulimit -l)")
@@ -111,7 +111,7 @@ impl Memory {
         Ok(Self { regions, guest })
     }
 
-    /// Makes that of a guest that has said nothing.
+    /// Makes the memory of a guest that has not set any.
     pub(crate) fn none() -> Self {
         Self {
             regions: Vec::new(),
@@ -119,7 +119,7 @@ impl Memory {
         }
     }
 
-    /// Makes that of these regions. Those that this one has are taken from it.
+    /// Makes the memory with these regions. Regions that this one has already are reused.
     pub(crate) fn replaced(
         &self,
         regions: &[VhostUserMemoryRegion],
@@ -141,7 +141,7 @@ impl Memory {
         Self::of(made?)
     }
 
-    /// Makes that which has this region, too.
+    /// Returns the memory with this region added.
     pub(crate) fn with(
         &self,
         region: &VhostUserMemoryRegion,
@@ -160,7 +160,7 @@ impl Memory {
         Self::of(regions)
     }
 
-    /// Makes that which has not this region.
+    /// Returns the memory without this region.
     pub(crate) fn without(&self, region: &VhostUserMemoryRegion) -> Result<Self, Error> {
         let is_it = |known: &Arc<Region>| {
             let Key {
@@ -175,7 +175,7 @@ impl Memory {
         Self::of(regions)
     }
 
-    /// Returns whether there is any.
+    /// Returns whether the memory has no region.
     pub(crate) fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
@@ -189,12 +189,13 @@ impl Memory {
         self.regions.iter().find_map(address)
     }
 
-    /// Returns whether a guest has all of these bytes.
+    /// Returns whether the guest's memory has all of these bytes.
     pub(crate) fn has(&self, address: GuestAddress, bytes: u32) -> bool {
         bytes == 0 || self.guest.check_range(address, bytes as usize)
     }
 
-    /// Adds the registered memory of bytes of the guest to `buffers`; `false`: the guest has not all of them.
+    /// Adds the registered memory of bytes of the guest to `buffers`; returns `false` if the guest's memory lacks some
+    /// of them.
     #[allow(unsafe_code, reason = "a guest's memory is the guest's")]
     pub(crate) fn add_buffers(
         &self,
@@ -217,8 +218,8 @@ impl Memory {
             let (Ok(start), Ok(end)) = (start, end) else {
                 return false;
             };
-            // SAFETY: A guest gives a request memory that nothing else uses until the request has ended. If it does not, its memory
-            // has any bytes, as with a device: this program has no reference to them.
+            // SAFETY: A guest gives a request memory that nothing else uses until the request has ended. If it does
+            // not, its memory has arbitrary bytes, as with a device: this program has no reference to them.
             let buffer = unsafe { region.buffer.alias(start..end) };
             let Some(buffer) = buffer else {
                 return false;

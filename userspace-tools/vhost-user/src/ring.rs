@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requests of a ring that runs: chains of descriptors become requests of the library, and what has ended is put into the used ring.
+//! The requests of a running ring: chains of descriptors become requests of the library, and ended requests are put
+//! into the used ring.
 //!
-//! A ring that a guest has broken, by a chain that makes no sense or memory that it does not have, is not looked at any more until its
-//! frontend sets it up again. What was under way ends as ever.
+//! A ring that a guest has broken, with a malformed chain or memory that it does not have, is ignored until its
+//! frontend sets it up again. Requests in flight end normally.
 //!
 //! # Order
 //!
-//! Requests are put into the used ring in the order in which the guest has made them available. So a frontend that connects again to
-//! another program, since this one was killed, and goes on from the used ring's index, as QEMU does, gives that program exactly the
-//! requests that have not ended.
+//! Requests are put into the used ring in the order in which the guest has made them available. So a frontend that
+//! reconnects to a new program after this one was killed, and continues from the used ring's index, as QEMU does,
+//! passes that program exactly the requests that have not ended.
 
 use crate::{
     block::{self, Header, Range, Status, HEADER, MOST_DESCRIPTORS, RANGE},
@@ -27,7 +28,7 @@ use vm_memory::{Address as _, Bytes as _, GuestAddress};
 /// The most descriptors of a ring.
 pub(crate) const MOST_ENTRIES: u16 = 1024;
 
-/// Why a ring is broken.
+/// The reason why a ring is broken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
     /// The ring's own memory or indices.
@@ -36,7 +37,7 @@ pub(crate) enum Broken {
     /// A request.
     #[error("a request {0}")]
     Request(&'static str),
-    /// The descriptor that says that there are requests.
+    /// The kick descriptor, which announces requests.
     #[error("its kick descriptor {0}")]
     Kick(String),
     /// How it was set up.
@@ -53,7 +54,7 @@ struct Span {
 
 /// A request that has not been put into the used ring.
 struct Slot {
-    /// Where its status goes, and how many bytes the guest is told that were written.
+    /// The address of the status, and the number of written bytes that is reported to the guest.
     status: GuestAddress,
     written: u32,
     /// It is durable only after a flush.
@@ -61,10 +62,10 @@ struct Slot {
     end: Option<Status>,
 }
 
-/// What a ring is made of.
+/// The settings of a ring.
 pub(crate) struct Setup {
     pub(crate) entries: u16,
-    /// Where its parts are in the guest.
+    /// The addresses of its parts in the guest.
     pub(crate) descriptors: GuestAddress,
     pub(crate) available: GuestAddress,
     pub(crate) used: GuestAddress,
@@ -78,7 +79,7 @@ pub(crate) struct Setup {
     pub(crate) error: Option<Arc<File>>,
 }
 
-/// See the module.
+/// A running ring; see the module.
 pub(crate) struct Ring {
     queue: Virtqueue,
     memory: Arc<Memory>,
@@ -87,24 +88,24 @@ pub(crate) struct Ring {
     error: Option<Arc<File>>,
     /// The guest does not flush.
     writes_through: bool,
-    /// By the index of the first descriptor.
+    /// The slots, by the index of the first descriptor.
     slots: Vec<Option<Slot>>,
-    /// Those of the slots, in the order in which they were made available.
+    /// The occupied slots, in the order in which they were made available.
     order: VecDeque<u16>,
     is_broken: bool,
     id: [u8; block::ID],
-    // Of a chain.
+    // The memory of a chain.
     readable: Vec<Span>,
     writable: Vec<Span>,
 }
 
 /// A request that was taken from the ring.
 pub(crate) enum Taken {
-    /// There is none.
+    /// The ring has no request.
     Nothing,
-    /// The library carries it out; the index of its first descriptor.
+    /// The library carries the request out; with the index of its first descriptor.
     Submit(u16, Request),
-    /// It has ended already.
+    /// The request has ended already.
     Ended,
 }
 
@@ -113,7 +114,7 @@ fn bytes_of(spans: &[Span]) -> u64 {
     spans.iter().map(|span| u64::from(span.bytes)).sum()
 }
 
-/// Takes the first bytes of some memory; `None`: there are not so many.
+/// Takes the first bytes of some memory; `None`: it has fewer.
 fn take_front<const N: usize>(spans: &mut Vec<Span>, memory: &Memory) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
@@ -133,7 +134,7 @@ fn take_front<const N: usize>(spans: &mut Vec<Span>, memory: &Memory) -> Option<
     (filled == N).then_some(bytes)
 }
 
-/// Takes the last byte of some memory, and returns where it is.
+/// Takes the last byte of some memory, and returns its address.
 fn take_last(spans: &mut Vec<Span>) -> Option<GuestAddress> {
     spans.retain(|span| span.bytes != 0);
     let last = spans.last_mut()?;
@@ -146,7 +147,7 @@ fn take_last(spans: &mut Vec<Span>) -> Option<GuestAddress> {
 /// Signals an eventfd of a frontend.
 fn signal(file: Option<&Arc<File>>) {
     if let Some(file) = file {
-        // A frontend that has gone needs none, and one whose counter is full has not looked yet.
+        // A frontend that has gone needs no signal, and one with a full counter has a signal that it has not read yet.
         let _ = crate::worker::write_if_possible(file);
     }
 }
@@ -183,12 +184,12 @@ impl Ring {
             readable: Vec::new(),
             writable: Vec::new(),
         };
-        // What has ended before may have been signaled to nobody.
+        // Earlier completions may have been signaled to nobody.
         signal(ring.call.as_ref());
         Ok(ring)
     }
 
-    /// Returns how many requests were taken and have not ended.
+    /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.order.len()
     }
@@ -206,13 +207,13 @@ impl Ring {
         self.queue.size()
     }
 
-    /// Has `call` signaled from now on, and at once: what has ended may have been signaled to the one before.
+    /// Signals `call` from now on, and at once: earlier completions may have been signaled to the former one.
     pub(crate) fn set_call(&mut self, call: Option<Arc<File>>) {
         self.call = call;
         signal(self.call.as_ref());
     }
 
-    /// Does not look at the ring any more, and tells the frontend.
+    /// Ignores the ring from now on, and notifies the frontend.
     pub(crate) fn break_down(&mut self, index: usize, why: &Broken) {
         if !self.is_broken {
             self.is_broken = true;
@@ -221,12 +222,12 @@ impl Ring {
         }
     }
 
-    /// Has the guest not notify while its requests are taken.
+    /// Asks the guest not to notify while its requests are being taken.
     pub(crate) fn disable_notification(&mut self) -> Result<(), Broken> {
         Ok(self.queue.disable_notification(&self.memory.guest)?)
     }
 
-    /// Has the guest notify of the next request; `true`: there is one already.
+    /// Asks the guest to notify of the next request; `true`: there is one already.
     pub(crate) fn enable_notification(&mut self) -> Result<bool, Broken> {
         Ok(self.queue.enable_notification(&self.memory.guest)?)
     }
@@ -273,14 +274,14 @@ impl Ring {
                 return Err(Broken::Request("reads behind what it writes"));
             }
         }
-        // The iterator ends also where a chain leads to nowhere, or in a circle.
+        // The iterator also ends at a chain with a bad or circular link.
         if goes_on {
             return Err(Broken::Request("has a chain of descriptors without an end"));
         }
         self.begin(head, &memory, volume)
     }
 
-    /// Begins a request whose descriptors are known.
+    /// Starts a request whose descriptors are known.
     fn begin(&mut self, head: u16, memory: &Memory, volume: &Volume) -> Result<Taken, Broken> {
         let written = u32::try_from(bytes_of(&self.writable));
         let written = written.map_err(|_| Broken::Request("is too large"))?;
@@ -312,7 +313,7 @@ impl Ring {
         }
     }
 
-    /// Returns what is to be done for a request; `None`: its memory is not there.
+    /// Returns the action for a request; `None`: its memory does not exist.
     fn action(&mut self, header: Header, memory: &Memory, volume: &Volume) -> Option<Action> {
         let buffers = |spans: &[Span]| {
             let mut buffers: Vec<Buffer> = Vec::with_capacity(spans.len());
@@ -368,7 +369,7 @@ impl Ring {
         Some(Action::End(Status::Ok))
     }
 
-    /// Records how a request has ended. Returns a request that has to be carried out before that, if so.
+    /// Records the result of a request. Returns a request that has to be carried out before its end, if any.
     pub(crate) fn ended(&mut self, head: u16, result: Result<(), RequestError>) -> Option<Request> {
         let slot = self.slots.get_mut(usize::from(head))?.as_mut()?;
         if result.is_ok() && std::mem::take(&mut slot.flushes) {
@@ -388,7 +389,8 @@ impl Ring {
         }
     }
 
-    /// Puts what has ended into the used ring, in order, and signals that. What cannot be put there is over, too.
+    /// Puts ended requests into the used ring, in order, and signals that. A request that cannot be put there is over,
+    /// too.
     pub(crate) fn publish(&mut self) -> Result<(), Broken> {
         let (mut published, mut is_new) = (Ok(()), false);
         while let Some(head) = self.order.front().copied() {
@@ -416,16 +418,16 @@ impl Ring {
     }
 }
 
-/// What is to be done for a request.
+/// The action for a request.
 enum Action {
     End(Status),
-    /// The library carries it out; a write knows whether it is to be durable.
+    /// The library carries it out; a write knows whether it must be durable.
     Submit(Request),
-    /// As above, of a kind that is durable only after a flush.
+    /// As above, for a change that is durable only after a flush.
     Change(Request),
 }
 
-/// Returns what is to be done to discard a range, or to make it zeroes.
+/// Returns the action that discards a range, or makes it zeroes.
 fn change(op: u32, range: Range, volume: &Volume) -> Action {
     let bytes = u64::from(range.sectors) * block::SECTOR;
     let (discard, zeroes) = volume.most_without_data();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a program leaves for the next one of the same socket, if it is killed: `/run/hcablk/vhost-user/SOCKET.json`.
+//! The state that a killed program leaves for the next one of the same socket: `/run/hcablk/vhost-user/SOCKET.json`.
 //!
-//! A guest does not notice that another program serves its disk. Its next flush must not succeed if a write is lost that the former
-//! program had acknowledged: so the next program goes on with the session and the past of the former one. Only a program that ends
-//! after a flush of all that it acknowledged leaves nothing.
+//! A guest does not notice that a different program serves its disk. Its next flush must not succeed if a write is lost
+//! that the former program had acknowledged: so the next program continues with the session and the past of the former
+//! one. Only a program that ends after a flush of all acknowledged writes leaves nothing.
 
 use crate::{server, ForGood};
 use hcablk::{
@@ -21,21 +21,21 @@ use std::{
 
 const FOLDER: &str = "/run/hcablk/vhost-user";
 
-/// See the module.
+/// The state of a program; see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Saved {
     #[serde(flatten)]
     pub(crate) wanted: Wanted,
     /// The number of the session.
     pub(crate) session: u16,
-    /// What [`libhcablk::Past`] prints; nothing if the volume has no wwid.
+    /// The text of [`libhcablk::Past`]; `None` if the volume has no wwid.
     pub(crate) past: Option<String>,
 }
 
 /// The files of a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The socket's path, from the root on.
+    /// The absolute path of the socket.
     pub(crate) socket: PathBuf,
     state: PathBuf,
     lock: PathBuf,
@@ -46,7 +46,7 @@ impl Place {
     pub(crate) fn of(socket: &Path) -> Result<Self, Error> {
         let nowhere = |error| format!("{}: {error}", socket.display());
         let name = socket.file_name();
-        let name = name.ok_or_else(|| format!("{} is no path of a socket", socket.display()))?;
+        let name = name.ok_or_else(|| format!("{} is not a path of a socket", socket.display()))?;
         let folder = match socket.parent() {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
@@ -71,7 +71,7 @@ impl Place {
         Ok(lock.ok_or_else(served)?)
     }
 
-    /// Reads what the last program has left.
+    /// Reads the state that the last program has left.
     pub(crate) fn read(&self) -> Result<Option<Saved>, Error> {
         let text = match fs::read_to_string(&self.state) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -81,13 +81,13 @@ impl Place {
         Ok(Some(serde_json::from_str(&text).map_err(broken)?))
     }
 
-    /// Keeps what the next program needs: whoever reads it finds all of it.
+    /// Stores the state for the next program atomically.
     pub(crate) fn write(&self, saved: &Saved) -> Result<(), Error> {
         let text = files::text(saved)?;
         Ok(Machine::new("/").replace_secret(&self.state, &text)?)
     }
 
-    /// Forgets what is kept. The session's number is free then.
+    /// Removes the state. The session's number is free then.
     pub(crate) fn forget(&self, saved: &Saved) -> Result<(), Error> {
         match fs::remove_file(&self.state) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -107,7 +107,7 @@ fn escape(path: &str) -> String {
 }
 
 impl Saved {
-    /// Begins one, of a volume that was not opened yet.
+    /// Makes the state of a volume that was not opened yet.
     pub(crate) fn begin(wanted: Wanted) -> Self {
         Self {
             wanted,
@@ -116,7 +116,8 @@ impl Saved {
         }
     }
 
-    /// Returns how to open the volume: as it is `wanted` now, and as the successor of the program that has left this.
+    /// Returns the options that open the volume: with the settings `wanted` now, and as the successor of the program
+    /// that has left this state.
     pub(crate) fn options(&self, wanted: &Wanted) -> Result<Options, Error> {
         let mut options = hcablk_volume_args::options(wanted)?;
         if self.session != 0 {
@@ -129,14 +130,14 @@ impl Saved {
         Ok(options)
     }
 
-    /// Reserves the session's number, which nobody but the next program of this socket gets.
+    /// Reserves the session's number, which only the next program of this socket gets.
     pub(crate) fn reserve(&self) -> Result<(), Error> {
         let reserved = numbers(&self.wanted)?.reserve_session(self.session);
         Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)
     }
 }
 
-/// Forgets what a killed program has left of a socket.
+/// Removes the state that a killed program has left for a socket.
 pub(crate) fn forget(socket: &Path) -> Result<(), Error> {
     let place = Place::of(socket)?;
     let _lock = place.take()?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The program's life: it opens the volume, listens, serves one frontend after the other, and ends when it is told to, or when the
-//! volume has ended.
+//! The program's life: it opens the volume, listens, serves one frontend after the other, and ends on a signal, or when
+//! the volume has ended.
 
 use crate::{
     block,
@@ -40,13 +40,13 @@ use std::{
 };
 use vhost::vhost_user::{BackendReqHandler, Error as Answer};
 
-/// How often it is looked whether the volume has changed.
+/// The time between two checks whether the volume has changed.
 const LOOK: Duration = Duration::from_millis(500);
-/// For how long a frontend may take for a message, or leave answers unread.
+/// The time limit of a frontend for sending a message, or reading responses.
 const MESSAGE: Duration = Duration::from_secs(10);
-/// How often it is looked whether the rest of a message has come.
+/// The time between two checks for the rest of a message.
 const REST: Duration = Duration::from_millis(10);
-/// For how long requests that are under way are waited for when the program is told to end.
+/// The time limit for requests in flight when the program is stopped.
 const STOP: Duration = Duration::from_secs(30);
 /// Bytes of the header of a message, and the most that follow.
 const HEADER: usize = 12;
@@ -57,12 +57,12 @@ const CONFIG_CHANGED: u32 = 2;
 /// The version of the protocol, in the flags of a message.
 const VERSION: u32 = 1;
 
-/// The volume has ended: no session comes any more.
+/// The volume has ended: there cannot be another session.
 #[derive(Debug, thiserror::Error)]
 #[error("the volume has ended: {0}")]
 pub(crate) struct Ended(pub(crate) Failure);
 
-/// Returns a path as it is printed.
+/// Returns a path in the form for messages.
 pub(crate) fn display(path: &Path) -> String {
     path.display().to_string()
 }
@@ -81,7 +81,7 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Error> {
     saved.wanted = wanted;
     saved.session = volume.session();
     saved.past = volume.past().map(|past| past.to_string());
-    // Before anybody writes.
+    // Before the first write.
     saved.reserve()?;
     place.write(&saved)?;
     let begun = begin(&place, serve.mode, &saved, &volume);
@@ -104,12 +104,12 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Error> {
         connection: None,
     };
     let ended = program.run(&socket, &end);
-    // Nobody connects any more.
+    // No frontend connects any more.
     drop(socket);
     program.finish(ended)
 }
 
-/// Begins the threads, and listens.
+/// Starts the threads, and listens.
 fn begin(
     place: &Place,
     mode: u32,
@@ -129,17 +129,17 @@ fn begin(
         workers,
     });
     let socket = Socket::listen(&place.socket, mode)?;
-    // Whether anybody reads it or not: it listens.
+    // With and without a reader: it listens.
     let _ = writeln!(io::stdout(), "{}", display(&place.socket));
     if let Err(error) =
         hcablk_volume_args::notify_ready(&format!("Serving {}", saved.wanted.volume))
     {
-        eprintln!("hcablk-vhost-user: systemd cannot be told that the socket is there: {error}");
+        eprintln!("hcablk-vhost-user: cannot notify systemd that the socket exists: {error}");
     }
     Ok((socket, served))
 }
 
-/// Whether the program was told to end.
+/// Whether the program was asked to stop.
 struct End {
     is_told: Arc<AtomicBool>,
     wake: Arc<EventFd>,
@@ -161,12 +161,12 @@ impl End {
         let (is_told, wake) = (end.is_told.clone(), end.wake.clone());
         // It ends with the program.
         thread::spawn(move || {
-            // It fails for no reason that leaves anything but to end.
+            // Every failure leaves only the end of the program.
             let _ = signals.read_signal();
             is_told.store(true, Ordering::Release);
             let _ = wake.write(1);
             thread::sleep(STOP);
-            eprintln!("hcablk-vhost-user: requests are under way for {} s after the program was told to end: it ends without them, and the next one of this socket goes on", STOP.as_secs());
+            eprintln!("hcablk-vhost-user: requests are still in flight {} s after the program was asked to stop: it ends without them, and the next program of this socket continues", STOP.as_secs());
             process::exit(1);
         });
         Ok(end)
@@ -177,7 +177,7 @@ impl End {
     }
 }
 
-/// See the module.
+/// The server of a socket; see the module.
 struct Server {
     volume: Arc<Volume>,
     served: Arc<Served>,
@@ -193,15 +193,15 @@ struct Connection {
     handler: BackendReqHandler<Mutex<Device>>,
     stream: UnixStream,
     device: Arc<Mutex<Device>>,
-    /// Where the device's own messages go.
+    /// The socket for the device's own messages.
     own: Option<UnixStream>,
-    /// Since when there is a part of a message.
+    /// The time since which a part of a message has been there.
     since: Option<Instant>,
     has_refused: bool,
 }
 
 impl Server {
-    /// Serves frontends until the program is told to end.
+    /// Serves frontends until the program is stopped.
     fn run(&mut self, socket: &Socket, end: &End) -> Result<(), Ended> {
         let mut next = Instant::now();
         while !end.is_told() {
@@ -261,7 +261,7 @@ impl Server {
         }
     }
 
-    /// Lets go of the frontend, when its requests have ended.
+    /// Drops the frontend, when its requests have ended.
     fn disconnect(&mut self) {
         if let Some(open) = self.connection.take() {
             lock(&open.device).stop_all();
@@ -274,7 +274,7 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 eprintln!("hcablk-vhost-user: accepting a frontend: {error}");
-                // Without descriptors it would be tried again at once.
+                // Without descriptors the next attempt would follow at once.
                 thread::sleep(LOOK);
                 return;
             }
@@ -289,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Saves what the next program needs, and tells the frontend of another size.
+    /// Saves the state for the next program, and notifies the frontend of a new size.
     fn follow(&mut self) {
         let past = self.volume.past().map(|past| past.to_string());
         if self.saved.past != past {
@@ -314,10 +314,10 @@ impl Server {
         }
     }
 
-    /// Ends: no request is under way then, and all that was acknowledged is durable, or the next program of the socket knows that it
-    /// may not be.
+    /// Ends the server: no request is in flight then, and all acknowledged writes are durable, or the next program of
+    /// the socket knows that some may not be.
     fn finish(mut self, ended: Result<(), Ended>) -> Result<(), Error> {
-        // What is under way fails if the volume has ended.
+        // Requests in flight fail if the volume has ended.
         if let Some(open) = &self.connection {
             lock(&open.device).stop_all();
         }
@@ -325,15 +325,15 @@ impl Server {
         ended?;
         let worker = self.served.workers.first().ok_or("there is no queue")?;
         worker.flush().map_err(|error| {
-            format!("a last flush has failed: {error}. Writes that the guest has not flushed may be lost, which the next program of this socket tells it. When the virtual machine has ended: hcablk-vhost-user forget {}", display(&self.place.socket))
+            format!("a last flush has failed: {error}. Writes that the guest has not flushed may be lost, and the next program of this socket reports that to it. When the virtual machine has ended: hcablk-vhost-user forget {}", display(&self.place.socket))
         })?;
-        // Only now the frontend sees that the program ends: nothing that it has was under way.
+        // The frontend sees the end of the program only now, with no request in flight.
         self.connection = None;
         self.place.forget(&self.saved)
     }
 }
 
-/// What is under the lock is whole: a panic ends the program.
+/// The data under the lock is consistent: a panic ends the program.
 fn lock(device: &Mutex<Device>) -> std::sync::MutexGuard<'_, Device> {
     device
         .lock()
@@ -354,11 +354,11 @@ impl Connection {
         })
     }
 
-    /// Handles a message if all of it has come.
+    /// Handles a message that is complete.
     ///
     /// # Errors
     ///
-    /// The connection ends: why, unless the frontend has ended it.
+    /// The reason for the end of the connection, unless the frontend has ended it.
     fn handle(&mut self) -> Result<(), Option<Error>> {
         let number = match self.complete_message() {
             Ok(Some(number)) => number,
@@ -418,25 +418,26 @@ impl Connection {
         Ok(is_whole.then_some(word(0)))
     }
 
-    /// Returns whether the frontend has ended the connection, whatever it has sent before.
+    /// Returns whether the frontend has closed the connection, even if messages are still unread.
     fn has_gone(&self) -> bool {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
         let has_come = poll(&mut fds, PollTimeout::ZERO).is_ok();
         has_come && fds.iter().any(|fd| fd.any().unwrap_or(false))
     }
 
-    /// Waits until the frontend has read enough of what was answered that another answer does not wait.
+    /// Waits until the frontend has read enough responses that a further response does not block.
     fn wait_for_room(&self) -> Result<(), Option<Error>> {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLOUT)];
         let limit = PollTimeout::try_from(MESSAGE).unwrap_or(PollTimeout::MAX);
         match poll(&mut fds, limit) {
-            Ok(0) => Err(Some("it does not read what it is answered".into())),
+            Ok(0) => Err(Some("it does not read its responses".into())),
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(Some(error.into())),
         }
     }
 
-    /// Returns the socket that the next message hands over: the crate that reads messages keeps it, and cannot tell of a change by it.
+    /// Returns the socket that the next message hands over: the crate that reads messages keeps it, and cannot use it
+    /// to notify of a change.
     #[allow(unsafe_code, reason = "the descriptor is new")]
     fn peek_socket(&self) -> Option<UnixStream> {
         let mut header = [0; HEADER];
@@ -457,7 +458,8 @@ impl Connection {
         files.pop().map(UnixStream::from)
     }
 
-    /// Tells the frontend that the configuration has changed. Returns whether it was told, or cannot be.
+    /// Notifies the frontend that the configuration has changed. Returns whether the frontend was notified, or cannot
+    /// be.
     fn tell_change(&self) -> bool {
         let Some(own) = &self.own else { return true };
         let message: Vec<_> = [CONFIG_CHANGED, VERSION, 0]
@@ -472,7 +474,7 @@ impl Connection {
     }
 }
 
-/// Returns how many bytes of a socket wait to be read.
+/// Returns the number of bytes of a socket that wait to be read.
 #[allow(unsafe_code, reason = "no crate of ours has this call")]
 fn queued(stream: &UnixStream) -> Result<usize, Option<Error>> {
     let mut bytes: libc::c_int = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The socket's file: one that a killed program has left is replaced, and nobody else's is removed.
+//! The socket's file: replaces the file of a killed program, and removes no other program's.
 
 use crate::Error;
 use nix::sys::stat::{umask, Mode};
@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A socket that listens. Its file is removed when it is dropped, if it is still this one's.
+/// A listening socket. Its file is removed when it is dropped, if it is still its own.
 pub(crate) struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
@@ -28,11 +28,11 @@ fn file_of(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl Socket {
-    /// Listens at `path`, for those whom `mode` lets connect.
+    /// Listens at `path`, for the users to whom `mode` permits connecting.
     pub(crate) fn listen(path: &Path, mode: u32) -> Result<Self, Error> {
         let failed = |error| format!("{}: {error}", path.display());
         remove_left(path)?;
-        // Until its permissions are set nobody else connects.
+        // Nobody else connects until the permissions are set.
         let before = umask(Mode::from_bits_truncate(0o177));
         let listener = UnixListener::bind(path);
         umask(before);
@@ -58,13 +58,13 @@ impl Drop for Socket {
     }
 }
 
-/// Fails if there is something at `path` that is no socket, or that somebody listens at.
+/// Fails if the file at `path` is not a socket, or if a program listens there.
 pub(crate) fn refuse_used(path: &Path) -> Result<(), Error> {
     let Ok(data) = fs::symlink_metadata(path) else {
         return Ok(());
     };
     if !data.file_type().is_socket() {
-        return Err(format!("{} is there, and is no socket", path.display()).into());
+        return Err(format!("{} exists, and is not a socket", path.display()).into());
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
@@ -103,7 +103,7 @@ mod tests {
         assert!(!path.exists());
         fs::write(&path, "precious").unwrap();
         let other = Socket::listen(&path, 0o600).err().unwrap().to_string();
-        assert!(other.contains("no socket"), "{other}");
+        assert!(other.contains("is not a socket"), "{other}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         fs::remove_dir_all(&folder).unwrap();
     }
@@ -115,7 +115,7 @@ mod tests {
         let path = folder.join("a");
         let socket = Socket::listen(&path, 0o600).unwrap();
         fs::remove_file(&path).unwrap();
-        // So that it does not get the number of the file that was removed.
+        // So that it does not get the inode number of the removed file.
         fs::write(folder.join("b"), "").unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(socket);

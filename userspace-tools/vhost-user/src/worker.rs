@@ -28,12 +28,12 @@ use std::{
     time::Duration,
 };
 
-/// For how long requests are waited for before that is said.
+/// The time of waiting for requests after which that is reported.
 const LONG: Duration = Duration::from_secs(5);
-/// The number of a flush that no guest has asked for.
+/// The number of a flush that no guest has requested.
 const OWN: u64 = u64::MAX;
 
-/// How a ring has stopped: none of its requests is under way.
+/// The state of a stopped ring: none of its requests is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped {
     /// The index of the next request.
@@ -48,10 +48,10 @@ enum Command {
     Flush(SyncSender<Result<(), RequestError>>),
 }
 
-/// What the program has of a thread.
+/// The program's handle of a thread.
 pub(crate) struct Worker {
     index: usize,
-    /// `None`: it is to end.
+    /// `None`: the thread ends.
     commands: Option<Sender<Command>>,
     wake: Arc<EventFd>,
     id: [u8; block::ID],
@@ -64,14 +64,14 @@ impl Drop for Worker {
         // It cannot be full.
         let _ = self.wake.write(1);
         if let Some(thread) = self.thread.take() {
-            // One that panics ends the program.
+            // A thread that panics ends the program.
             let _ = thread.join();
         }
     }
 }
 
 impl Worker {
-    /// Begins the thread of a queue.
+    /// Starts the thread of a queue.
     pub(crate) fn begin(
         index: usize,
         queue: Queue,
@@ -113,32 +113,32 @@ impl Worker {
         let _ = self.wake.write(1);
     }
 
-    /// Begins to serve a ring. None may be served.
+    /// Starts to serve a ring. The thread must not serve one already.
     pub(crate) fn start(&self, setup: Setup) -> Result<(), Broken> {
         let ring = Ring::start(setup, self.id)?;
         self.tell(Command::Start(Box::new(ring)));
         Ok(())
     }
 
-    /// Stops the ring, and waits until none of its requests is under way: the library ends each in time.
+    /// Stops the ring, and waits until none of its requests is in flight: the library ends each within its time limit.
     pub(crate) fn stop(&self) -> Option<Stopped> {
         let (sender, receiver) = sync_channel(1);
         self.tell(Command::Stop(sender));
         match receiver.recv_timeout(LONG) {
             Err(RecvTimeoutError::Timeout) => {
-                eprintln!("hcablk-vhost-user: ring {} is to stop, and waits until the target has answered its requests", self.index);
+                eprintln!("hcablk-vhost-user: ring {} must stop, and waits until the target has answered its requests", self.index);
                 receiver.recv().ok().flatten()
             }
             stopped => stopped.ok().flatten(),
         }
     }
 
-    /// Has `call` signaled from now on.
+    /// Signals `call` from now on.
     pub(crate) fn set_call(&self, call: Option<Arc<File>>) {
         self.tell(Command::Call(call));
     }
 
-    /// Makes durable what was acknowledged.
+    /// Makes acknowledged writes durable.
     pub(crate) fn flush(&self) -> Result<(), RequestError> {
         let (sender, receiver) = sync_channel(1);
         self.tell(Command::Flush(sender));
@@ -155,7 +155,7 @@ struct Thread {
     commands: Receiver<Command>,
     wake: Arc<EventFd>,
     ring: Option<Ring>,
-    /// Who waits until the ring has stopped: no request is taken any more.
+    /// The caller that waits until the ring has stopped: no request is accepted any more.
     stop: Option<SyncSender<Option<Stopped>>>,
     flush: Option<SyncSender<Result<(), RequestError>>>,
 }
@@ -175,7 +175,7 @@ impl Thread {
             }
             let has_more = self.take();
             self.queue.ring();
-            // Until nothing has ended any more, from when on the descriptor tells.
+            // Until no request has ended any more; from then on the descriptor gets the notices.
             while self.queue.arm() != 0 {
                 self.complete();
             }
@@ -206,7 +206,7 @@ impl Thread {
 
     fn flushed(&mut self, result: Result<(), RequestError>) {
         if let Some(sender) = self.flush.take() {
-            // Who has asked may be gone.
+            // The caller may be gone.
             let _ = sender.send(result);
         }
     }
@@ -243,14 +243,14 @@ impl Thread {
         Ok(true)
     }
 
-    /// Handles what the library has carried out.
+    /// Handles requests that the library has carried out.
     fn complete(&mut self) {
         while let Some(done) = self.queue.completed() {
             if done.user_data == OWN {
                 self.flushed(done.result);
                 continue;
             }
-            // A ring is there as long as it has requests.
+            // A ring exists while it has requests.
             let Some(ring) = &mut self.ring else { continue };
             let head = u16::try_from(done.user_data).unwrap_or(u16::MAX);
             if let Some(request) = ring.ended(head, done.result) {
@@ -268,7 +268,7 @@ impl Thread {
         }
     }
 
-    /// Stops the ring, if somebody waits for that and none of its requests is under way.
+    /// Stops the ring, if a caller waits for that and none of its requests is in flight.
     fn finish_stop(&mut self) {
         let Some(sender) = &self.stop else { return };
         if self.ring.as_ref().is_some_and(|ring| ring.in_flight() != 0) {
@@ -278,12 +278,12 @@ impl Thread {
             next: ring.next(),
             is_broken: ring.is_broken(),
         });
-        // Who has asked may be gone.
+        // The caller may be gone.
         let _ = sender.send(stopped);
         self.stop = None;
     }
 
-    /// Waits until there is something to do.
+    /// Waits for work.
     fn wait(&mut self, has_more: bool) {
         let runs = |ring: &&Ring| !ring.is_broken() && self.stop.is_none();
         let kick = self
@@ -305,7 +305,7 @@ impl Thread {
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
-                // Nothing of this can fail. The next program of the socket goes on.
+                // None of this can fail. The next program of the socket takes over.
                 eprintln!("hcablk-vhost-user: ring {}: waiting: {error}", self.index);
                 std::process::abort();
             }
@@ -320,22 +320,22 @@ impl Thread {
     }
 }
 
-/// Has the library carry out a request of a ring, which begins with the descriptor `head`.
+/// Passes a request of a ring, which begins with the descriptor `head`, to the library.
 fn submit(queue: &mut Queue, ring: &mut Ring, head: u16, request: Request) {
     if let Err(refused) = queue.prepare(request) {
-        // It has changed nothing: after an error there is nothing to flush.
+        // It has changed nothing: after an error no flush is needed.
         ring.ended(head, Err(refused.0));
     }
 }
 
-/// Takes a kick, of a descriptor about which `poll` has said something.
+/// Takes a kick, of a descriptor for which `poll` has reported `came`.
 fn take_kick(mut kick: &File, came: PollFlags) -> Result<(), String> {
     if !came.contains(PollFlags::POLLIN) {
         return Err("cannot be waited for".to_owned());
     }
     match kick.read(&mut [0; 8]) {
         Ok(8) => Ok(()),
-        Ok(_) => Err("is no eventfd".to_owned()),
+        Ok(_) => Err("is not an eventfd".to_owned()),
         Err(error) => match error.kind() {
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Ok(()),
             _ => Err(format!("cannot be read: {error}")),
@@ -343,7 +343,7 @@ fn take_kick(mut kick: &File, came: PollFlags) -> Result<(), String> {
     }
 }
 
-/// Adds 1 to an eventfd of a frontend, unless that would wait: then it is signaled already.
+/// Adds 1 to an eventfd of a frontend, unless that would block: then it is signaled already.
 pub(crate) fn write_if_possible(mut file: &File) -> std::io::Result<()> {
     let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
     if poll(&mut fds, PollTimeout::ZERO)? == 1 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What programs that serve a volume in user space have in common: the arguments that say which volume, how the library opens it, and
-//! how systemd learns that it is served.
+//! The common parts of the programs that serve a volume in user space: the arguments that select the volume, the
+//! options of the library, and the notification of systemd.
 
 use clap::Args;
 use hcablk::{hostid, system::Machine, user::files::Wanted};
@@ -24,20 +24,20 @@ use std::{
 
 const KEYS: &str = "/etc/hcablk/keys";
 
-/// Why something failed, in a sentence.
+/// The reason of a failure, in a sentence.
 pub type Error = Box<dyn std::error::Error>;
 
-/// Which volume to serve.
+/// The volume to serve.
 #[derive(Args, Clone, Debug)]
 pub struct VolumeArgs {
     /// The target's address
     pub address: IpAddr,
     /// The name of the volume
     pub volume: String,
-    /// This host's id, a UUID; left out: what `hcablk host-id` prints
+    /// This host's id, a UUID [default: the id that `hcablk host-id` prints]
     #[arg(long)]
     pub host_id: Option<String>,
-    /// Prove who this host is, by the keys in /etc/hcablk/keys that `hcablk key` has made
+    /// Prove this host's identity with the keys in /etc/hcablk/keys, which `hcablk key` has stored
     #[arg(long)]
     pub keys: bool,
     /// An option of the library, as `-o queues=4 -o ctrl-loss-tmo=60`
@@ -49,7 +49,7 @@ pub struct VolumeArgs {
 }
 
 impl VolumeArgs {
-    /// Returns what is asked for, in the form that is saved. Nothing of it was tried.
+    /// Returns the arguments in the form that is saved. Nothing has been tried yet.
     pub fn wanted(&self) -> Result<Wanted, Error> {
         let host = match &self.host_id {
             Some(host) => host.clone(),
@@ -76,7 +76,7 @@ fn split(option: &str) -> Result<(String, String), Error> {
         .split_once('=')
         .ok_or_else(|| format!("{option:?} is not NAME=VALUE"))?;
     if name.ends_with("-key") {
-        // It would be seen by all, and kept.
+        // Everybody could see it, and it would be stored.
         return Err(
             format!("keys are not given by -o {name}: --keys takes those in {KEYS}").into(),
         );
@@ -84,7 +84,7 @@ fn split(option: &str) -> Result<(String, String), Error> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Returns how to open the volume that is asked for.
+/// Returns the options that open the wanted volume.
 pub fn options(wanted: &Wanted) -> Result<Options, Error> {
     let mut options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
     for (name, value) in &wanted.options {
@@ -101,7 +101,7 @@ pub fn options(wanted: &Wanted) -> Result<Options, Error> {
     Ok(options)
 }
 
-/// Returns options that say where the numbers of sessions are.
+/// Returns options with the directory of session numbers.
 pub fn numbers(wanted: &Wanted) -> Result<Options, Error> {
     let options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
     Ok(match wanted.option("state") {
@@ -138,7 +138,7 @@ impl Lock {
     }
 }
 
-/// Tells systemd that the service is ready, and what it does; nothing happens if no unit waits for that.
+/// Notifies systemd that the service is ready, and of its status; does nothing if no unit waits for that.
 pub fn notify_ready(status: &str) -> io::Result<()> {
     let Some(place) = env::var_os("NOTIFY_SOCKET") else {
         return Ok(());

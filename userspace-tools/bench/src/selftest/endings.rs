@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is under way when a session ends, and what is left of it.
+//! Requests in flight when a session ends, and the leftovers of the session.
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::stop::Stop;
 use crate::worker::{Output, Step};
 
-/// How long a session may take to end, and requests to be answered or to fail.
+/// The time limit for the end of a session, and for requests to be answered or to fail.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn checks() -> Vec<Check> {
@@ -49,14 +49,14 @@ fn failed(why: impl Into<String>) -> Error {
     Error::new(Kind::Failed, why)
 }
 
-/// Has a verifying load run while something happens, and returns what came of both. The load is killed if that fails.
+/// Runs a verifying load while `f` runs, and returns the results of both. Kills the load if `f` fails.
 fn under_load<T>(
     context: &mut Context<'_>,
     disk: &str,
     happens: impl FnOnce(&mut Context<'_>) -> Result<T>,
 ) -> Result<(T, Result<Load>)> {
     let block = crate::drive::block_size(disk);
-    // It goes on for some seconds, and is not so much that nothing else gets through.
+    // It runs for some seconds, and is too light to block other traffic.
     let span = (64 << 20).min(context.lab.span);
     let mut job = verifying(disk, block, span, Until::Bytes(span * 3 / 4));
     job.sizes = (block, 65536);
@@ -153,7 +153,7 @@ fn eviction(context: &mut Context<'_>) -> Result<Outcome> {
         context.lab,
         &["target", "admit", NAME, &host, "--if-exists"],
     )?;
-    // All works again.
+    // Everything works again.
     let disk = connect(context.lab, &export, &[])?;
     let file = crate::pattern::open(&disk, true)?;
     let seed = context.args.seed ^ 0xe71c;
@@ -165,7 +165,7 @@ fn eviction(context: &mut Context<'_>) -> Result<Outcome> {
     )))
 }
 
-/// Returns how many connected queue pairs a machine's kernel has; `None` if its `rdma` does not tell.
+/// Returns the number of connected queue pairs in a machine's kernel; `None` if its `rdma` does not show it.
 fn queue_pairs(node: &mut Node) -> Result<Option<usize>> {
     let argv = ["rdma", "-j", "resource", "show", "qp"].map(str::to_owned);
     let output: Output = match node.run(&argv, 60) {
@@ -177,7 +177,7 @@ fn queue_pairs(node: &mut Node) -> Result<Option<usize>> {
         return Ok(None);
     };
     let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
-    // Those of the connection manager's users in the kernel have its name, not the user's.
+    // Queue pairs of the connection manager's users in the kernel have its name, not the user's.
     let ours = list
         .iter()
         .filter(|pair| pair["type"] == "RC" && pair["pid"].is_null());
@@ -194,7 +194,7 @@ fn queue_pairs_left(context: &mut Context<'_>) -> Result<Outcome> {
     connect(lab, &Export::of("direct"), &[])?;
     let (Some(client), Some(target)) = count(lab)? else {
         return Ok(Outcome::NotPossible(
-            "`rdma resource show qp` does not tell which queue pairs are whose".to_owned(),
+            "`rdma resource show qp` does not show the owners of queue pairs".to_owned(),
         ));
     };
     if (Some(client), Some(target)) == before {
@@ -212,7 +212,7 @@ fn queue_pairs_left(context: &mut Context<'_>) -> Result<Outcome> {
     )))
 }
 
-/// The network interface of the client from which the target is reached.
+/// Returns the network interface of the client with the route to the target.
 fn port(lab: &mut Lab) -> Result<Option<String>> {
     let argv = ["ip", "-j", "route", "get", &lab.address.to_string()].map(str::to_owned);
     let output = lab.client.run(&argv, 60)?;
@@ -247,8 +247,8 @@ fn link_down(context: &mut Context<'_>) -> Result<Outcome> {
     )?;
     let (before, _) = epoch(context.lab)?;
     let (took, load) = under_load(context, &disk, |context| {
-        // What the kernel forgets with the link: routes, and IPv6 addresses if it is not told to keep them. It is one program,
-        // so that the port is up again whatever becomes of this one.
+        // The kernel forgets these with the link: routes, and IPv6 addresses unless it is set to keep them. It is one
+        // program, so that the port is up again even if this one ends.
         let script = format!(
             "set -e; keep=/proc/sys/net/ipv6/conf/{port}/keep_addr_on_down; was=$(cat $keep); routes=$(mktemp); \
              ip route save dev {port} > $routes; echo 1 > $keep; ip link set {port} down; sleep {SECONDS}; \

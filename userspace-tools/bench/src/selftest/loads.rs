@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shapes of memory, many requests at a time, batches, polling, and interrupts.
+//! Shapes of memory, concurrent requests, batches, polling, and interrupts.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ fn failed(why: impl Into<String>) -> Error {
     Error::new(Kind::Failed, why)
 }
 
-/// Shapes in which nothing is larger than the part of the drive that is used.
+/// The shapes, with nothing larger than the used part of the drive.
 fn shapes(context: &mut Context<'_>, export: &Export, options: &[&str]) -> Result<Outcome> {
     let disk = connect(context.lab, export, options)?;
     let block = crate::drive::block_size(&disk);
@@ -103,7 +103,7 @@ fn shapes(context: &mut Context<'_>, export: &Export, options: &[&str]) -> Resul
     let seed = context.args.seed;
     let shapes = pattern::shapes(block_size, 24, seed);
     let file = pattern::open(&disk, true)?;
-    // One after the other, each where it does not begin at a page.
+    // One after the other, each at an offset within a page.
     let mut offset = block;
     let mut bytes = 0;
     for shape in &shapes {
@@ -116,7 +116,8 @@ fn shapes(context: &mut Context<'_>, export: &Export, options: &[&str]) -> Resul
         let path = context.lab.path.clone();
         let first = offset - offset % 4096;
         let length = (offset + shape.bytes()).next_multiple_of(4096) - first;
-        // The parts of its first and last page that are not its own are written, too, so that the drive's pages are known.
+        // The remaining parts of its first and last page are written, too, so that the content of the drive's pages is
+        // known.
         fill_around(&file, seed, offset, shape.bytes(), first, length, block)?;
         let found: u32 = context.lab.target.ask(Ask::Digest {
             path,
@@ -151,7 +152,7 @@ fn fill_around(
     while at < first + length {
         if at < offset || at >= offset + bytes {
             let shape = pattern::Shape {
-                name: "a block beside a shape".to_owned(),
+                name: "a block next to a shape".to_owned(),
                 segments: vec![(0, usize::try_from(block).unwrap_or(4096))],
             };
             pattern::write(file, &shape, seed, at)?;
@@ -161,7 +162,7 @@ fn fill_around(
     Ok(())
 }
 
-/// Makes a job that writes and reads again what it wrote.
+/// Makes a job that writes, and reads and verifies its data.
 pub(super) fn verifying(disk: &str, block: u64, span: u64, until: Until) -> Job {
     let mut job = Job::new(disk, "randrw", 1 << 20, 32, until, span);
     job.sizes = (block, 1 << 20);
@@ -229,7 +230,7 @@ fn batches(
         "--iodepth_batch=16".to_owned(),
         "--iodepth_batch_complete_min=16".to_owned(),
         "--norandommap=1".to_owned(),
-        // One queue has them all.
+        // All of them use one queue.
         "--cpus_allowed=0".to_owned(),
     ];
     let before = context.lab.counters()?;
@@ -254,7 +255,7 @@ fn message_batches(context: &mut Context<'_>) -> Result<Outcome> {
         return Err(failed(format!("{reads} reads took {doorbells} doorbells")));
     }
     Ok(Outcome::Pass(format!(
-        "{reads} reads: {joined} in another one's message, {doorbells} doorbells"
+        "{reads} reads: {joined} in a shared message, {doorbells} doorbells"
     )))
 }
 
@@ -285,7 +286,7 @@ fn interrupt_batching(context: &mut Context<'_>) -> Result<Outcome> {
     }
     if quiet * 2 > reads && events * 2 > reads {
         return Err(failed(format!(
-            "{reads} reads made {events} interrupts, although {quiet} answers were to make none"
+            "{reads} reads made {events} interrupts, although {quiet} responses must not make any"
         )));
     }
     Ok(Outcome::Pass(format!(
@@ -329,7 +330,7 @@ fn polled(context: &mut Context<'_>) -> Result<Outcome> {
     )))
 }
 
-/// Returns how often each of these interrupt lines came, on all processors.
+/// Returns the count of each of these interrupt lines, over all processors.
 fn interrupts(lines: &[u32]) -> Vec<u64> {
     let text = fs::read_to_string("/proc/interrupts").unwrap_or_default();
     let sum = |line: &u32| {

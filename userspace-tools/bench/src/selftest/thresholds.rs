@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which settings are best here: `small_read`, `eager_write` and the size of chunks, each by latency with and without.
+//! Finds the best settings of this hardware: `small_read`, `eager_write` and the size of chunks, each by latency with
+//! and without.
 
 use std::fs::File;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use crate::page::{bytes, Curve, Page};
 use crate::pattern::{self, Arena};
 use crate::report;
 
-/// Each size is measured so often, in turns, and the least mean counts: what disturbs only makes it longer.
+/// The number of measurements of each size, in turns; the least mean counts, since disturbances only add time.
 const ROUNDS: u32 = 3;
 const SMALL: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 const EAGER: [u64; 7] = [4096, 8192, 16384, 32768, 65536, 131_072, 262_144];
@@ -30,7 +31,7 @@ pub(super) fn checks() -> Vec<Check> {
     }]
 }
 
-/// Returns the least of some means of the time that a request takes, in nanoseconds.
+/// Returns the least of several mean latencies, in nanoseconds.
 fn latency(file: &File, write: bool, size: u64, count: u32) -> Result<f64> {
     let length = usize::try_from(size).unwrap_or(0);
     let mut arena = Arena::new(&[(0, length)]);
@@ -79,7 +80,7 @@ fn curve(
     })
 }
 
-/// Returns the largest size up to which the first way is nowhere slower than the second, or 0.
+/// Returns the largest size up to which the first data path is never slower than the second, or 0.
 fn threshold(sizes: &[u64], one: &[f64], other: &[f64]) -> u64 {
     let better = sizes
         .iter()
@@ -165,7 +166,7 @@ fn proposal(context: &Context<'_>, small_read: &str, eager_write: &str, chunk: &
     )
 }
 
-/// Adds the plots of what was measured, if it was.
+/// Adds the plots of the measurements, if there are any.
 pub(super) fn plots(page: &mut Page, figures: &Map<String, Value>) -> Result<()> {
     let Some(thresholds) = figures.get("thresholds") else {
         return Ok(());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every way that data can take between a disk and its drive. Each is taken by some requests, whose data is verified at both ends,
-//! and counters of both sides say that no other way was.
+//! Every data path between a disk and its drive. Some requests use each of them; their data is verified at both ends,
+//! and counters of both sides prove that no other path was used.
 
 use std::fs::File;
 use std::thread;
@@ -19,7 +19,7 @@ use crate::page::bytes;
 use crate::pattern::{self, Shape};
 use crate::worker::Ask;
 
-/// Who counts.
+/// The side that counts.
 #[derive(Clone, Copy)]
 enum Side {
     Client,
@@ -27,21 +27,21 @@ enum Side {
 }
 use Side::{Client, Target};
 
-/// How far a counter must have gone.
+/// The required growth of a counter.
 #[derive(Clone, Copy)]
 enum Wants {
-    /// Once for each request.
+    /// One for each request.
     Each,
-    /// For each request several times or once.
+    /// One or more for each request.
     EachOrMore,
-    /// By the bytes of all requests.
+    /// The number of bytes of all requests.
     Bytes,
-    /// Not at all.
+    /// No growth.
     None,
 }
 use Wants::{Bytes, Each, EachOrMore};
 
-/// A way, and by what it is seen.
+/// A data path, and the counters that show it.
 struct Way {
     export: Export,
     options: &'static [&'static str],
@@ -366,14 +366,14 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Runs something on one processor, and with it on one queue.
+/// Runs a function on one processor, and so on one queue.
 pub(super) fn on_processor<T: Send>(
     processor: usize,
     run: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
     let pinned = move || {
         let mut set = CpuSet::new();
-        // A processor that may not be used leaves the choice to the kernel.
+        // If the processor may not be used, the kernel chooses one.
         let _ = set
             .set(processor)
             .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
@@ -383,11 +383,11 @@ pub(super) fn on_processor<T: Send>(
         .unwrap_or_else(|_| Err(Error::new(Kind::Failed, "a thread has panicked")))
 }
 
-/// Connects, and has every queue hear of the target, which grants eager rings with its first answer.
+/// Connects, and exchanges a message on every queue: the target grants eager rings with its first response.
 pub(super) fn connect(lab: &mut Lab, export: &Export, options: &[&str]) -> Result<String> {
     lab.export(export)?;
     let disk = lab.connect(options)?;
-    // udev looks at new disks.
+    // udev inspects new disks.
     let settle = ["sh", "-c", "! command -v udevadm || udevadm settle -t 30"].map(str::to_owned);
     lab.client.run(&settle, 60)?;
     let block = usize::try_from(drive::block_size(&disk)).unwrap_or(4096);
@@ -425,7 +425,7 @@ pub(super) fn requests(file: &File, write: bool, size: u64, count: u64, seed: u6
     Ok(())
 }
 
-/// What both sides have counted.
+/// The growth of the counters on both sides.
 struct Grown {
     client: Counters,
     target: Counters,
@@ -441,7 +441,7 @@ impl Grown {
     }
 }
 
-/// Returns by how much counters have grown when the target has counted so many requests, too.
+/// Returns the growth of the counters, once the target has also counted this many requests.
 fn settled(lab: &mut Lab, before: &(Counters, Counters), write: bool, count: u64) -> Result<Grown> {
     let name = if write { "writes" } else { "reads" };
     let wanted = i64::try_from(count).unwrap_or(i64::MAX);
@@ -464,14 +464,14 @@ fn settled(lab: &mut Lab, before: &(Counters, Counters), write: bool, count: u64
     Ok(counted)
 }
 
-/// How many requests of a size fit, of those that are asked for.
+/// Returns how many of the requested number of requests of this size fit.
 fn count_of(context: &Context<'_>, size: u64) -> u64 {
-    // Large ones are as good as many.
+    // A few large requests are as good as many small ones.
     let most = (context.lab.span / size).min((64 << 20) / size).max(1);
     context.args.requests.min(most)
 }
 
-/// Fails unless the drive on the target holds what was written.
+/// Fails unless the drive on the target has the written data.
 fn drive_holds(lab: &mut Lab, seed: u64, length: u64) -> Result<()> {
     let path = lab.path.clone();
     let found: u32 = lab.target.ask(Ask::Digest {
@@ -488,7 +488,7 @@ fn drive_holds(lab: &mut Lab, seed: u64, length: u64) -> Result<()> {
     ))
 }
 
-/// Runs requests that a way is to carry, verifies them at both ends, and returns what was counted for them.
+/// Runs requests that must use a data path, verifies them at both ends, and returns the growth of the counters.
 fn carry(
     lab: &mut Lab,
     disk: &str,
@@ -497,7 +497,7 @@ fn carry(
     count: u64,
     seed: u64,
 ) -> Result<Grown> {
-    // It stays open: udev would look at the disk when it is closed.
+    // It stays open: udev would inspect the disk when it is closed.
     let file = pattern::open(disk, true)?;
     if !write {
         on_processor(0, || requests(&file, true, size, count, seed))?;
@@ -535,7 +535,7 @@ fn iwarp(lab: &Lab) -> bool {
         .any(|device| device.kind.contains("RNIC"))
 }
 
-/// Says what was counted; fails where that is not as it must be.
+/// Compares the counters with the required growth; fails if they differ.
 fn judge(counted: &Grown, write: bool, size: u64, wants: &[(Side, &str, Wants)]) -> Result<String> {
     let (requests, moved, direction) = if write {
         ("writes", "written_bytes", "writes")
@@ -563,7 +563,7 @@ fn judge(counted: &Grown, write: bool, size: u64, wants: &[(Side, &str, Wants)])
             wrong.push(format!("the {whose} counts {name} {value}, not {due}"));
         }
     }
-    // A key that is not invalidated leaves the client's memory open.
+    // A key that is not invalidated would leave the client's memory accessible.
     let (registered, closed) = (
         counted.of(Client, "registrations"),
         counted.of(Client, "remote_invalidations") + counted.of(Client, "local_invalidations"),

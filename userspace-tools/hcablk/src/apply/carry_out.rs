@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Doing what was planned, so that it can be undone.
+//! Carries out the plan, so that it can be undone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::target::{
 };
 use crate::user;
 
-/// After how long it is said what is waited for.
+/// The time after which the command first reports that it waits.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// The settings of a path.
 const PATH: [&str; 2] = ["address", "port"];
 
-/// Something of the configuration that could not be made so; what had been done of it is undone.
+/// An object of the configuration that could not be made; its finished steps are undone.
 pub struct Failed {
-    /// What was to be done with it.
+    /// The steps of the object that failed.
     pub steps: Vec<Step>,
-    /// Which of these failed.
+    /// The index of the failed step.
     pub index: usize,
     /// Why.
     pub error: Error,
@@ -43,8 +43,8 @@ pub fn all(system: &dyn System, steps: &[Step]) -> Result<()> {
     together(system, steps, system.now()).map_err(|failed| failed.1)
 }
 
-/// Carries out the steps of each export, port and disk by themselves: those of another one stay if one fails. Returns what
-/// was done, and what failed. Fails if it is interrupted; what was done by then stays.
+/// Carries out the steps of each export, port and disk separately: if one fails, the others stay. Returns the steps
+/// that were done, and the failures. Fails if it is interrupted; the steps done by then stay.
 pub fn each(system: &dyn System, steps: &[Step]) -> Result<(Vec<Step>, Vec<Failed>)> {
     let began = system.now();
     let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ pub fn each(system: &dyn System, steps: &[Step]) -> Result<(Vec<Step>, Vec<Faile
     Ok((done, failed))
 }
 
-/// Carries out the steps in one transaction; says which one failed.
+/// Carries out the steps in one transaction; reports the step that failed.
 fn together(
     system: &dyn System,
     steps: &[Step],
@@ -89,7 +89,7 @@ fn together(
         .map_err(|error| Box::new((index, error)))
 }
 
-/// Returns the directory that a step is about; loads the module.
+/// Returns the directory that a step changes; loads the module.
 fn group<'a>(system: &'a dyn System, step: &Step) -> Result<Group<'a>> {
     Ok(match step.table {
         Table::Export => volumes(&TARGET.require(system)?),
@@ -119,7 +119,7 @@ fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> R
         Action::Set { attribute, to, .. } => transaction.set(group, attribute, to),
         Action::Allow { host } => allow_host(group, *host, transaction),
         Action::Forbid { host } => {
-            // By the directory that there is: its name may be written otherwise.
+            // Uses the name of the existing directory, which may be written differently.
             let hosts = allowed_hosts(group)?;
             for (_, allowed) in hosts.iter().filter(|(id, _)| id == host) {
                 transaction.rmdir_restorable(allowed, keys::set_host)?;
@@ -163,7 +163,7 @@ fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> R
     }
 }
 
-/// Keeps the wwid that a volume is made with, if it is not configured.
+/// Stores the derived wwid of a volume, if the configuration has none.
 fn keep_derived(
     system: &dyn System,
     name: &str,
@@ -184,7 +184,7 @@ fn keep_derived(
 fn make(group: &Group<'_>, settings: &[Initial], transaction: &mut Transaction<'_>) -> Result<()> {
     transaction.mkdir(group)?;
     for setting in settings {
-        // What is so by default is not written: that need not be possible.
+        // A value that already is the default is not written: the attribute need not be writable.
         let now = group.get(setting.attribute);
         let is_so = now
             .as_ref()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk connect DISK` and `--all`: disks of the configuration, each by itself, and again and again
-//! while their targets are not up.
+//! `hcablk connect DISK` and `--all`: connects disks of the configuration one by one, and retries while their targets
+//! are not up.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ use crate::output::{ConnectedDisk, Done, Outcome};
 use crate::system::System;
 use crate::user;
 
-/// How long apart it is tried again.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long apart it is said what is waited for.
+/// The time between two reports that the command waits.
 const WORDS: Duration = Duration::from_secs(10);
 
-/// A connected disk, and what is to be remarked about its paths.
+/// A connected disk, and the remarks on its paths.
 type Connected = (ConnectedDisk, Vec<String>);
 
-/// What connecting one disk came to.
+/// The result of one attempt to connect a disk.
 struct Attempt<'a> {
     name: &'a DeviceName,
     disk: &'a Disk,
     result: Option<Result<Connected>>,
 }
 
-/// Connects the configured disk `only`, or all that are enabled; tries again for `wait` while a target is not
-/// up or does not allow it yet.
+/// Connects the configured disk `only`, or all enabled ones; retries for `wait` while a target is not up or does not
+/// allow this host yet.
 pub fn connect(system: &dyn System, only: Option<&str>, wait: Duration) -> Result<Outcome> {
     let config = config::load(system)?.config;
     let mut attempts: Vec<_> = config
@@ -98,8 +98,8 @@ fn try_until(
 }
 
 impl Attempt<'_> {
-    /// Returns whether it is worth trying, or trying again: the target is not there yet, or does not
-    /// export the volume or allow this host yet, or the RDMA device is not there.
+    /// Returns whether a new attempt may succeed: the target is not up yet, or does not export the volume or allow this
+    /// host yet, or the RDMA device is missing.
     fn is_open(&self) -> bool {
         let again = |error: &Error| match error.kind {
             Kind::Connection => !matches!(
@@ -123,7 +123,7 @@ fn connect_one(
     name: &DeviceName,
     disk: &Disk,
 ) -> Result<Connected> {
-    // Whoever asks for it by name wants it now, whether it is to be connected at each start or not.
+    // A user who names a disk wants it now, whether or not it is connected at each start.
     let disk = &Disk {
         enabled: true,
         ..disk.clone()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The changes that make the kernel hold what is configured.
+//! The changes that make the kernel's state match the configuration.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::system::System;
 use crate::target::{allowed_hosts, default_wwid, ports, volumes};
 use crate::user::{self, Planned};
 
-/// Which side of the configuration is meant.
+/// The sides of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Both.
@@ -38,17 +38,17 @@ pub enum Scope {
 pub struct Plan {
     /// The changes.
     pub steps: Vec<Step>,
-    /// Those that are not made.
+    /// Steps that are not made.
     pub pending: Vec<Pending>,
-    /// What the kernel holds beside what is configured, such as `disk data`.
+    /// Objects of the kernel that are not configured, such as `disk data`.
     pub not_configured: Vec<String>,
-    /// What cannot be planned for, and is left as it is.
+    /// Objects that have no plan, and stay as they are.
     pub unplanned: Vec<Unplanned>,
 }
 
-/// An export, a port or a disk that cannot be planned for, such as a disk whose target's name has no address.
+/// An export, a port or a disk without a plan, such as a disk whose target's name has no address.
 pub struct Unplanned {
-    /// Which sort of thing.
+    /// The table of the object.
     pub table: Table,
     /// Which one.
     pub name: String,
@@ -57,8 +57,8 @@ pub struct Unplanned {
 }
 
 impl Plan {
-    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending. What cannot be planned for does
-    /// not keep the others from it: see [`Self::complete`].
+    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending. An object that cannot be
+    /// planned for does not stop the plan for the others: see [`Self::complete`].
     pub fn new(system: &dyn System, config: &Config, scope: Scope, force: bool) -> Result<Self> {
         let mut plan = Self::empty();
         plan.host(system, config)?;
@@ -99,13 +99,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the plan if it is for all that is configured, else why not.
+    /// Returns the plan if it covers all that is configured, else the reason why not.
     pub fn complete(mut self) -> Result<Self> {
         let unplanned = std::mem::take(&mut self.unplanned).into_iter();
         Error::together(unplanned.map(|one| one.error).collect()).map_or(Ok(self), Err)
     }
 
-    /// Plans for one thing; what it had planned by then is forgotten if it fails.
+    /// Plans for one object; drops its steps if planning fails.
     fn one(&mut self, table: Table, name: &str, plan: impl FnOnce(&mut Self) -> Result<()>) {
         let (steps, pending) = (self.steps.len(), self.pending.len());
         if let Err(error) = plan(self) {
@@ -215,7 +215,7 @@ impl Plan {
             if sessions != 0 && !force {
                 self.pend(&object, Action::Forbid { host }, "it has a session");
             } else if cut && !force {
-                let why = "it may have a session: the kernel tells only the first ones";
+                let why = "it may have a session: the kernel lists only the first ones";
                 self.pend(&object, Action::Forbid { host }, why);
             } else {
                 between.push(Action::Forbid { host });
@@ -229,7 +229,7 @@ impl Plan {
             table: Table::Port,
             group,
             enabled: port.enabled,
-            // A port that is disabled ends no session.
+            // Disabling a port ends no session.
             used: None,
         };
         self.object(&object, port.settings(), Vec::new(), false)
@@ -292,7 +292,7 @@ impl Plan {
             used: Some("it is connected".to_owned()),
         };
         let paths = match &disk.paths {
-            // Which there are to be the target tells, when the disk is connected.
+            // The target reports the paths when the disk is connected.
             Paths::Auto => Vec::new(),
             Paths::These(paths) => path_actions(&group, paths)?,
         };
@@ -378,7 +378,7 @@ impl Plan {
         });
     }
 
-    /// Adds what is there and not configured.
+    /// Adds the existing objects that are not configured.
     fn beside(
         &mut self,
         folder: &Group<'_>,
@@ -397,13 +397,13 @@ impl Plan {
     }
 }
 
-/// A directory that something is planned for.
+/// A directory with its plan.
 struct Object<'a> {
     table: Table,
     group: &'a Group<'a>,
-    /// Whether it is to be enabled.
+    /// Whether the object shall be enabled.
     enabled: bool,
-    /// Why it must not be disabled without force, if it is enabled.
+    /// The reason why it must not be disabled without force, if it is enabled.
     used: Option<String>,
 }
 
@@ -426,7 +426,7 @@ pub(super) fn own_id(system: &dyn System, config: &Config) -> Result<Uuid> {
     }
 }
 
-/// Returns what must be written: while it is not enabled, and at any time.
+/// Returns the attributes to write: those that need a disabled object, and those that can be written at any time.
 fn differences(group: &Group<'_>, wishes: Vec<Wish>) -> Result<(Vec<Action>, Vec<Action>)> {
     let (mut fixed, mut online) = (Vec::new(), Vec::new());
     for Wish {
@@ -438,7 +438,7 @@ fn differences(group: &Group<'_>, wishes: Vec<Wish>) -> Result<(Vec<Action>, Vec
     {
         let from = match attribute(group, name)? {
             Some(from) => from,
-            // A driver that does not know a setting does as the default says.
+            // A driver without the attribute behaves like the default.
             None if !given => continue,
             None => String::new(),
         };
@@ -470,8 +470,8 @@ fn refuse_while_changing(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// Returns what makes the paths beside path 0 those that are configured. What is added comes first,
-/// so that there is another path when one is removed.
+/// Returns the actions that make the paths other than path 0 match the configuration. Paths are added first, so that
+/// another path exists when one is removed.
 fn path_actions(group: &Group<'_>, wanted: &BTreeMap<PathNumber, DiskPath>) -> Result<Vec<Action>> {
     let now = if group.exists() {
         further_paths(group)?

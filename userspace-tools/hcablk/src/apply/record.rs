@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `hcablk target apply --record` made and what it could not make, for later commands of the same service.
+//! Records of what `hcablk target apply --record` made and could not make, for later commands of the same service.
 //!
-//! Each export and port is an empty file below `/run/hcablk/target`, so that it is forgotten when the machine restarts, as the
-//! kernel forgets what is exported. A command that an administrator gives by hand removes the records of what it changes: then
-//! the service neither repeats it nor ends it.
+//! Each export and port is an empty file below `/run/hcablk/target`, so that a restart of the machine removes it, as
+//! the kernel forgets its exports. A command that an administrator runs by hand removes the records of the objects that
+//! it changes: then the service neither repeats nor undoes the change.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ use super::step::Table;
 use crate::error::Result;
 use crate::system::System;
 
-/// Where the records are.
+/// The folder of the records.
 const FOLDER: &str = "/run/hcablk/target";
-/// Is there if the configuration had mistakes when it was last to be applied, while exports of an earlier one go on.
+/// Exists if the configuration had mistakes at the last attempt to apply it, while exports of an earlier one continue.
 const NOT_APPLIED: &str = "/run/hcablk/target/not-applied";
 
-/// What is recorded of an export or a port.
+/// The record of an export or a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// It is as configured.
+    /// It matches the configuration.
     Made,
     /// It could not be made as configured.
     Failed,
@@ -40,7 +40,7 @@ impl Mark {
 pub struct Record<'a>(&'a dyn System);
 
 impl<'a> Record<'a> {
-    /// Names the records, of which there need not be any.
+    /// Returns access to the records, which need not exist.
     pub fn of(system: &'a dyn System) -> Self {
         Self(system)
     }
@@ -58,7 +58,7 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// Records one thing under `mark`, and under no other.
+    /// Records an export or port under `mark`, and under no other.
     pub fn mark(self, mark: Mark, table: Table, name: &str) -> Result<()> {
         let other = match mark {
             Mark::Made => Mark::Failed,
@@ -71,7 +71,7 @@ impl<'a> Record<'a> {
         self.remove(&Self::folder(other, table).join(name))
     }
 
-    /// Forgets one thing.
+    /// Removes an export or port from the records.
     pub fn forget(self, table: Table, name: &str) -> Result<()> {
         for mark in [Mark::Made, Mark::Failed] {
             self.remove(&Self::folder(mark, table).join(name))?;
@@ -79,19 +79,19 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// Lists the names of what is recorded.
+    /// Lists the names of the recorded exports or ports.
     pub fn all(self, mark: Mark, table: Table) -> Result<Vec<String>> {
         let folder = Self::folder(mark, table);
         if !self.0.exists(&folder) {
             return Ok(Vec::new());
         }
         let mut names = self.0.entries(&folder)?;
-        // A command that was killed while it recorded something has left a file that begins so.
+        // A command that was killed while it recorded something has left a file with this prefix.
         names.retain(|name| !name.starts_with('.'));
         Ok(names)
     }
 
-    /// Returns whether this is recorded.
+    /// Returns whether an export or port is recorded under `mark`.
     pub fn has(self, mark: Mark, table: Table, name: &str) -> bool {
         self.0.exists(&Self::folder(mark, table).join(name))
     }
@@ -106,7 +106,7 @@ impl<'a> Record<'a> {
         self.0.exists(Path::new(FOLDER))
     }
 
-    /// Records whether the configuration had mistakes when it was to be applied.
+    /// Records whether the configuration had mistakes at the last attempt to apply it.
     pub fn set_not_applied(self, is_so: bool) -> Result<()> {
         let file = Path::new(NOT_APPLIED);
         if is_so {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One change to what the kernel holds.
+//! One change of the kernel's state.
 
 use std::fmt;
 
@@ -11,16 +11,16 @@ use crate::endpoint::Endpoint;
 use crate::hostid;
 use crate::user::Change;
 
-/// Which sort of thing is changed; the names are those of the configuration's tables.
+/// The kind of object that is changed; the names are those of the configuration's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Table {
     /// This machine.
     Host,
-    /// A volume of its target.
+    /// A volume of this machine's target.
     Export,
-    /// A port of its target.
+    /// A port of this machine's target.
     Port,
     /// A disk.
     Disk,
@@ -37,24 +37,24 @@ impl fmt::Display for Table {
     }
 }
 
-/// A setting of something that is made.
+/// A setting of a new object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Initial {
     /// The attribute of configfs.
     pub attribute: &'static str,
-    /// What it is to be.
+    /// The value that the attribute shall have.
     pub value: String,
-    /// Whether it is configured, rather than the default.
+    /// Whether the value is configured, rather than the default.
     #[serde(skip)]
     pub given: bool,
 }
 
-/// What is done.
+/// The change that a step makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the members are what the action is about")]
+#[expect(missing_docs, reason = "the members are the object of the action")]
 pub enum Action {
     StoreHostId {
         id: Uuid,
@@ -98,14 +98,14 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Step {
-    /// Of which sort of thing.
+    /// The table of the object.
     pub table: Table,
-    /// Of which one.
+    /// The name of the object.
     pub name: String,
     /// Which change.
     #[serde(flatten)]
     pub action: Action,
-    /// What is done to a disk in user space.
+    /// The change to a disk in user space.
     #[serde(skip)]
     pub user: Option<Change>,
 }
@@ -127,7 +127,7 @@ fn shown(value: &str) -> &str {
 }
 
 impl fmt::Display for Step {
-    /// Writes what is to be done: "make disk data".
+    /// Writes the change that the step makes: "make disk data".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let it = format!("{} {}", self.table, self.name);
         match &self.action {
@@ -192,12 +192,12 @@ impl fmt::Display for Step {
 }
 
 impl Step {
-    /// Says in which way the kernel is not as configured: "+ disk data".
+    /// Describes how the kernel's state differs from the configuration: "+ disk data".
     pub fn difference(&self) -> String {
         let it = format!("{} {}", self.table, self.name);
         match &self.action {
             Action::Make { .. } => format!("+ {it}: it is not there"),
-            Action::StoreHostId { id } => format!("~ host: its id is another one, not {id}"),
+            Action::StoreHostId { id } => format!("~ host: its id differs from {id}"),
             Action::Set {
                 attribute,
                 from,
@@ -238,13 +238,13 @@ impl Step {
     }
 }
 
-/// A change that is not made, since what is changed is in use.
+/// A change that is not made, since its object is in use.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Pending {
     /// The change.
     #[serde(flatten)]
     pub step: Step,
-    /// Who uses it.
+    /// The user of the object.
     pub reason: String,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk target unapply`: ends what `hcablk target apply --record` made.
+//! `hcablk target unapply`: ends the exports and ports that `hcablk target apply --record` made.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::output::{Done, Outcome};
 use crate::system::System;
 use crate::target::{existing, unexport_these, unlisten};
 
-/// How long to wait for another command that applies the configuration: one that waits for a drive which hangs must not keep all
-/// exports from their orderly end when the machine shuts down.
+/// The time limit for another command that applies the configuration: a command that waits for a hanging drive must not
+/// keep all exports from their orderly end when the machine shuts down.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs `hcablk target unapply`. `unit` is the unit of systemd that is being stopped by this.
+/// Runs `hcablk target unapply`. `unit` is the unit of systemd that is being stopped.
 pub fn unapply(
     system: &dyn System,
     unit: Option<&str>,
@@ -25,7 +25,7 @@ pub fn unapply(
 ) -> Result<Outcome> {
     let _lock = super::lock(system, Some(LOCK_LIMIT))?;
     let record = Record::of(system);
-    // Check first, then touch: what is started next would fail.
+    // Check first, before anything changes: the next start would fail.
     if let Some(unit) = unit.filter(|unit| is_restarted(system, unit)) {
         if let Err(error) = config::load(system) {
             let mut outcome = ended(Vec::new(), Vec::new());
@@ -47,8 +47,8 @@ pub fn unapply(
     record.set_not_applied(false)?;
     let mut failures = Vec::new();
     let mut ports = Vec::new();
-    // Clients that come back do not find a volume that is about to end. What ends removes its record, and so does what had ended
-    // before; the others stay, for the next stop.
+    // Clients that reconnect must not find a volume that is about to end. An export that ends removes its record; so
+    // does one that had ended before; the others stay, for the next stop.
     for id in record.all(Mark::Made, Table::Port)? {
         match unlisten(system, Some(std::slice::from_ref(&id)), true) {
             Ok(_) => {
@@ -85,7 +85,7 @@ pub fn unapply(
     Ok(outcome)
 }
 
-/// Records what is configured as made: a command of an earlier version, which kept no records, has made it.
+/// Records all configured objects as made: a command of an earlier version, which kept no records, has made them.
 fn adopt(system: &dyn System, record: Record<'_>) -> Result<()> {
     let Ok(loaded) = config::load(system) else {
         return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Configuration, host id, and who may write and read them.
+//! Configuration, host id, and their access rights.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
         Ok(loaded) if loaded.files.is_empty() => findings.note(
             FOLDER,
             "nothing is configured: after a restart nothing is exported or connected",
-            "Set all up, then: hcablk config save",
+            "Set up exports and disks, then: hcablk config save",
         ),
         Ok(loaded) => {
             let config = loaded.config;
@@ -39,20 +39,20 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
         Ok((id, hostid::Source::File)) => findings.ok(hostid::FILE, format!("this host is {id}")),
         Ok((id, hostid::Source::MachineId)) => findings.note(
             hostid::FILE,
-            format!("this host is {id}, by /etc/machine-id"),
+            format!("this host is {id}, derived from /etc/machine-id"),
             "A machine that was cloned from the same image has the same id: give each its own by hcablk host-id --generate",
         ),
     }
     rights(system, findings);
 }
 
-/// Something in the folder of the configuration.
+/// A file or folder of the configuration.
 struct Entry {
     path: PathBuf,
     is_folder: bool,
 }
 
-/// Everything in the folder of the configuration, three levels deep: the keys of others are so deep.
+/// Returns everything in the folder of the configuration, three levels deep: keys of other machines are at that depth.
 fn entries(system: &dyn System) -> Vec<Entry> {
     let top = Path::new(FOLDER);
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ fn entries(system: &dyn System) -> Vec<Entry> {
     found
 }
 
-/// Returns whether a file is to be read by its owner only.
+/// Returns whether only its owner may read a file.
 fn is_secret(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let is_inside = path
@@ -93,20 +93,23 @@ fn rights(system: &dyn System, findings: &mut Findings) {
         if root.is_some_and(|root| root != rights.owner) {
             findings.fail(
                 &shown,
-                "it is not root's: who owns it decides what this machine exports and connects",
+                "root does not own it: its owner decides what this machine exports and connects",
                 format!("chown root:root {shown}"),
             );
         } else if rights.mode & 0o022 != 0 {
             findings.fail(
                 &shown,
-                format!("others than root may write it (mode {:o})", rights.mode),
+                format!(
+                    "users other than root may write it (mode {:o})",
+                    rights.mode
+                ),
                 format!("chmod go-w {shown}"),
             );
         } else if !is_folder && is_secret(path) && rights.mode & 0o077 != 0 {
             findings.fail(
                 &shown,
                 format!(
-                    "others than root may read this key (mode {:o})",
+                    "users other than root may read this key (mode {:o})",
                     rights.mode
                 ),
                 format!("chmod go= {shown}, and make another key: this one may be known"),
@@ -117,6 +120,6 @@ fn rights(system: &dyn System, findings: &mut Findings) {
         bad += 1;
     }
     if bad == 0 && system.exists(Path::new(FOLDER)) {
-        findings.ok(FOLDER, "only root may write what is there, and read keys");
+        findings.ok(FOLDER, "only root may write its files, and read keys");
     }
 }

@@ -8,14 +8,17 @@ use super::{line, Findings};
 use crate::configfs::{INITIATOR, TARGET};
 use crate::system::System;
 
-/// Options without which the modules do not load, and for what they are.
+/// Options without which the modules do not load, and their purpose.
 const NEEDED: [(&str, &str); 4] = [
     ("CONFIG_RUST", "modules in Rust"),
-    ("CONFIG_CONFIGFS_FS", "configfs, by which all is set up"),
+    (
+        "CONFIG_CONFIGFS_FS",
+        "configfs, which configures the modules",
+    ),
     ("CONFIG_INFINIBAND", "RDMA"),
     (
         "CONFIG_INFINIBAND_ADDR_TRANS",
-        "RDMA connections by IP addresses",
+        "RDMA connections to IP addresses",
     ),
 ];
 
@@ -55,7 +58,7 @@ fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
         } else if installed.is_some() {
             findings.ok(
                 name,
-                format!("the kernel module is there for kernel {release}"),
+                format!("the kernel module is installed for kernel {release}"),
             );
             signed_only(system, name, findings);
         } else {
@@ -72,7 +75,7 @@ fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
 /// Bytes before the id in a note of a build's id: the lengths of name and id, the type, and the name.
 const NOTE_HEADER: usize = 16;
 
-/// Tells when the module that runs is not the one that is installed: an upgrade changes what is loaded at the next start only.
+/// Reports a running module that differs from the installed one: an upgrade takes effect at the next load only.
 fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findings: &mut Findings) {
     let note = Path::new("/sys/module")
         .join(name)
@@ -84,18 +87,18 @@ fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findin
     let Some(id) = note.get(NOTE_HEADER..).filter(|id| !id.is_empty()) else {
         return;
     };
-    // Of a file that is compressed it is not known.
+    // The build of a compressed file is not known.
     if file.starts_with(b"\x7fELF") && !file.windows(id.len()).any(|bytes| bytes == id) {
         findings.warn(
             name,
-            format!("the module that is loaded is not the installed one, {path}: it is of another build"),
-            "The installed one is used after the machine, or all of hcablk, was restarted. Until then the command may be newer than \
+            format!("the loaded module differs from the installed one, {path}: it is of a different build"),
+            "The installed one is used after a restart of the machine, or of all of hcablk. Until then the command may be newer than \
              the module.",
         );
     }
 }
 
-/// Tells which kernels that may be booted next have no modules.
+/// Reports installed kernels without modules, which may be booted next.
 fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
     let names = system.entries(Path::new("/boot")).unwrap_or_default();
     let releases = names
@@ -107,12 +110,15 @@ fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
             .filter(|name| installed(system, release, name).is_none())
             .collect();
         if missing.is_empty() {
-            findings.ok(release, "the kernel modules are there for this kernel, too");
+            findings.ok(
+                release,
+                "the kernel modules are also installed for this kernel",
+            );
         } else {
             findings.warn(
                 release,
                 format!(
-                    "this kernel is installed, and has no module {}: after a restart with it there are no disks and exports",
+                    "this installed kernel has no module {}: after booting it there are no disks and exports",
                     missing.join(" and ")
                 ),
                 install(release),
@@ -121,7 +127,7 @@ fn other_kernels(system: &dyn System, running: &str, findings: &mut Findings) {
     }
 }
 
-/// Tells when only signed modules are loaded.
+/// Reports a kernel that loads only signed modules.
 fn signed_only(system: &dyn System, name: &str, findings: &mut Findings) {
     let enforced =
         line(system, "/sys/module/module/parameters/sig_enforce").as_deref() == Some("Y");
@@ -130,7 +136,7 @@ fn signed_only(system: &dyn System, name: &str, findings: &mut Findings) {
         findings.note(
             name,
             "this kernel loads signed modules only",
-            "If loading fails (`dmesg`): sign the module with a key of yours, and enroll that by mokutil --import.",
+            "If loading fails (`dmesg`): sign the module with your own key, and enroll the key with mokutil --import.",
         );
     }
 }
@@ -141,7 +147,7 @@ fn options(system: &dyn System, release: &str, findings: &mut Findings) {
     let Some(config) = line(system, &file) else {
         findings.note(
             release,
-            format!("the kernel's options are not seen: there is no {file}"),
+            format!("the kernel's options are not known: no file {file}"),
             "",
         );
         return;
@@ -186,14 +192,14 @@ fn clock(system: &dyn System, findings: &mut Findings) {
     findings.of("clock");
     let subject = "NTP";
     if let Some(keeper) = KEEPERS.iter().find(|file| system.exists(Path::new(file))) {
-        findings.ok(subject, format!("the clock is kept ({keeper})"));
+        findings.ok(subject, format!("the clock is synchronized ({keeper})"));
     } else if system.exists(Path::new("/run/systemd/system")) {
         findings.warn(
             subject,
-            "nobody keeps this machine's clock, or it is not set yet: times in the logs of several hosts cannot be compared",
+            "this machine's clock is not synchronized: times in the logs of several hosts cannot be compared",
             "Install chrony, or: timedatectl set-ntp true",
         );
     } else {
-        findings.note(subject, "it is not seen who keeps the clock", "");
+        findings.note(subject, "cannot find out what synchronizes the clock", "");
     }
 }

@@ -8,8 +8,8 @@ use super::{line, rdma, Findings};
 use crate::configfs::{Group, TARGET};
 use crate::system::System;
 
-/// The extended capability ACS, and what of its control register sends peer-to-peer requests up to the root complex:
-/// request redirect, completion redirect, egress control.
+/// The extended capability ACS, and the bits of its control register that send peer-to-peer requests up to the root
+/// complex: request redirect, completion redirect, egress control.
 const ACS: u16 = 0x000d;
 const REDIRECTS: u16 = 0x0004 | 0x0008 | 0x0020;
 
@@ -30,7 +30,7 @@ fn iommu(system: &dyn System, findings: &mut Findings) {
     for device in rdma::devices(system) {
         let folder = format!("/sys/class/infiniband/{device}/device");
         if !system.exists(Path::new(&folder)) {
-            findings.ok(&device, "it is made by software: no IOMMU is in its way");
+            findings.ok(&device, "it is a software device: no IOMMU affects it");
             continue;
         }
         match line(system, &format!("{folder}/iommu_group/type")).as_deref() {
@@ -40,14 +40,14 @@ fn iommu(system: &dyn System, findings: &mut Findings) {
             Some("DMA") => findings.note(
                 &device,
                 "the IOMMU translates its DMA, and forgets each address at once, which costs time for each request",
-                "If this device may be trusted with all memory: iommu=pt on the kernel's command line. Else, for less: iommu.strict=0",
+                "If this device may access all memory: iommu=pt on the kernel's command line. Otherwise, for a smaller gain: iommu.strict=0",
             ),
             Some(other) => findings.note(&device, format!("its IOMMU domain is of type {other}"), ""),
         }
     }
 }
 
-/// A device's place: the PCI addresses of the bridges above it, and its own.
+/// A device's position: the PCI addresses of the bridges above it, and its own.
 fn place(system: &dyn System, path: &Path) -> Vec<String> {
     let Some(real) = system.real_path(path) else {
         return Vec::new();
@@ -80,7 +80,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
         findings.warn(
             &name,
             format!(
-                "{} is no PCI device: the volume works in RAM",
+                "{} is not a PCI device: the volume works in RAM",
                 drive.display()
             ),
             "Export an NVMe drive, or a RAID 0, 1 or 10 of such; or use --mode direct.",
@@ -92,7 +92,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
         findings.warn(
             &name,
             "no PCI device lends memory: the volume works in RAM",
-            "Bind hcablk_pcimem to a device that has some: docs/user/operate.md, Peer-to-peer.",
+            "Bind hcablk_pcimem to a device with memory: docs/user/operate.md, Peer-to-peer.",
         );
         return;
     }
@@ -107,7 +107,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
         if place.is_empty() {
             findings.note(
                 &format!("{name}, {device}"),
-                "it is made by software: a CPU copies between peer memory and RAM",
+                "it is a software device: a CPU copies between peer memory and RAM",
                 "",
             );
         } else {
@@ -122,7 +122,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
     }
 }
 
-/// Returns the places of the devices that lend memory, or of the one that is asked for.
+/// Returns the positions of the devices that lend memory, or of the configured one.
 fn providers(system: &dyn System, wanted: &str) -> Vec<Vec<String>> {
     let all = Path::new("/sys/bus/pci/devices");
     let names = system.folders(all).unwrap_or_default();
@@ -135,7 +135,7 @@ fn providers(system: &dyn System, wanted: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Tells whether one device reaches the other without the root complex.
+/// Reports whether one device reaches the other without the root complex.
 fn reach(
     system: &dyn System,
     subject: &str,
@@ -151,12 +151,12 @@ fn reach(
     if common == 0 {
         findings.note(
             subject,
-            "they meet at the root complex only: the kernel's list says whether that passes DMA on",
-            "The kernel's log says when it does not. To be certain: put both below one PCIe switch.",
+            "they meet only at the root complex: the kernel's list decides whether it forwards DMA",
+            "The kernel's log reports if it does not. To be certain: put both below one PCIe switch.",
         );
         return;
     }
-    // Of each side the bridges below the one that they have in common; the devices themselves are no bridges.
+    // On each side, the bridges below the common one; the devices themselves are not bridges.
     let between =
         |place: &[String]| place[common..place.len().saturating_sub(1).max(common)].to_vec();
     let mut unseen = false;
@@ -179,18 +179,18 @@ fn reach(
     if unseen {
         findings.note(
             subject,
-            "they are below one bridge; whether ACS is in the way is not seen",
-            "Run this as root: only root may read what the bridges are set to.",
+            "they are below one bridge; the state of its ACS is not known",
+            "Run this as root: only root may read the settings of bridges.",
         );
     } else {
         findings.ok(
             subject,
-            "they are below one bridge, and no ACS is in the way",
+            "they are below one bridge, and ACS does not redirect their DMA",
         );
     }
 }
 
-/// Reads a bridge's ACS control register, 0 if it has none; nothing if that cannot be seen.
+/// Reads a bridge's ACS control register, 0 if it has none; `None` if it cannot be read.
 fn acs_control(system: &dyn System, address: &str) -> Option<u16> {
     let file = Path::new("/sys/bus/pci/devices")
         .join(address)
@@ -206,7 +206,7 @@ fn acs_control(system: &dyn System, address: &str) -> Option<u16> {
 fn find_acs(config: &[u8]) -> Option<u16> {
     let word = |at: usize| Some(u16::from_le_bytes(config.get(at..at + 2)?.try_into().ok()?));
     let mut at = 0x100;
-    // As many as there could be, should the list be a circle.
+    // The largest possible number of capabilities, in case the list is circular.
     for _ in 0..(4096 - 256) / 8 {
         if word(at)? == ACS {
             return word(at + 6);

@@ -10,7 +10,7 @@ use crate::system::System;
 
 const CLASS: &str = "/sys/class/infiniband";
 
-/// Bytes that a packet of `RoCE` has beside its data, as the kernel counts them (`iboe_get_mtu()`).
+/// Bytes of headers in a packet of `RoCE`, as the kernel counts them (`iboe_get_mtu()`).
 const ROCE_HEADERS: u32 = 96;
 
 /// The most data of a packet.
@@ -54,7 +54,7 @@ struct Gid {
 }
 
 impl Gid {
-    /// Returns whether it is that of an IP address other than the link's own.
+    /// Returns whether the entry belongs to an IP address other than the link's own.
     fn is_routed(&self) -> bool {
         !self.text.starts_with("fe80:")
     }
@@ -75,7 +75,7 @@ impl Port {
             .filter_map(|number| {
                 let text = get(&format!("gids/{number}"))?;
                 let is_set = text.chars().any(|c| c != '0' && c != ':');
-                // What is not set has no type.
+                // An unset entry has no type.
                 let kind = get(&format!("gid_attrs/types/{number}")).unwrap_or_default();
                 is_set.then(|| Gid {
                     is_v2: kind == "RoCE v2",
@@ -100,7 +100,7 @@ impl Port {
         if state != "ACTIVE" {
             findings.warn(
                 &self.subject,
-                format!("the port is {state}, not ACTIVE: nothing is reached by it"),
+                format!("the port is {state}, not ACTIVE: it reaches no host"),
                 "Look at its cable and switch, and bring its interface up: ip link set DEVICE up (InfiniBand needs a subnet manager).",
             );
             return;
@@ -122,7 +122,7 @@ impl Port {
         } else if v2.count() > 0 {
             findings.fail(
                 &self.subject,
-                format!("its interface {name} has no IP address: it has no GID but the link's own"),
+                format!("its interface {name} has no IP address: its only GID is the link's own"),
                 format!("Give it one: ip address add 10.0.0.1/24 dev {name}"),
             );
         } else if self.gids.is_empty() {
@@ -134,7 +134,7 @@ impl Port {
         } else {
             findings.fail(
                 &self.subject,
-                "it speaks RoCE v1 only, which is not routed, and which no other version understands",
+                "it speaks RoCE v1 only, which is not routed, and incompatible with other versions",
                 "Switch RoCE v2 on in the adapter's settings (of Mellanox: mlxconfig, ROCE_NEXT_PROTOCOL), or use another adapter.",
             );
         }
@@ -143,7 +143,7 @@ impl Port {
     fn look_at_mtu(&self, findings: &mut Findings) {
         findings.of("roce-mtu");
         let Some((name, mtu)) = &self.interface else {
-            findings.note(&self.subject, "its network interface is not seen", "");
+            findings.note(&self.subject, "its network interface is not known", "");
             return;
         };
         let room = mtu.saturating_sub(ROCE_HEADERS);

@@ -54,12 +54,12 @@ fn disk(device: &Device, findings: &mut Findings) {
         "degraded" => findings.warn(
             name,
             format!("the disk has lost a path{because}"),
-            "hcablk list shows which, and why; it is connected again by itself unless it is refused.",
+            "hcablk list shows the path and the reason; the path is reconnected automatically unless it is refused.",
         ),
         state => findings.fail(
             name,
             format!("the disk is {state}{because}"),
-            "hcablk list shows its paths. Look at the target (hcablk target list there) and the network; a failed disk is connected again by hcablk connect.",
+            "hcablk list shows its paths. Look at the target (hcablk target list there) and the network; reconnect a failed disk with hcablk connect.",
         ),
     }
     for path in &device.paths {
@@ -69,7 +69,7 @@ fn disk(device: &Device, findings: &mut Findings) {
                 &format!("{name} path {}", path.number),
                 format!("the target refuses the path: {why}"),
                 format!(
-                    "When that is mended: hcablk path add {name} {}",
+                    "When that is repaired: hcablk path add {name} {}",
                     path.address
                 ),
             );
@@ -83,7 +83,7 @@ fn volume(volume: &Volume, findings: &mut Findings) {
         findings.fail(
             name,
             format!("the volume is not exported: {why}"),
-            format!("{SEE_THE_LOG}. Then give hcablk target export, or hcablk apply, once more."),
+            format!("{SEE_THE_LOG}. Then run hcablk target export, or hcablk apply, again."),
         );
     } else if !volume.enabled {
         findings.note(name, "the volume is not enabled", "");
@@ -92,7 +92,7 @@ fn volume(volume: &Volume, findings: &mut Findings) {
             name,
             "the volume allows no host",
             format!(
-                "hcablk target allow {name} UUID, with what hcablk host-id prints at the client"
+                "hcablk target allow {name} UUID, with the id that hcablk host-id prints on the client"
             ),
         );
     } else {
@@ -109,7 +109,7 @@ fn volume(volume: &Volume, findings: &mut Findings) {
             &format!("{name}, host {}", host.host),
             "the host is evicted: it is refused",
             &format!(
-                "When it was restarted: hcablk target admit {name} {}",
+                "After its restart: hcablk target admit {name} {}",
                 host.host
             ),
         );

@@ -12,35 +12,35 @@ use crate::apply::{Apply, Recording};
 /// `hcablk config …`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Tell every mistake in the configuration, with file and line; change nothing
+    /// Report every mistake in the configuration, with file and line; change nothing
     #[command(after_help = "\
 Examples:
   hcablk config check
   hcablk config check ./hcablk.toml")]
     Check(CheckArgs),
 
-    /// Print the configuration, or what the kernel holds as one
+    /// Print the configuration, or the kernel's state in the form of one
     #[command(after_help = "\
 Examples:
   hcablk config show
   hcablk config show --running > hcablk.toml")]
     Show(ShowArgs),
 
-    /// Tell in what the kernel is otherwise than configured; exit code 5 if it is
+    /// Report how the kernel's state differs from the configuration; exit code 5 if it does
     ///
-    /// Each line is one difference: "+" is configured and not there, "~" is there with another
-    /// setting, "-" is there and not configured.
+    /// Each line is one difference: "+" is configured but missing, "~" exists with another setting, "-" exists but is
+    /// not configured.
     #[command(after_help = "\
 Examples:
   hcablk config diff
   hcablk config diff --disks --json")]
     Diff(ScopeArgs),
 
-    /// Write what the kernel holds into /etc/hcablk/hcablk.toml
+    /// Write the kernel's state into /etc/hcablk/hcablk.toml
     ///
-    /// What has its default is left out. `hcablk apply` makes the same of it after a restart. The hosts
-    /// that `hcablk target evict` has evicted are recorded elsewhere, and stay evicted. A file that this
-    /// command did not write is replaced only with --force, since its comments would be lost.
+    /// Settings at their defaults are left out. After a restart `hcablk apply` restores the same state. The hosts that
+    /// `hcablk target evict` has evicted are recorded elsewhere, and stay evicted. A file that this command did not
+    /// write is replaced only with --force, since its comments would be lost.
     #[command(after_help = "\
 Examples:
   hcablk config save
@@ -51,7 +51,7 @@ Examples:
 /// Arguments of `config check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// These files instead of /etc/hcablk/hcablk.toml and /etc/hcablk/hcablk.d/*.toml
+    /// Check these files instead of /etc/hcablk/hcablk.toml and /etc/hcablk/hcablk.d/*.toml
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
@@ -59,7 +59,7 @@ pub struct CheckArgs {
 /// Arguments of `config show`.
 #[derive(Args, Debug)]
 pub struct ShowArgs {
-    /// What the kernel holds, instead of what is configured
+    /// Show the kernel's state instead of the configuration
     #[arg(long)]
     pub running: bool,
 }
@@ -76,7 +76,7 @@ pub struct SaveArgs {
     pub force: bool,
 }
 
-/// Which side is meant.
+/// The sides that a command applies to.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ScopeArgs {
     /// Only exports and ports
@@ -89,7 +89,7 @@ pub struct ScopeArgs {
 }
 
 impl ScopeArgs {
-    /// Returns which side.
+    /// Returns the sides that the options select.
     pub fn scope(self) -> Scope {
         match (self.target, self.disks) {
             (true, _) => Scope::Target,
@@ -99,26 +99,26 @@ impl ScopeArgs {
     }
 }
 
-/// What both `apply` and `target apply` take.
+/// The options that `apply` and `target apply` share.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct HowArgs {
-    /// Say what would be done, and do nothing
+    /// Print the steps, and change nothing
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Also disconnect disks and end sessions where a setting cannot be changed otherwise. A disk that
-    /// is mounted or open is not ended: then nothing is changed
+    /// Also disconnect disks and end sessions where a setting cannot be changed otherwise. A disk that is mounted or
+    /// open stays; then nothing is changed
     #[arg(long)]
     pub force: bool,
 
-    /// When an export, a port or a disk cannot be made as configured, undo that one only, and go on with the others.
+    /// When an export, a port or a disk cannot be made as configured, undo that one only, and continue with the others.
     /// The exit code is that of the first failure
     #[arg(long)]
     pub keep_going: bool,
 }
 
 impl HowArgs {
-    /// Returns what is asked for.
+    /// Converts the options to the job that they describe.
     pub fn apply(self, scope: Scope) -> Apply {
         Apply {
             scope,
@@ -133,11 +133,11 @@ impl HowArgs {
 /// Arguments of `apply`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ApplyArgs {
-    /// Which side
+    /// The sides to apply
     #[command(flatten)]
     pub scope: ScopeArgs,
 
-    /// How
+    /// The manner of applying
     #[command(flatten)]
     pub how: HowArgs,
 }

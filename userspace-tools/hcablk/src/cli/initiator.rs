@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What this machine uses: the arguments of `connect`, `disconnect` and `times`.
+//! The arguments of the commands for disks of this machine: `connect`, `disconnect` and `times`.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ pub struct ConnectArgs {
     #[arg(conflicts_with = "all")]
     pub volume: Option<VolumeName>,
 
-    /// Every disk of the configuration that is enabled; with ADDRESS: every volume that the target there has for this host
+    /// Every enabled disk of the configuration; with ADDRESS: every volume that the target offers this host
     #[arg(long)]
     pub all: bool,
 
-    /// Of disks of the configuration: try again for so long while the target is not up, or does not let this host in
+    /// For disks of the configuration: retry for this time while the target is down, or does not allow this host
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
         value_parser = value_parser!(u32).range(0..=604_800))]
     pub wait: u32,
@@ -48,19 +48,19 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub name: Option<DeviceName>,
 
-    /// A further path: another address of the same target machine; may be repeated. The disk is
-    /// made by the first path that can be connected
+    /// A further path: another address of the same target machine; may be repeated. The first path that can be
+    /// connected creates the disk
     #[arg(long = "path", value_name = "ADDRESS[:PORT]")]
     pub paths: Vec<Endpoint>,
 
-    /// A path for each portal that the target tells of, now and when it tells of others: see `hcablk path sync`
+    /// Add a path for each portal that the target reports, now and whenever they change: see `hcablk path sync`
     #[arg(long = "paths", value_name = "auto", conflicts_with = "paths")]
     pub paths_auto: Option<PathsFrom>,
 
-    /// Serve the disk in user space, by the program hcablk-ublk and the kernel's ublk driver, as /dev/ublkbN: for kernels
-    /// for which there are no modules of hcablk. A unit of systemd keeps the program running. Such a disk has one path, and of
-    /// the settings below --queues, --queue-depth, --connect-timeout, --ctrl-loss-tmo, --keep-alive-tmo, --reconnect-delay,
-    /// --small-read and --eager-write
+    /// Serve the disk in user space, through the program hcablk-ublk and the kernel's ublk driver, as /dev/ublkbN: for
+    /// kernels without the modules of hcablk. A unit of systemd keeps the program running. Such a disk has one path,
+    /// and supports only these settings: --queues, --queue-depth, --connect-timeout, --ctrl-loss-tmo, --keep-alive-tmo,
+    /// --reconnect-delay, --small-read and --eager-write
     #[arg(long)]
     pub user: bool,
 
@@ -72,41 +72,41 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub host_id: Option<Uuid>,
 
-    /// Invalidate memory registrations here, never by the target's answer
+    /// Invalidate memory registrations on this host, never with the target's response
     #[arg(long)]
     pub no_remote_invalidate: bool,
 
-    /// Connect to a target whose key is not known, too, although this host has one: nothing proves
-    /// who answers there. For volumes that are exported with --insecure
+    /// Connect even if this host has a key and the target's key is not known: the target's identity is not verified.
+    /// For volumes that are exported with --insecure
     #[arg(long)]
     pub insecure: bool,
 
-    /// The rest
+    /// The settings of the disk
     #[command(flatten)]
     pub tuning: Tuning,
 }
 
-/// Who says which further paths a disk has.
+/// The source of a disk's further paths.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum PathsFrom {
-    /// The target, by its portals.
+    /// The portals that the target reports.
     Auto,
 }
 
-/// What `connect` was asked for.
+/// The kind of connection that `connect` makes.
 pub enum Wanted<'a> {
     /// A volume at an address.
     Volume(Box<Connect>),
     /// A volume at an address, as a disk in user space.
     User(Box<Connect>),
-    /// All volumes of the target at an address; the volume's name says nothing.
+    /// All volumes of the target at an address; the volume's name is ignored.
     Discovered(Box<Connect>),
     /// A disk of the configuration, or all.
     Configured(Option<&'a str>, Duration),
 }
 
 impl ConnectArgs {
-    /// Returns what is asked for.
+    /// Returns the kind of connection that the arguments ask for.
     pub fn wanted(&self) -> Result<Wanted<'_>> {
         match (&self.address, &self.volume) {
             (Some(address), Some(volume)) => {
@@ -127,7 +127,7 @@ impl ConnectArgs {
                 if self.wait != 0 || self.name.is_some() || self.wwid.is_some() {
                     return Err(misused("--wait, --name and --wwid are for one disk"));
                 }
-                // Each volume that is found takes its place.
+                // The name of each volume that is found replaces this one.
                 let any = "any".parse().map_err(|why: String| misused(&why))?;
                 Ok(Wanted::Discovered(Box::new(self.connect(address, &any))))
             }
@@ -143,7 +143,7 @@ impl ConnectArgs {
         }
     }
 
-    /// Returns whether there is an option that says how a disk is to be.
+    /// Returns whether the arguments set any option of the disk.
     fn has_options(&self) -> bool {
         self.port != DEFAULT_PORT
             || self.name.is_some()
@@ -192,17 +192,17 @@ pub struct DiscoverArgs {
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub host_id: Option<Uuid>,
 
-    /// Ask a target whose key is not known, too, although this host has one: nothing proves who answers there
+    /// Ask even if this host has a key and the target's key is not known: the target's identity is not verified
     #[arg(long)]
     pub insecure: bool,
 
-    /// Fail when the target has not answered a question in this time [default: 10]
+    /// Fail when the target does not answer a question within this time [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
     pub connect_timeout: Option<u32>,
 }
 
 impl DiscoverArgs {
-    /// Returns what is asked for.
+    /// Converts the arguments to a discovery request.
     pub fn wanted(&self) -> Discover {
         Discover {
             key_of: None,
@@ -227,11 +227,12 @@ pub struct DisconnectArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// End it even while the disk is in use or its requests hang: they fail. The disk is gone when this returns
+    /// Disconnect even a disk that is in use or whose requests hang: they fail. The disk is removed when the command
+    /// returns
     #[arg(long)]
     pub force: bool,
 
-    /// While the disk is mounted or open, try again for so long
+    /// While the disk is mounted or open, retry for this time
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
         value_parser = value_parser!(u32).range(0..=604_800))]
     pub wait: u32,
@@ -242,8 +243,7 @@ pub struct DisconnectArgs {
 }
 
 impl DisconnectArgs {
-    /// Returns which devices are meant. The parser has made sure that exactly one of the two is
-    /// given.
+    /// Returns the devices that the arguments name. The parser ensures that exactly one of the two is given.
     pub fn which(&self) -> Which {
         self.device.clone().map_or(Which::All, Which::One)
     }
@@ -262,7 +262,7 @@ pub struct TimesArgs {
     /// Only this device: its name, or /dev/hcablkN
     pub name: Option<String>,
 
-    /// First begin to measure, or end; what was measured stays
+    /// First start or stop measuring; earlier measurements stay
     #[arg(long, value_name = "on|off")]
     pub measure: Option<Switch>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk key …`: by what hosts and targets prove who they are.
+//! `hcablk key …`: the keys with which hosts and targets prove who they are.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ use crate::keys::Whose;
 pub enum KeyCommand {
     /// Make a key for this machine, as a host or as a target
     ///
-    /// It is kept in /etc/hcablk/keys, where only root can read it. Another key of a host (--rotate) is pending at first: it is used
-    /// from the `hcablk key apply` on by which all targets of this host have it.
+    /// The key is stored in /etc/hcablk/keys, which only root can read. A replacement key of a host (--rotate) is
+    /// pending at first: it is used once `hcablk key apply` finds that all targets of this host have it.
     #[command(after_help = "\
 Examples:
   hcablk key generate host
@@ -23,19 +23,18 @@ Examples:
   hcablk key generate target --rotate && hcablk key apply")]
     Generate(GenerateArgs),
 
-    /// Print a key of this machine, for `hcablk key add` on the other side: of a host the one that is pending, if there is one
+    /// Print a key of this machine, for `hcablk key add` on the other side; of a host, the pending key if it has one
     ///
-    /// Whoever knows a host's key and a target's can be either of them: take it over by a way that
-    /// nobody else sees, such as ssh.
+    /// The keys of a host and of a target let anyone impersonate either: transfer a key over a channel that nobody else
+    /// can read, such as ssh.
     #[command(after_help = "\
 Example:
   target# ssh client hcablk key show host | hcablk key add host UUID")]
     Show(OwnArgs),
 
-    /// Take over the key of another machine
+    /// Store the key of another machine
     ///
-    /// The key is read from standard input. The one that was there stays valid beside it until
-    /// `hcablk key retire`.
+    /// The key is read from standard input. The former key also stays valid until `hcablk key retire`.
     #[command(after_help = "\
 Examples:
   target# ssh client hcablk key show host | hcablk key add host UUID
@@ -43,24 +42,24 @@ Examples:
   client# hcablk key add target default --file key-of-all-targets")]
     Add(AddArgs),
 
-    /// Have the newest key alone be valid
+    /// Invalidate all keys but the newest
     #[command(after_help = "\
 Example:
   hcablk key retire host 7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44 && hcablk key apply")]
     Retire(OthersArgs),
 
-    /// Hand the keys to what is exported and connected; `export` and `connect` do so by themselves
+    /// Pass the keys to existing exports and connections; `export` and `connect` do this themselves
     ///
-    /// A key of this host that is pending since `hcablk key generate host --rotate` becomes the current one if each target that a disk
-    /// here is connected to, or configured for, believes this host by it. Else it stays pending (exit code 5), and the former one
-    /// goes on to be used.
+    /// A key of this host that is pending since `hcablk key generate host --rotate` becomes the current one if it
+    /// proves this host to each target that a disk here is connected to, or configured for. Otherwise it stays pending
+    /// (exit code 5), and the former key remains in use.
     Apply(ApplyKeysArgs),
 }
 
-/// Which of this machine's keys.
+/// Selects one of this machine's keys.
 #[derive(Args, Debug)]
 pub struct OwnArgs {
-    /// As what this machine has it
+    /// The role in which this machine has the key
     #[arg(value_enum)]
     pub side: Side,
 }
@@ -75,7 +74,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Returns the key of this machine on that side.
+    /// Returns the key of this machine in that role.
     pub fn own(self) -> Whose {
         match self {
             Self::Host => Whose::Host,
@@ -95,19 +94,19 @@ pub struct ApplyKeysArgs {
 /// Arguments of `key generate`.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
-    /// As what this machine has it
+    /// The role in which this machine gets the key
     #[arg(value_enum)]
     pub side: Side,
 
-    /// Make another one although there is one, which stays valid
+    /// Make a new key even if there is one; the former key stays valid
     #[arg(long)]
     pub rotate: bool,
 }
 
-/// Whose key it is.
+/// The owner of a key.
 #[derive(Args, Debug)]
 pub struct OthersArgs {
-    /// What the machine is to this one
+    /// The role of the other machine
     #[arg(value_enum)]
     pub side: Side,
 
@@ -117,7 +116,7 @@ pub struct OthersArgs {
 }
 
 impl OthersArgs {
-    /// Returns whose key it is, or what is wrong with the name.
+    /// Returns the owner of the key, or an error if the name is malformed.
     pub fn whose(&self) -> Result<Whose, String> {
         match (self.side, &self.name) {
             (side, None) => Ok(side.own()),
@@ -127,7 +126,7 @@ impl OthersArgs {
     }
 }
 
-/// Returns a target's address as the kernel modules show it: it is a file's name, too.
+/// Returns a target's address as the kernel modules show it: it is also the name of a file.
 fn target(address: &str) -> Result<String, String> {
     if address == "default" {
         return Ok(address.to_owned());
@@ -135,17 +134,17 @@ fn target(address: &str) -> Result<String, String> {
     let parsed = address.parse::<std::net::IpAddr>();
     parsed
         .map(|ip| ip.to_string())
-        .map_err(|_| format!("{address:?} is no IP address, nor `default`"))
+        .map_err(|_| format!("{address:?} is neither an IP address nor `default`"))
 }
 
 /// Arguments of `key add`.
 #[derive(Args, Debug)]
 pub struct AddArgs {
-    /// Whose key it is
+    /// The owner of the key
     #[command(flatten)]
     pub whose: OthersArgs,
 
-    /// Read it from this file
+    /// Read the key from this file
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }

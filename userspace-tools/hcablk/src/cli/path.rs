@@ -15,33 +15,33 @@ use crate::tuning::Policy;
 pub enum PathCommand {
     /// Add a path to a disk and wait until it is live
     ///
-    /// The address must be one of the target machine that the other paths lead to. A path to another
-    /// machine does not become live, since nothing would keep the writes of the two in order.
+    /// The address must belong to the target machine that the other paths lead to. A path to another machine does not
+    /// become live, since nothing would order the writes of the two machines.
     #[command(after_help = "\
 Examples:
   hcablk path add data 10.0.1.1
   hcablk path add /dev/hcablk0 '[fd00::1]:7745' --keep")]
     Add(PathAddArgs),
 
-    /// Remove a path of a disk; refused if no other one is live
+    /// Remove a path of a disk; refused if it is the last live one
     #[command(after_help = "\
 Examples:
   hcablk path remove data 10.0.1.1
   hcablk path remove data 1 --if-exists")]
     Remove(PathRemoveArgs),
 
-    /// Give disks of `connect --paths auto` a path for each portal that their target tells of
+    /// Give disks of `connect --paths auto` a path for each portal that their target reports
     ///
-    /// Paths that are there stay, so that it can be repeated; a portal that is not reached is told of and left out. The kernel
-    /// tells when a target's portals have changed (`hcablk events`), and the package has udev run this then. A disk that
-    /// was given its paths is left as it is.
+    /// Existing paths stay, so that the command can be repeated; a portal that is not reached is reported and left out.
+    /// The kernel reports changes of a target's portals (`hcablk events`), and udev then runs this command, by a rule
+    /// of the package. A disk whose paths were given explicitly is left as it is.
     #[command(after_help = "\
 Examples:
   hcablk path sync
   hcablk path sync data --prune")]
     Sync(PathSyncArgs),
 
-    /// Choose by which of its live paths a disk's requests go
+    /// Choose which of its live paths carry a disk's requests
     #[command(after_help = "\
 Example:
   hcablk path policy data round-robin")]
@@ -58,17 +58,17 @@ pub struct PathAddArgs {
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub endpoint: Endpoint,
 
-    /// Fail when the path is not live in this time [default: the disk's connect timeout]
+    /// Fail when the path is not live within this time [default: the disk's connect timeout]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
     pub timeout: Option<u32>,
 
-    /// Keep the path though this fails: it goes on trying unless it was refused
+    /// Keep the path when the first attempt fails; it is retried unless the target refused it
     #[arg(long)]
     pub keep: bool,
 }
 
 impl PathAddArgs {
-    /// Returns how long to wait, if not as long as for the disk.
+    /// Returns the time limit, or `None` for the disk's own.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
             .map(|seconds| Duration::from_secs(seconds.into()))
@@ -96,7 +96,7 @@ pub struct PathSyncArgs {
     /// Only this device: its name, or /dev/hcablkN
     pub device: Option<String>,
 
-    /// Also remove paths that lead to no portal any more, but for path 0 and the last one that is live
+    /// Also remove paths that lead to no portal any more, except path 0 and the last live one
     #[arg(long)]
     pub prune: bool,
 }
@@ -107,6 +107,6 @@ pub struct PathPolicyArgs {
     /// The device's name, or /dev/hcablkN
     pub device: String,
 
-    /// By which live path a request goes
+    /// The rule that chooses the path of a request
     pub policy: Policy,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk target …`: what this machine exports.
+//! `hcablk target …`: the exports of this machine.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -32,8 +32,8 @@ Examples:
 
     /// End an export; refused while clients are connected, unless forced
     ///
-    /// Several end side by side. One whose drive hangs ends when the drive has finished what it had begun: nothing else
-    /// waits for that, and the command can be interrupted.
+    /// Several exports end at the same time. If a drive hangs, its export ends when the drive has finished its current
+    /// requests: no other export waits for that, and the command can be interrupted.
     Unexport(UnexportArgs),
 
     /// Allow hosts to connect to a volume
@@ -47,27 +47,25 @@ Example:
 
     /// Evict hosts from a volume: fence them off its drive until they are admitted
     ///
-    /// For cluster managers: before a cluster gives away what a host had locked or mounted, it must
-    /// be certain that nothing of this host is written any more.
+    /// For cluster managers: before a cluster releases what a host had locked or mounted, it must be certain that
+    /// nothing more of this host is written.
     ///
-    /// When this succeeds, nothing of these hosts can reach the volume's drive by this target any
-    /// more: their sessions are ended, the drive has finished what it had begun for them, and the
-    /// target refuses them from now on. Their requests fail, and `hcablk list` there says that they
-    /// are evicted. That holds when they connect again, when the volume is exported again, when the
-    /// module or this machine is restarted, and when this command is repeated, until
-    /// `hcablk target admit`. For this each evicted host is recorded, as an empty file
+    /// On success, these hosts cannot reach the volume's drive through this target any more: their sessions are ended,
+    /// the drive has finished the requests that it had begun for them, and the target refuses them from now on. Their
+    /// requests fail, and `hcablk list` there reports that they are evicted. That holds when they connect again, when
+    /// the volume is exported again, when the module or this machine is restarted, and when this command is repeated,
+    /// until `hcablk target admit`. For this each evicted host is recorded, as an empty file
     /// /var/lib/hcablk/evicted/VOLUME/UUID.
     ///
-    /// When this fails, do not take the hosts for fenced: repeat it. As long as a drive hangs it
-    /// cannot succeed; a host is refused nevertheless once it is evicted, and stays so when the
-    /// time is over (exit code 4) or the command is interrupted (130).
+    /// On failure, do not take the hosts for fenced: repeat the command. While a drive hangs it cannot succeed; an
+    /// evicted host is refused nevertheless, and remains evicted when the time is over (exit code 4) or the command is
+    /// interrupted (130).
     ///
-    /// It is something else than forbid, which says that a host may not use the volume at all: an
-    /// evicted host stays allowed, and comes back by admit.
+    /// An evicted host stays allowed, and can connect again once it is admitted. `forbid` instead withdraws the
+    /// permission to use the volume.
     ///
-    /// Not covered: another target machine that exports the same drive, which must be told by
-    /// itself; another volume of this machine with the same drive, likewise; and what this
-    /// machine's own programs write to the drive.
+    /// Not covered: another target machine that exports the same drive, where the command must be run as well; another
+    /// volume of this machine with the same drive, likewise; and writes of this machine's own programs to the drive.
     #[command(after_help = "\
 Examples:
   hcablk target evict data 5f2c1d6e-8a0b-4c3d-9e7f-001122334455
@@ -80,8 +78,8 @@ In a fence agent, for each machine that exports the drive (action \"off\", and l
 
     /// Admit evicted hosts to a volume again
     ///
-    /// They may connect again if they are allowed. Do so only when a host has forgotten what it
-    /// wanted to write: after it was restarted, or its devices were disconnected.
+    /// They may connect again if they are allowed. Admit a host only when it has forgotten what it wanted to write:
+    /// after it was restarted, or its devices were disconnected.
     #[command(after_help = "\
 Example:
   hcablk target admit data 5f2c1d6e-8a0b-4c3d-9e7f-001122334455")]
@@ -97,11 +95,12 @@ Examples:
     /// Stop listening
     Unlisten(UnlistenArgs),
 
-    /// Make exports and ports as they are configured: `hcablk apply --target`
+    /// Make exports and ports match the configuration: `hcablk apply --target`
     ///
-    /// With --record and --retry it is what hcablk-target.service and hcablk-target-retry.service run. What it made
-    /// and what it could not make is recorded in /run/hcablk/target. `hcablk target export`, `unexport`, `listen` and `unlisten`
-    /// take what they change out of the records: what an administrator or a cluster manager did is neither repeated nor ended.
+    /// hcablk-target.service and hcablk-target-retry.service run this with --record and --retry. It records what it
+    /// made and what it could not make in /run/hcablk/target. `hcablk target export`, `unexport`, `listen` and
+    /// `unlisten` remove what they change from the records: changes of an administrator or a cluster manager are
+    /// neither repeated nor undone.
     #[command(after_help = "\
 Examples:
   hcablk target apply --dry-run
@@ -111,7 +110,7 @@ Examples:
 
     /// End the exports and ports that `target apply --record` made, and no others
     ///
-    /// Sessions end in order. This is what hcablk-target.service runs when it is stopped.
+    /// Sessions end in order. hcablk-target.service runs this when it is stopped.
     #[command(after_help = "\
 Examples:
   hcablk target unapply
@@ -132,7 +131,7 @@ Examples:
 
     /// Show how long requests to volumes take, by state
     ///
-    /// As `hcablk times`, of which these are the parts of the state "sent" that the target sees.
+    /// Like `hcablk times`; these are the parts of the state "sent" that the target sees.
     ///
     ///   waiting    for transfer buffers
     ///
@@ -140,7 +139,7 @@ Examples:
     ///
     ///   drive      with the drive or a cache
     ///
-    ///   sending    until the completion of its answer was found
+    ///   sending    until the completion of its response was found
     #[command(after_help = "\
 Examples:
   hcablk target times data --measure on
@@ -155,7 +154,7 @@ Examples:
 )]
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// The name that clients will ask for
+    /// The name that clients use
     pub name: VolumeName,
 
     /// The block device, or a regular file
@@ -165,60 +164,59 @@ pub struct ExportArgs {
     #[arg(long)]
     pub read_only: bool,
 
-    /// Let hosts without a key connect, who only say who they are: whoever can reach this machine
-    /// can say so, too. Hosts whose key is known prove who they are nevertheless
+    /// Let hosts without a key connect with an id that nobody verifies: any machine that reaches this one can claim any
+    /// id. Hosts whose key is known still prove who they are
     #[arg(long)]
     pub insecure: bool,
 
-    /// By what way data goes on this machine
+    /// How data moves on this machine
     #[arg(long, value_enum, default_value_t = Mode::Direct)]
     pub mode: Mode,
 
-    /// When a write is answered. With `through` clients see a disk without a volatile write cache. Use it for volumes
-    /// that several hosts write to
+    /// When a write is acknowledged. With `through` clients see a disk without a volatile write cache. Use it for
+    /// volumes that several hosts write to
     #[arg(long, value_enum, default_value_t = WriteCache::Back)]
     pub write_cache: WriteCache,
 
-    /// Export it even if reservations cannot be kept, because their directory /var/lib/hcablk/reservations is not
-    /// there. A host whose registration was preempted can then write again
+    /// Export the volume even if reservations cannot be stored because their directory /var/lib/hcablk/reservations is
+    /// missing. A host whose registration was preempted can then write again
     #[arg(long)]
     pub no_reservations: bool,
 
-    /// Keep so many MiB of what clients read again and again in this machine's memory, or, with
-    /// --mode p2p, in that of the PCI device; 0: none. With the modes direct and p2p only, and for
-    /// a device or file that no other volume exports
+    /// Cache up to this many MiB of data that clients read repeatedly in this machine's memory, or, with --mode p2p, in
+    /// that of the PCI device; 0: none. With the modes direct and p2p only, and for a device or file that no other
+    /// volume exports
     #[arg(long, value_name = "MIB", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub cache_mib: u32,
 
-    /// Move large requests in chunks of so many KiB, so that drive and network work at the same
-    /// time: 64, 128, 256 or 512; 0: each as a whole. Without effect on what goes to a file or
-    /// through the page cache
+    /// Move large requests in chunks of this many KiB, so that drive and network work at the same time: 64, 128, 256 or
+    /// 512; 0: each as a whole. No effect on data of a file or in the page cache
     #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = parse_chunk_kib)]
     pub chunk_kib: u32,
 
-    /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the
-    /// nearest one that lends any; the kernel's log tells when a volume must do without [default: auto]
+    /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the nearest one that
+    /// lends any; the kernel's log reports when a volume gets none [default: auto]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_provider)]
     pub provider: Option<String>,
 
-    /// What the volume is known by, whatever its name [default: derived from this host's id, the name and the drive]
+    /// The id of the volume, independent of its name [default: derived from this host's id, the name and the drive]
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub wwid: Option<Uuid>,
 
-    /// Allow this host, by the id that `hcablk host-id` prints there; can be repeated
+    /// Allow this host, with the id that `hcablk host-id` prints there; can be repeated
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub allow: Vec<Uuid>,
 
-    /// Make sure that there is a port at this address [default: 0.0.0.0, or any port that listens]
+    /// Ensure that a port listens at this address [default: 0.0.0.0, or any port that listens]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "no_port")]
     pub port_address: Option<IpAddr>,
 
-    /// Make sure that there is a port of this number [default: 7744, or any port that listens]
+    /// Ensure that a port listens with this number [default: 7744, or any port that listens]
     #[arg(long, value_parser = value_parser!(u16).range(1..), conflicts_with = "no_port")]
     pub port: Option<u16>,
 
-    /// Do not look after ports
+    /// Do not check or add ports
     #[arg(long)]
     pub no_port: bool,
 }
@@ -270,12 +268,12 @@ pub struct UnexportArgs {
     #[arg(long)]
     pub if_exists: bool,
 
-    /// Fail when a drive has not finished in this time what it had begun; the export ends when it has
-    /// [default: wait as long as it takes]
+    /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
+    /// no limit]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
     pub timeout: Option<u32>,
 
-    /// In this process, for the command itself
+    /// Unexport in this process; for the command itself
     #[arg(long, hide = true, conflicts_with_all = ["all", "timeout"])]
     pub here: bool,
 }
@@ -293,7 +291,7 @@ impl From<&UnexportArgs> for Unexport {
 /// Arguments of `target apply`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct TargetApplyArgs {
-    /// How
+    /// The manner of applying
     #[command(flatten)]
     pub how: HowArgs,
 
@@ -301,13 +299,13 @@ pub struct TargetApplyArgs {
     #[arg(long, requires = "keep_going", conflicts_with = "dry_run")]
     pub record: bool,
 
-    /// Try what failed according to the records, and nothing else; --record and --keep-going are implied
+    /// Try only what failed according to the records; --record and --keep-going are implied
     #[arg(long, conflicts_with_all = ["dry_run", "record"])]
     pub retry: bool,
 }
 
 impl TargetApplyArgs {
-    /// Returns what is asked for.
+    /// Converts the options to the job that they describe.
     pub fn apply(self) -> Apply {
         let mut apply = self.how.apply(Scope::Target);
         apply.keep_going |= self.retry;
@@ -323,19 +321,19 @@ impl TargetApplyArgs {
 /// Arguments of `target unapply`.
 #[derive(Args, Debug)]
 pub struct UnapplyArgs {
-    /// The unit of systemd that is being stopped. If it is restarted and the configuration has mistakes, nothing is ended, since it
-    /// could not be made again
+    /// The unit of systemd that is stopping. If it is restarted and the configuration has mistakes, nothing is ended,
+    /// since it could not be made again
     #[arg(long)]
     pub unit: Option<String>,
 
-    /// Fail when a drive has not finished in this time what it had begun; the export ends when it has
-    /// [default: wait as long as it takes]
+    /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
+    /// no limit]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
     pub timeout: Option<u32>,
 }
 
 impl UnapplyArgs {
-    /// Returns how long to wait, if not for ever.
+    /// Returns the time limit, or `None` for no limit.
     pub fn timeout(&self) -> Option<Duration> {
         seconds(self.timeout)
     }
@@ -351,7 +349,7 @@ pub struct AllowArgs {
     /// The volume's name
     pub name: VolumeName,
 
-    /// The hosts, by the ids that `hcablk host-id` prints there
+    /// The hosts, with the ids that `hcablk host-id` prints there
     #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
     pub hosts: Vec<Uuid>,
 }
@@ -377,18 +375,18 @@ pub struct EvictArgs {
     /// The volume's name
     pub name: VolumeName,
 
-    /// The hosts, by the ids that `hcablk host-id` prints there; all are evicted before any is waited for
+    /// The hosts, with the ids that `hcablk host-id` prints there; all are evicted before the command waits for any
     #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
     pub hosts: Vec<Uuid>,
 
-    /// Fail when the drive has not finished in this time what it had begun for them; they stay
-    /// evicted [default: wait as long as it takes]
+    /// Fail when the drive has not finished the requests of these hosts within this time; they stay evicted [default:
+    /// no limit]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
     pub timeout: Option<u32>,
 }
 
 impl EvictArgs {
-    /// Returns how long to wait, if not for ever.
+    /// Returns the time limit, or `None` for no limit.
     pub fn timeout(&self) -> Option<Duration> {
         seconds(self.timeout)
     }
@@ -424,15 +422,16 @@ pub struct ListenArgs {
     #[arg(long)]
     pub id: Option<u16>,
 
-    /// Data of each session, in MiB; 0: 16 MiB, or twice the largest request for each queue pair if that is more [default: 0]
+    /// Memory for data of each session, in MiB; 0: 16 MiB, or twice the largest request for each queue pair if that is
+    /// more [default: 0]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(0..=1024))]
     pub buffer_mib: Option<u32>,
 
-    /// All memory of all sessions together, in MiB, at most [default: half of what is free, 1024 to 4096]
+    /// The memory limit of all sessions together, in MiB [default: half of the free memory, 1024 to 4096]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1_048_576))]
     pub memory_mib: Option<u32>,
 
-    /// Receive buffers for each queue; 0 is as many as the client asks for [default: 0]
+    /// Receive buffers for each queue; 0: as many as the client asks for [default: 0]
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(0..=1024))]
     pub queue_credits: Option<u32>,
 }
@@ -476,7 +475,7 @@ pub struct TargetTimesArgs {
     /// Only this volume
     pub name: Option<VolumeName>,
 
-    /// First begin to measure, or end; what was measured stays
+    /// First start or stop measuring; earlier measurements stay
     #[arg(long, value_name = "on|off")]
     pub measure: Option<Switch>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The parser as a whole: that it is consistent, and what it refuses.
+//! Tests of the whole parser: that it is consistent, and what it refuses.
 
 use clap::CommandFactory as _;
 

@@ -12,21 +12,21 @@ use crate::trace::{Show, Until, DRIFT_PPM};
 /// A command about traces.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// Record what becomes of each request and each chunk, through tracefs
+    /// Record the course of each request and each chunk, through tracefs
     ///
-    /// Others that trace are left alone. It needs root, and ends when it is interrupted, if not before. A
-    /// recording has 400000 events at most, about ten for each request and four for each chunk.
+    /// Other users of tracefs are not disturbed. The command needs root, and ends at its limit or when it is
+    /// interrupted. A recording has 400000 events at most, about ten for each request and four for each chunk.
     #[command(after_help = "\
 Examples:
   hcablk trace record --seconds 5 -o client.trace
   hcablk trace record --requests 100 -o target.trace")]
     Record(RecordArgs),
 
-    /// Show recordings of a target and its clients as one, by one clock
+    /// Show recordings of a target and its clients as one, on one clock
     ///
-    /// The clocks of the machines are put together from the requests that both sides have recorded: none is
-    /// received before it is sent. How far that may be off is shown. DRIVE, WIRE and BOTH say for how long the
-    /// target's drive, its network, and both at once were busy with a request.
+    /// The clocks of the machines are aligned with the requests that both sides have recorded: none is received before
+    /// it is sent. The possible error of that is shown. DRIVE, WIRE and BOTH are the times for which the target's
+    /// drive, its network, and both at once were busy with a request.
     #[command(after_help = "\
 Examples:
   hcablk trace show target.trace client.trace
@@ -38,11 +38,11 @@ Examples:
 /// Arguments of `trace record`.
 #[derive(Args, Clone, Debug)]
 pub struct RecordArgs {
-    /// End after so many seconds
+    /// End after N seconds
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=86_400))]
     pub seconds: Option<u32>,
 
-    /// End when so many requests have ended here
+    /// End when N requests have ended on this machine
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..), conflicts_with = "seconds")]
     pub requests: Option<u64>,
 
@@ -52,7 +52,7 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// Returns when to end.
+    /// Returns the limits at which the recording ends.
     pub fn until(&self) -> Until {
         Until {
             time: self
@@ -70,11 +70,11 @@ pub struct ShowTraceArgs {
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// Only this request, with all that became of it
+    /// Only this request, with all its events
     #[arg(long, value_name = "N")]
     pub request: Option<usize>,
 
-    /// Draw it, or else the largest one, as a picture in SVG
+    /// Draw this request, or the largest one, as a picture in SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
@@ -82,13 +82,13 @@ pub struct ShowTraceArgs {
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
 
-    /// By how much the rates of two clocks may differ, in millionths
+    /// The largest difference between the rates of two clocks, in millionths
     #[arg(long, value_name = "PPM", default_value_t = DRIFT_PPM, value_parser = value_parser!(u32).range(0..=100_000))]
     pub drift: u32,
 }
 
 impl ShowTraceArgs {
-    /// Returns what to show.
+    /// Returns the view that the arguments ask for.
     pub fn wanted(&self) -> Show<'_> {
         Show {
             files: &self.files,

@@ -6,8 +6,8 @@ use clap::error::ErrorKind;
 
 use crate::error::{Error, Kind};
 
-/// Explains what the parser refused; nothing if it has an answer itself: help, or the version. Help is that for people
-/// who give no command, too.
+/// Explains a refusal of the parser. Returns `None` if the parser prints help or the version: help is also the answer
+/// to a call without a command.
 pub fn explain(error: &clap::Error, wants_json: bool) -> Option<Error> {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || (is_help && !wants_json) {
@@ -19,7 +19,7 @@ pub fn explain(error: &clap::Error, wants_json: bool) -> Option<Error> {
         lines.collect::<Vec<_>>()
     });
     let first = match error.kind() {
-        // The text of the first is the help.
+        // The text of a missing command is the help.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             return Some(Error::new(Kind::Usage, "a command is missing").advise(
                 "`hcablk --help` lists the commands, `hcablk path --help` those of path.",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens now: the arguments of `stats`, `top`, `events`, `metrics` and `check`.
+//! The arguments of the commands that show current activity: `stats`, `top`, `events`, `metrics` and `check`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::events::Wanted;
 use crate::names::VolumeName;
 use crate::stats::Every;
 
-/// The most seconds between two looks.
+/// The longest interval, in seconds.
 const LONGEST: f64 = 86_400.0;
 
 /// Arguments of `stats` and `target stats`.
 #[derive(Args, Clone, Debug)]
 pub struct StatsArgs {
-    /// Only this one: its name; of a disk also /dev/hcablkN
+    /// Only this one, given by its name; for a disk also /dev/hcablkN
     pub name: Option<String>,
 
-    /// Show rates, each over so many seconds, 0.1 to 86400; the first when these have passed
+    /// Show rates over intervals of this many seconds, 0.1 to 86400; the first after one interval
     pub interval: Option<String>,
 
-    /// End after so many [default: go on until interrupted]
+    /// End after this many intervals [default: continue until interrupted]
     pub count: Option<String>,
 
     /// Only this one, when its name is a number
@@ -32,17 +32,17 @@ pub struct StatsArgs {
     pub named: Option<String>,
 }
 
-/// What `stats` was asked for.
+/// The output that `stats` shall print.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsWanted<'a> {
     /// Only this one.
     pub only: Option<&'a str>,
-    /// Rates, and how many of them; else what was counted so far.
+    /// Rates, with interval and count; else the totals so far.
     pub every: Option<Every>,
 }
 
 impl StatsArgs {
-    /// Returns what is asked for. A number is an interval, not a name.
+    /// Returns the output that the arguments ask for. A number is an interval, not a name.
     pub fn wanted(&self) -> Result<StatsWanted<'_>> {
         let mut words: Vec<&str> = [&self.name, &self.interval, &self.count]
             .into_iter()
@@ -62,7 +62,7 @@ impl StatsArgs {
         Ok(StatsWanted { only, every })
     }
 
-    /// Returns what is asked for, of a volume.
+    /// Returns the output that the arguments ask for, with a volume's name.
     pub fn of_volume(&self) -> Result<(Option<VolumeName>, Option<Every>)> {
         let wanted = self.wanted()?;
         let parse = |name: &str| name.parse::<VolumeName>().map_err(misused);
@@ -75,13 +75,13 @@ fn every(interval: &str, count: Option<&str>) -> Result<Every> {
     let seconds = seconds.filter(|seconds| (0.1..=LONGEST).contains(seconds));
     let Some(seconds) = seconds else {
         return Err(misused(format!(
-            "the interval {interval:?} is no number of seconds from 0.1 to {LONGEST}"
+            "the interval {interval:?} is not a number of seconds from 0.1 to {LONGEST}"
         )));
     };
     let count = count.map(|text| match text.parse::<u32>() {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(misused(format!(
-            "the count {text:?} is no number from 1 on"
+            "the count {text:?} is not a number of at least 1"
         ))),
     });
     Ok(Every {
@@ -100,45 +100,45 @@ fn misused(why: impl std::fmt::Display) -> Error {
 /// Arguments of `top`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct TopArgs {
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(value_name = "INTERVAL", default_value_t = 1, value_parser = value_parser!(u32).range(1..=3600))]
     pub interval: u32,
 }
 
 impl TopArgs {
-    /// Returns the time between two looks.
+    /// Returns the time between two updates.
     pub fn interval(self) -> Duration {
         Duration::from_secs(self.interval.into())
     }
 }
 
-/// Where events are from.
+/// The source of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EventSource {
-    /// Uevents of disks: a disk comes, goes, or has another size; states of disks and paths that last
+    /// Uevents of disks: a disk appears, disappears, or changes its size; lasting states of disks and paths
     Uevents,
-    /// Tracepoints: sessions of both sides and, with --all, queue pairs and states that pass; needs root
+    /// Tracepoints: sessions of both sides and, with --all, queue pairs and brief states; needs root
     Tracepoints,
 }
 
 /// Arguments of `events`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct EventsArgs {
-    /// Only from there [default: both; without tracefs: uevents, which standard error tells]
+    /// Only events of this source [default: both; without tracefs: uevents, with a note on standard error]
     #[arg(long, value_name = "SOURCE")]
     pub only: Option<EventSource>,
 
-    /// Tell also of each queue pair, and of states that pass (a path that connects or waits)
+    /// Also report each queue pair, and brief states (a path that connects or waits)
     #[arg(long)]
     pub all: bool,
 
-    /// End after so many events, those of how it is at the beginning not counted
+    /// End after this many events, not counting the initial states
     #[arg(long, value_parser = value_parser!(u32).range(1..))]
     pub count: Option<u32>,
 }
 
 impl EventsArgs {
-    /// Returns what to tell of.
+    /// Returns which events to report.
     pub fn wanted(self) -> Wanted {
         Wanted {
             uevents: self.only != Some(EventSource::Tracepoints),
@@ -152,7 +152,7 @@ impl EventsArgs {
 /// Arguments of `metrics`.
 #[derive(Args, Clone, Debug)]
 pub struct MetricsArgs {
-    /// Write to this file, all or nothing, instead of standard output
+    /// Write to this file atomically, instead of standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -164,7 +164,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// Leave out what is as it should be
+    /// Leave out checks that passed
     #[arg(long)]
     pub quiet: bool,
 }

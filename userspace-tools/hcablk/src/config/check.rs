@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the single keys do not show: whether they fit together.
+//! Mistakes that no single key shows: whether the keys fit together.
 
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use crate::system::System;
 use crate::target::Mode;
 use crate::user;
 
-/// Adds what does not fit together.
+/// Adds the mistakes of keys that contradict each other.
 pub(super) fn check(
     system: &dyn System,
     loaded: &Loaded,
@@ -35,7 +35,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A machine has one id: a file that was copied from another one must not give it a second.
+/// A machine has one id: a file that was copied from a different machine must not set a second.
 fn check_host(
     system: &dyn System,
     loaded: &Loaded,
@@ -78,7 +78,7 @@ fn wrong_export(export: &Export) -> Option<String> {
 fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
     if disk.volume.is_none() && name.as_str().parse::<VolumeName>().is_err() {
         return Some(format!(
-            "`volume` is missing, and {name} is no name of a volume, which has 16 characters at most"
+            "`volume` is missing, and {name} is not a valid name of a volume (at most 16 characters)"
         ));
     }
     if disk
@@ -111,7 +111,7 @@ fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
     None
 }
 
-/// Two ports at one place: the second could not be enabled.
+/// Two ports with the same address and number: the second could not be enabled.
 fn check_ports(loaded: &Loaded, mistakes: &mut Vec<Mistake>) {
     let place_of = |port: &super::Port| {
         let of = |attribute| {

@@ -12,14 +12,15 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome, Report};
 use crate::system::System;
 
-/// The first lines of a file that `save` writes.
+/// The first lines of a file that `save` writes. They mark the file as its own: a change would make `save` refuse to
+/// replace files of earlier releases.
 const HEADER: &str = "\
 # Written by `hcablk config save`. What is left out has its default.
 # `hcablk config check` tells mistakes, `hcablk config diff` what the kernel holds otherwise.
 
 ";
 
-/// Runs `hcablk config check`, of these files or of those that are used.
+/// Runs `hcablk config check`, for these files or for the configuration.
 pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     let loaded = if files.is_empty() {
         load(system)?
@@ -48,7 +49,7 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Says that no port is configured by which an export would be reached. `apply` does not refuse that: another program may make one.
+/// Reports that no port is configured for the exports. `apply` does not refuse that: another program may make one.
 fn unheard(loaded: &Loaded) -> Option<String> {
     let config = &loaded.config;
     if config.port.values().any(|port| port.enabled) {
@@ -57,11 +58,11 @@ fn unheard(loaded: &Loaded) -> Option<String> {
     let (name, _) = config.export.iter().find(|(_, export)| export.enabled)?;
     let place = loaded.place(&format!("export.{name}"));
     Some(format!(
-        "{place}: there is no [port]: no client can connect to {name}, unless somebody gives hcablk target listen"
+        "{place}: there is no [port]: no client can connect to {name}, until hcablk target listen is run"
     ))
 }
 
-/// Runs `hcablk config show`: of the files, or of what the kernel holds.
+/// Runs `hcablk config show`, for the files or for the kernel's state.
 pub fn show(system: &dyn System, is_running: bool) -> Result<Outcome> {
     let (config, notes) = if is_running {
         running::read(system)?
@@ -76,7 +77,7 @@ pub fn show(system: &dyn System, is_running: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs `hcablk config save`: writes what the kernel holds into the main file, or another one.
+/// Runs `hcablk config save`: writes the kernel's state into the main file, or a different one.
 pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Outcome> {
     let (config, notes) = running::read(system)?;
     let text = format!("{HEADER}{}", config.to_toml()?);
@@ -105,7 +106,7 @@ pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Out
     Ok(outcome)
 }
 
-/// Everything is written to one file: what other files have would be there twice.
+/// Refuses to write if there are other files: everything is written to one file, and their tables would exist twice.
 fn refuse_beside_others(system: &dyn System) -> Result<()> {
     let others: Vec<_> = more(system)?
         .iter()
@@ -122,12 +123,12 @@ fn refuse_beside_others(system: &dyn System) -> Result<()> {
         ),
     )
     .advise(
-        "All is written to one file, and what is in two is refused. Move those away, or write to \
-         another file and take over what you want: hcablk config save --file FILE",
+        "This command writes one file, and a table in two files is a mistake. Move the others, or write to \
+         another file and copy what you need: hcablk config save --file FILE",
     ))
 }
 
-/// Returns whether the file is to be written. One that was written by hand is not lost by accident.
+/// Returns whether the file must be written. A file that was written by hand is not lost by accident.
 fn refuse_to_overwrite(
     system: &dyn System,
     file: &Path,
@@ -151,10 +152,13 @@ fn refuse_to_overwrite(
     }
     Err(Error::new(
         Kind::Exists,
-        format!("{} is there, and was not written by this command", file.display()),
+        format!(
+            "{} exists, and was not written by this command",
+            file.display()
+        ),
     )
     .advise(
-        "Its comments would be lost. To look at what would be written: hcablk config show --running\n\
+        "Its comments would be lost. To see the new content: hcablk config show --running\n\
          To replace it nevertheless: hcablk config save --force",
     ))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Finding and reading the files. What is wrong is told with file and line, all of it at once.
+//! Finding and reading the files. All mistakes are reported at once, with file and line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,10 +16,11 @@ use crate::error::{Error, Kind, Result};
 use crate::names::{DeviceName, PortName, VolumeName};
 use crate::system::System;
 
-/// The folder of the files that are read after it, by their names, if they end in `.toml`.
+/// The folder of the further files, which are read in the order of their names, if they end in
+/// `.toml`.
 pub const MORE: &str = "/etc/hcablk/hcablk.d";
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
@@ -32,7 +33,7 @@ struct Content {
     disk: BTreeMap<DeviceName, Spanned<Disk>>,
 }
 
-/// Lists the files of the configuration that are there, in the order in which they are read.
+/// Lists the existing files of the configuration, in the order in which they are read.
 pub fn files(system: &dyn System) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     if system.exists(Path::new(MAIN)) {
@@ -42,7 +43,7 @@ pub fn files(system: &dyn System) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Lists the files beside the main one.
+/// Lists the files other than the main one.
 pub fn more(system: &dyn System) -> Result<Vec<PathBuf>> {
     match system.entries(Path::new(MORE)) {
         Err(error) if error.is_gone() => Ok(Vec::new()),
@@ -59,12 +60,12 @@ pub fn more(system: &dyn System) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Reads the whole configuration; fails with all that is wrong in it.
+/// Reads the whole configuration; fails with all mistakes in it.
 pub fn load(system: &dyn System) -> Result<Loaded> {
     load_files(system, &files(system)?)
 }
 
-/// Reads these files as the whole configuration.
+/// Reads files as the whole configuration.
 pub fn load_files(system: &dyn System, files: &[PathBuf]) -> Result<Loaded> {
     let mut loaded = Loaded::default();
     let mut mistakes = Vec::new();
@@ -116,8 +117,8 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 impl Loaded {
-    /// Adds what a file holds. A table that another file has already is a mistake, so that no file
-    /// changes silently what another one says.
+    /// Adds the content of a file. A table that a previous file has already is a mistake, so that
+    /// no file silently overrides a different one.
     fn add(&mut self, file: &Path, text: &str, content: Content, mistakes: &mut Vec<Mistake>) {
         let mut new = |name: String, span: Range<usize>| {
             let place = Place {
@@ -169,20 +170,20 @@ fn explain(file: &Path, text: &str, error: &toml::de::Error) -> Mistake {
         return mistake.advise(format!("Keys of this table: {}.", known.join(", ")));
     }
     let words = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    // serde's word for a key.
+    // serde calls a key a field.
     Mistake::new(&place, words.replace("missing field", "missing key"))
 }
 
-/// Reads serde's words for an unknown key: that key, and those that there are.
+/// Parses serde's message on an unknown key: returns that key, and the known ones.
 fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
     let rest = message.strip_prefix("unknown field ")?;
     let mut quoted = rest.split('`').skip(1).step_by(2);
     Some((quoted.next()?, quoted.collect()))
 }
 
-/// Says which key was meant, if one is like it.
+/// Suggests the key that was meant, if one is similar.
 fn meant(key: &str, known: &[&str]) -> String {
-    // Of an option of the command, an attribute of configfs, or a typing error.
+    // The key may be an option of the command, an attribute of configfs, or a typing error.
     let plain = key.to_lowercase().replace('-', "_");
     let bare = ["_mib", "_kib", "_seconds", "_bytes"]
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A configuration that was read, where its tables are, and what is wrong in it.
+//! A configuration that was read, the places of its tables, and its mistakes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::schema::Config;
 /// The file that is read first.
 pub const MAIN: &str = "/etc/hcablk/hcablk.toml";
 
-/// Where something is configured.
+/// The place of an entry in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
@@ -26,13 +26,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where each table is, by its name as it is in the files, such as `disk.data`.
+/// The place of each table, by its name in the files, such as `disk.data`.
 pub type Places = BTreeMap<String, Place>;
 
-/// A configuration, and where each of its tables is.
+/// A configuration, and the place of each of its tables.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// What is configured.
+    /// The configuration.
     pub config: Config,
     /// Where.
     pub places: Places,
@@ -41,7 +41,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Returns where a table is; for what is not in a file the main file's beginning.
+    /// Returns the place of a table; the main file's beginning if no file has it.
     pub fn place(&self, table: &str) -> Place {
         self.places.get(table).cloned().unwrap_or_else(|| Place {
             file: MAIN.into(),
@@ -50,11 +50,11 @@ impl Loaded {
     }
 }
 
-/// Something wrong in a file.
+/// A mistake in a file.
 pub(super) struct Mistake {
-    /// File, line, and what it is.
+    /// File, line, and description.
     pub(super) text: String,
-    /// What to do about it.
+    /// The advice for the user.
     pub(super) advice: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Mistake {
         }
     }
 
-    /// Adds what to do about it.
+    /// Adds the advice.
     pub(super) fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::schema::yes;
 use crate::endpoint::Endpoint;
 
-/// The paths beside path 0.
+/// The paths other than path 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Paths {
-    /// One for each portal that the target tells of.
+    /// A path for each portal that the target reports.
     Auto,
     /// These.
     These(BTreeMap<PathNumber, DiskPath>),
@@ -28,12 +28,12 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// Returns whether there are none.
+    /// Returns whether no paths are configured.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns those that are configured one by one.
+    /// Returns the paths that are configured one by one.
     pub fn these(&self) -> impl Iterator<Item = (&PathNumber, &DiskPath)> {
         match self {
             Self::Auto => None,
@@ -79,7 +79,7 @@ impl Serialize for Paths {
     }
 }
 
-/// The number of a path beside path 0. As a key of a table it is text.
+/// The number of a path other than path 0. As a key of a table it is text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathNumber(pub u8);
 
@@ -104,12 +104,12 @@ impl Serialize for PathNumber {
     }
 }
 
-/// A path beside path 0: an address, and a port if it is not 7744.
+/// A path other than path 0: an address, and a port if it is not 7744.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPath {
-    /// Where it leads.
+    /// The target's address and port.
     pub endpoint: Endpoint,
-    /// Whether it is used while the disk is connected.
+    /// Whether the path is used while the disk is connected.
     pub enabled: bool,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the kernel holds, as a configuration that makes the same again.
+//! The kernel's state, as a configuration that makes the same again.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ use crate::system::System;
 use crate::target::{allowed_hosts, ports, volumes};
 use crate::user;
 
-/// Reads the whole state of both modules; remarks say what could not be expressed.
+/// Reads the whole state of both modules; remarks name the settings that the configuration cannot
+/// express.
 pub fn read(system: &dyn System) -> Result<(Config, Vec<String>)> {
     let mut config = Config::default();
     let mut notes = Vec::new();
@@ -45,7 +46,7 @@ pub fn read(system: &dyn System) -> Result<(Config, Vec<String>)> {
             };
             if let "failed" | "failing" = group.get("state")?.as_str() {
                 notes.push(format!(
-                    "the disk {} has lost its connection: it is written down as not enabled",
+                    "the disk {} has lost its connection: it is recorded as not enabled",
                     group.name()
                 ));
             }
@@ -66,12 +67,12 @@ fn name<T: std::str::FromStr<Err = String>>(group: &Group<'_>) -> Result<T> {
     group.name().parse().map_err(|why| {
         Error::new(
             crate::error::Kind::Failed,
-            format!("{} cannot be written down: {why}", group.path().display()),
+            format!("{} cannot be expressed: {why}", group.path().display()),
         )
     })
 }
 
-/// Reads an attribute; nothing if the driver does not have it.
+/// Reads an attribute; `None` if the driver does not have it.
 pub(crate) fn attribute(group: &Group<'_>, attribute: &str) -> Result<Option<String>> {
     match group.get(attribute) {
         Ok(text) => Ok(Some(text)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tables of the configuration, their keys, and which attribute of configfs each is.
+//! The tables of the configuration, their keys, and the attribute of configfs of each key.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,25 +23,25 @@ use crate::tuning::Policy;
 pub enum Change {
     /// At any time.
     Online,
-    /// While the thing is not enabled.
+    /// While the object is not enabled.
     Disabled,
 }
 
-/// What an attribute of configfs is to be.
+/// The value that an attribute of configfs shall have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The attribute.
     pub attribute: &'static str,
     /// Its text.
     pub value: String,
-    /// When it can be changed.
+    /// The state in which it can be changed.
     pub change: Change,
-    /// Whether it is configured, rather than the default.
+    /// Whether the value is configured, rather than the default.
     pub given: bool,
 }
 
 impl Wish {
-    /// Makes a wish for an attribute that can be changed only while the thing is not enabled.
+    /// Makes a wish for an attribute that can be changed only while the object is not enabled.
     pub fn new(attribute: &'static str, value: impl Into<String>) -> Self {
         Self {
             attribute,
@@ -92,8 +92,8 @@ macro_rules! table {
         }
 
         impl $name {
-            /// Returns what the attributes of these keys are to be. An attribute without a default,
-            /// whose key is not given, may be anything.
+            /// Returns the values that the attributes of these keys shall have. An attribute
+            /// without a default, whose key is not given, may have any value.
             pub fn settings(&self) -> Vec<Wish> {
                 let mut wishes = Vec::new();
                 $(
@@ -112,8 +112,8 @@ macro_rules! table {
                 wishes
             }
 
-            /// Sets these keys by what the attributes are, and leaves out those that have their
-            /// default. `read` returns an attribute's text, or nothing if the driver has none such.
+            /// Sets the keys of the table from the attributes, and omits those at their defaults.
+            /// `read` returns an attribute's text, or `None` if the driver lacks the attribute.
             pub fn set_by(&mut self, mut read: impl FnMut(&str) -> Result<Option<String>>) -> Result<()> {
                 $(
                     let default: Option<&str> = $default;
@@ -142,7 +142,7 @@ macro_rules! table {
 fn unknown(attribute: &str, text: &str) -> Error {
     Error::new(
         Kind::Failed,
-        format!("{attribute} is {text:?}, which this version of hcablk cannot write down"),
+        format!("{attribute} is {text:?}, which this version of hcablk cannot express"),
     )
     .advise("The command and the kernel modules may be of different versions.")
 }
@@ -151,19 +151,19 @@ fn unknown(attribute: &str, text: &str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// The id by which targets know it.
+    /// The id that identifies this host to targets.
     pub id: Id,
 }
 
 table! {
-    /// `[export.VOLUME]`: what this machine's target exports under a name.
+    /// `[export.VOLUME]`: an export of this machine's target.
     pub struct Export {
         /// The block device or file.
         pub device: DevicePath,
         /// The hosts that may connect.
         #[serde(default)]
         pub allow: Vec<Id>,
-        /// Which volume it is, if not what the command derives.
+        /// The id of the volume, if not the derived one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wwid: Option<Wwid>,
         /// Whether clients can connect.
@@ -175,11 +175,11 @@ table! {
         read_only: bool = "read_only", Some("0"), Disabled;
         /// Whether hosts without a key may connect.
         insecure: bool = "insecure", Some("0"), Disabled;
-        /// By what way data goes.
+        /// How the data moves.
         mode: Mode = "mode", Some("direct"), Disabled;
-        /// When writes are answered.
+        /// When writes are acknowledged.
         write_cache: WriteCache = "write_cache", Some("back"), Disabled;
-        /// Whether it can be enabled without its reservations.
+        /// Whether the export fails if its reservations cannot be stored.
         keep_reservations: bool = "keep_reservations", Some("1"), Disabled;
         /// The cache.
         cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;
@@ -187,16 +187,16 @@ table! {
         chunk: Chunk = "chunk_kib", Some("128"), Disabled;
         /// The PCI device that lends memory.
         provider: Provider = "provider", Some("auto"), Disabled;
-        /// Whether is measured how long requests take.
+        /// Whether the durations of requests are measured.
         timing: bool = "timing", Some("0"), Online;
     }
 }
 
 table! {
-    /// `[port.NAME]`: where this machine's target listens.
+    /// `[port.NAME]`: an address at which this machine's target listens.
     #[derive(Default)]
     pub struct Port {
-        /// Whether it listens.
+        /// Whether the port listens.
         #[serde(default = "yes", skip_serializing_if = "is_yes")]
         pub enabled: bool,
     }
@@ -205,9 +205,10 @@ table! {
         address: IpAddr = "address", Some("0.0.0.0"), Disabled;
         /// The port number.
         port: Number<1, 65535> = "port", Some("7744"), Disabled;
-        /// Data of each session; 0: as much as it asks for.
+        /// Memory for data of each session; 0: the size that the session asks for.
         buffer: Size<MIB, 0, 1024> = "buffer_mib", Some("0"), Disabled;
-        /// All memory of all sessions together. The driver's default is by what is free.
+        /// The memory limit of all sessions together. The driver's default depends on the free
+        /// memory.
         memory: Size<MIB, 1, 1_048_576> = "memory_mib", None, Online;
         /// Receive buffers for each queue pair; 0: as many as the client asks for.
         queue_credits: Number<0, 1024> = "queue_credits", Some("0"), Disabled;
@@ -229,10 +230,10 @@ table! {
         /// The id of this host for this disk, if not the host's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub host_id: Option<Id>,
-        /// Whether it is to be connected.
+        /// Whether the disk is connected at each start.
         #[serde(default = "yes", skip_serializing_if = "is_yes")]
         pub enabled: bool,
-        /// Whether `hcablk-ublk` is to serve it, in user space.
+        /// Whether `hcablk-ublk` serves the disk, in user space.
         #[serde(default, skip_serializing_if = "is_no")]
         pub user: bool,
         /// Paths 1 to 15.
@@ -242,25 +243,25 @@ table! {
     settings {
         /// The target's port of path 0.
         port: Number<1, 65535> = "port", Some("7744"), Disabled;
-        /// By which live path a request goes.
+        /// The rule that chooses the path of a request.
         policy: Policy = "policy", Some("queue-depth"), Online;
         /// Queue pairs; 0: as many as possible.
         queues: Number<0, 127> = "queues", Some("0"), Disabled;
-        /// Queue pairs for polled I/O besides those.
+        /// Additional queue pairs for polled I/O.
         poll_queues: Number<0, 126> = "poll_queues", Some("0"), Disabled;
         /// Requests in flight on each queue.
         queue_depth: Number<1, 1024> = "queue_depth", Some("128"), Disabled;
-        /// After this time without an answer another queue pair is connected.
+        /// After this time without a response a new queue pair is connected.
         io_timeout: Seconds<1, 3600> = "io_timeout", Some("30"), Disabled;
-        /// For connecting in all.
+        /// The time limit of the whole connecting.
         connect_timeout: Seconds<1, 600> = "connect_timeout", Some("10"), Disabled;
-        /// For so long a lost connection is made again.
+        /// The time for which a lost connection is retried.
         ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Disabled;
-        /// After so long without a connection requests fail.
+        /// The time without a connection after which requests fail.
         fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Disabled;
-        /// After so long without an answer to a keep-alive the path is lost.
+        /// The time without a response to a keep-alive after which the path is lost.
         keep_alive_tmo: Seconds<1, 600> = "keep_alive_tmo", Some("5"), Disabled;
-        /// Between two attempts to connect again.
+        /// The pause between two attempts to reconnect.
         reconnect_delay: Seconds<1, 60> = "reconnect_delay", Some("1"), Disabled;
         /// Whether the target is asked to invalidate keys.
         remote_invalidate: bool = "remote_invalidate", Some("1"), Disabled;
@@ -268,27 +269,27 @@ table! {
         small_read: Size<1, 0, 65536> = "small_read", Some("8192"), Disabled;
         /// The largest write whose data goes with the request.
         small_write: Size<1, 0, 65536> = "small_write", Some("4096"), Disabled;
-        /// The largest write whose data is put into memory that the target has granted.
+        /// The largest write that uses the target's eager ring.
         eager_write: Size<1, 0, 1_048_576> = "eager_write", Some("32768"), Disabled;
-        /// The largest request that is asked for.
+        /// The largest request that the initiator asks for.
         max_io: Size<KIB, 4, 4096, 4> = "max_io_kib", Some("1024"), Disabled;
-        /// Requests that go by one message.
+        /// Requests in one message.
         message_requests: Number<1, 8> = "message_requests", Some("8"), Disabled;
-        /// From so many requests outstanding interrupts are batched; 0: never.
+        /// Batch interrupts from this many requests in flight; 0: never.
         batch_upper: Number<0, 1024> = "batch_upper", Some("32"), Disabled;
-        /// Below so many they are batched no more.
+        /// Stop batching below this many requests in flight.
         batch_lower: Number<0, 1024> = "batch_lower", Some("16"), Disabled;
-        /// The protocol versions that are offered, for tests of refusal.
+        /// The protocol versions that the initiator offers, for tests of refusal.
         protocol: Protocol = "protocol", Some("2-2"), Disabled;
-        /// Whether is measured how long requests take.
+        /// Whether the durations of requests are measured.
         timing: bool = "timing", Some("0"), Online;
-        /// Whether a target without a key will do, although this host has one.
+        /// Whether to accept a target without a key, although this host has one.
         insecure: bool = "insecure", Some("0"), Disabled;
     }
 }
 
 impl Disk {
-    /// Returns where path 0 leads.
+    /// Returns the address and port of path 0.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint {
             address: self.address.clone(),
@@ -318,12 +319,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns whether nothing is configured.
+    /// Returns whether the configuration is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns it as the text of a file.
+    /// Returns the configuration as the text of a file.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|error| {
             Error::new(

@@ -28,11 +28,11 @@ pub trait Setting: Sized {
     /// Returns the attribute's text.
     fn to_attribute(&self) -> String;
 
-    /// Reads the attribute's text; `None` if it is none that this version knows.
+    /// Reads the attribute's text; `None` if this version does not know the value.
     fn from_attribute(text: &str) -> Option<Self>;
 }
 
-/// Reads a string of a file by [`FromStr`], and says what is expected if it is none.
+/// Reads a string of a file with [`FromStr`]; the error says what is expected.
 struct Text<T>(&'static str, PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
@@ -47,7 +47,7 @@ impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
     }
 }
 
-/// Implements reading and writing a type as a string of a file, by `FromStr` and `Display`.
+/// Implements reading and writing a type as a string of a file, with `FromStr` and `Display`.
 macro_rules! as_text {
     ($([$($parameters:tt)*] $type:ty: $expected:literal;)*) => {$(
         impl<'de, $($parameters)*> Deserialize<'de> for $type {
@@ -109,10 +109,10 @@ impl fmt::Display for Id {
     }
 }
 
-/// A volume's wwid, which it may be without.
+/// A volume's wwid, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wwid {
-    /// It has none.
+    /// The volume has no wwid.
     None,
     /// This one.
     Id(Uuid),
@@ -178,7 +178,7 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// Who lends peer memory, in the driver's form.
+/// The provider of peer memory, in the driver's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider(pub String);
 
@@ -367,7 +367,7 @@ impl fmt::Display for Chunk {
     }
 }
 
-/// Implements [`Setting`] for what configfs has as a number.
+/// Implements [`Setting`] for values that configfs has as a number.
 macro_rules! numeric {
     ($([$($parameters:tt)*] $type:ty: $min:expr, $max:expr;)*) => {$(
         impl<$($parameters)*> Setting for $type {
@@ -389,7 +389,7 @@ numeric! {
     [] Chunk: 0, 512;
 }
 
-/// Implements [`Setting`] for what configfs has in the same words as the files.
+/// Implements [`Setting`] for values that configfs has in the same words as the files.
 macro_rules! same_words {
     ($($type:ty)*) => {$(
         impl Setting for $type {

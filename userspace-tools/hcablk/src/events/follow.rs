@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The command: how it is at the beginning, then what comes.
+//! The command: the initial states, then the events.
 
 use super::{parse_trace, parse_uevent, utc, Event, Source, What};
 use crate::error::Result;
@@ -8,16 +8,16 @@ use crate::initiator;
 use crate::output::{Outcome, Report, Say};
 use crate::system::{Heard, Listen, System, Tracepoint};
 
-/// What to tell of.
+/// The events to report.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// Uevents.
     pub uevents: bool,
     /// Tracepoints.
     pub tracepoints: bool,
-    /// Queue pairs and states that pass, too.
+    /// Also queue pairs and brief states.
     pub all: bool,
-    /// End after so many.
+    /// End after this many events.
     pub count: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Wanted {
         }
     }
 
-    /// Returns whether an event is to be told: none twice, and what passes only if it is wanted.
+    /// Returns whether to report an event: none twice, and brief states only on request.
     fn takes(self, event: &Event) -> bool {
         if event.source != Source::Tracepoint {
             return true;
@@ -70,15 +70,15 @@ impl Wanted {
         if passes {
             self.all
         } else {
-            // The uevent says it, and why in words.
+            // The uevent reports that, with the reason in words.
             !self.uevents
         }
     }
 }
 
-/// Runs `hcablk events`, until it was interrupted, or there were so many.
+/// Runs `hcablk events`, until it is interrupted or has reported `wanted.count` events.
 pub fn follow(system: &dyn System, wanted: Wanted, say: &mut Say<'_>) -> Result<Outcome> {
-    // Listens first, so that nothing is missed in between.
+    // Starts to listen first, so that no event is missed in between.
     let (mut listener, notes) = system.listen(&wanted.listen())?;
     for note in notes {
         system.remark(&note);
@@ -107,7 +107,7 @@ pub fn follow(system: &dyn System, wanted: Wanted, say: &mut Say<'_>) -> Result<
     Ok(Outcome::new(Report::Said))
 }
 
-/// Tells the states of all disks and paths.
+/// Returns the states of all disks and paths.
 fn beginning(system: &dyn System, now: &str) -> Result<Vec<Event>> {
     let mut events = Vec::new();
     for device in initiator::devices(system)?.unwrap_or_default() {

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::{is_lost, utc, Event, Source, What};
 use crate::system::Clock;
 
-/// Understands a line, if it is about a state; `clock` is when it was read, and its time is by the clock `mono`.
+/// Parses a line, if it is about a state; `clock` is the time of reading, and the line's time is by the clock `mono`.
 pub fn parse(line: &str, clock: Clock) -> Option<Event> {
     let (before, after) = line.split_once(": hcablk_")?;
     let (name, fields) = after.split_once(": ")?;
@@ -30,7 +30,7 @@ pub fn parse(line: &str, clock: Clock) -> Option<Event> {
     let at = parse_seconds(before.split_whitespace().next_back()?)?;
     let mut event = Event::new(utc(clock.real_of(at)), what, Source::Tracepoint);
     event.disk = value("disk").map(str::to_owned);
-    // -1: it is not about one of them.
+    // -1: the event has no such member.
     event.path = value("path").and_then(|number| number.parse().ok());
     event.queue = value("queue").and_then(|number| number.parse().ok());
     event.session = value("session").map(str::to_owned);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages of the kernel's uevent socket: `ACTION@PATH`, then `NAME=VALUE`, each with a zero byte behind it.
+//! Messages of the kernel's uevent socket: `ACTION@PATH`, then `NAME=VALUE`, each followed by a zero byte.
 
 use super::{is_lost, Event, Source, What};
 
-/// Understands a message, if it is about one of our disks; `time` is when it came.
+/// Parses a message, if it is about one of our disks; `time` is the time of its arrival.
 pub fn parse(message: &[u8], time: String) -> Option<Event> {
     let text = String::from_utf8_lossy(message);
     let value = |name: &str| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk connect`: makes a device, or finds that one is there as asked for.
+//! `hcablk connect`: makes a device, or finds an existing one with the settings asked for.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -22,34 +22,33 @@ use crate::system::System;
 use crate::tuning::Tuning;
 use crate::user;
 
-/// How long the device node may take to appear once the kernel has made the disk.
+/// The time limit for the device node to appear once the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `hcablk connect` was asked for. What is left out is not written, so that the driver's
-/// default holds, and is not compared with a device that is there already.
+/// The arguments of `hcablk connect`. A setting that was left out is not written, so that the driver's default holds,
+/// and is not compared with that of an existing device.
 #[derive(Clone, Debug)]
 pub struct Connect {
     /// The target's address.
     pub address: String,
     /// The target's port.
     pub port: u16,
-    /// Where the disk's further paths lead. If none is given, those of a device that is there are
-    /// not compared.
+    /// The addresses of the disk's further paths. If empty, those of an existing device are not compared.
     pub paths: Vec<Endpoint>,
-    /// Whether the disk is to have a path for each portal that its target tells of, now and later. One that is there gets it,
+    /// Whether the disk gets a path for each portal that its target reports, now and later. An existing disk gets them,
     /// too.
     pub paths_auto: bool,
     /// The volume's name at the target.
     pub volume: VolumeName,
-    /// The device's name here; the volume's if left out.
+    /// The device's name on this host; the volume's if left out.
     pub name: Option<DeviceName>,
     /// This host's id, if not [`hostid::current`].
     pub host_id: Option<Uuid>,
-    /// Which volume it must be.
+    /// The id that the volume must have.
     pub expect_wwid: Option<Uuid>,
-    /// Whether the target may invalidate memory registrations with its answers.
+    /// Whether the target may invalidate memory registrations with its responses.
     pub remote_invalidate: Option<bool>,
-    /// Whether a target without a key will do, although this host has one.
+    /// Whether to accept a target without a key, although this host has one.
     pub insecure: bool,
     /// The rest.
     pub tuning: Tuning,
@@ -76,7 +75,7 @@ impl Connect {
         settings
     }
 
-    /// Looks up the addresses; fails if two paths are the same one, or there are too many.
+    /// Looks up the addresses; fails if two paths have the same address, or there are too many.
     fn resolved(&self) -> Result<Self> {
         let mut wanted = self.clone();
         wanted.address = resolve(&self.address)?;
@@ -103,7 +102,7 @@ impl Connect {
         Ok(wanted)
     }
 
-    /// Returns where path 0 leads.
+    /// Returns the address and port of path 0.
     fn own(&self) -> Endpoint {
         Endpoint {
             address: self.address.clone(),
@@ -138,12 +137,12 @@ fn link_local(address: &str) -> Error {
     .advise("Give the target an address of a network that both hosts are in, and use that.")
 }
 
-/// Resolves the address to give to the kernel, which knows no names.
+/// Resolves a host name to the address for the kernel, which knows no names.
 pub fn resolve(address: &str) -> Result<String> {
     let bare = address.split_once('%').map_or(address, |(bare, _)| bare);
     match bare.parse::<IpAddr>() {
         Ok(ip) if bare != address || is_link_local(ip) => return Err(link_local(address)),
-        // As keys are kept for it.
+        // In the form in which keys are stored for it.
         Ok(ip) => return Ok(ip.to_string()),
         Err(_) => {}
     }
@@ -210,7 +209,8 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Records that a disk is to have a path for each portal, if that is asked for and not so; returns whether it was not so.
+/// Records that a disk gets a path for each portal, if requested and not yet recorded; returns whether it changed the
+/// record.
 fn set_paths_auto(
     group: &Group<'_>,
     wanted: &Connect,
@@ -223,7 +223,7 @@ fn set_paths_auto(
     Ok(is_new)
 }
 
-/// Says in words how much smaller than asked for requests are, if they are.
+/// Reports how much smaller than asked for requests are, if they are.
 fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
     let asked = wanted.tuning.max_io_kib?;
     let attribute = Path::new("/sys/block")
@@ -238,7 +238,7 @@ fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Opti
     })
 }
 
-/// Finds a device that is connected to the volume already, under whatever name.
+/// Finds a device that is connected to the volume already, under any name.
 fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceName>> {
     for group in tree.children()? {
         let live = group
@@ -251,7 +251,7 @@ fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceNam
     Ok(None)
 }
 
-/// Lists, in words, what is set otherwise than asked for.
+/// Lists, in words, the settings that differ from those asked for.
 fn differences(group: &Group<'_>, wanted: &Connect) -> Result<Vec<String>> {
     let mut different = Vec::new();
     for (attribute, value) in wanted.settings(wanted.host_id) {
@@ -286,7 +286,7 @@ fn join(paths: &[Endpoint]) -> String {
     texts.join(" and ")
 }
 
-/// Explains that a device is there with other settings.
+/// Explains that a device exists with other settings.
 fn other_settings(name: &str, different: &[String]) -> Error {
     let mut advice = format!(
         "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
@@ -313,7 +313,7 @@ fn other_settings(name: &str, different: &[String]) -> Error {
     .advise(advice)
 }
 
-/// Makes the device, or finds it as it should be: its node, and whether anything was changed.
+/// Makes the device, or finds an existing one: returns its node, and whether anything was changed.
 fn bring_up(
     group: &Group<'_>,
     wanted: &Connect,
@@ -321,7 +321,7 @@ fn bring_up(
     transaction: &mut Transaction<'_>,
 ) -> Result<(PathBuf, bool)> {
     let name = group.name();
-    // Whether the settings are to be written.
+    // Whether the settings must be written.
     let mut fresh = true;
     if group.exists() {
         let state = group.get("state")?;
@@ -332,13 +332,12 @@ fn bring_up(
             return Err(other_settings(&name, &different));
         }
         match state.as_str() {
-            // What is lost the driver connects again by itself.
+            // The driver itself reconnects a lost disk.
             "live" | "degraded" | "queueing" | "failing-fast" => {
                 return Ok((wait_for_node(group)?, false))
             }
-            // The connection was lost, or not made, and the settings are still there: it is made again
-            // in place. Nothing is written to `enable` before, which would have the driver forget
-            // which volume it was.
+            // The connection was lost, or not made, and the settings still exist: reconnect in place. Nothing is
+            // written to `enable` before, since the driver would then forget which volume it was.
             "failed" | "new" => fresh = untouched,
             _ => {
                 return Err(Error::new(Kind::Busy, format!("{name} is {state}"))
@@ -356,7 +355,7 @@ fn bring_up(
         for (attribute, value) in wanted.settings(Some(host_id)) {
             transaction.set(group, attribute, value)?;
         }
-        // Before the disk, which any of them may make.
+        // Before the disk, which any of the paths may create.
         for (number, path) in (1..).zip(&wanted.paths) {
             paths::make(group, number, path, transaction)?;
         }

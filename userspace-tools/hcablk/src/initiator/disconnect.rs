@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk disconnect`: removes devices that nobody uses, or by force.
+//! `hcablk disconnect`: removes unused devices, or any device by force.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::output::{Done, Outcome};
 use crate::system::{Op, System};
 use crate::user;
 
-/// How long apart it is tried again to disconnect a disk that is in use, and said that it is.
+/// The pause between attempts to disconnect a disk in use, and the time between reports.
 const PAUSE: Duration = Duration::from_millis(200);
 const WORDS: Duration = Duration::from_secs(10);
 
-/// Which devices `hcablk disconnect` is to take.
+/// The devices that `hcablk disconnect` removes.
 #[derive(Clone, Debug)]
 pub enum Which {
     /// A device by its name or its node.
@@ -29,7 +29,7 @@ pub enum Which {
 
 /// Runs `hcablk disconnect`.
 ///
-/// With `force` also a device whose disk is in use or whose requests hang. A disk that is in use is tried again for `wait`.
+/// With `force` also a device whose disk is in use or whose requests hang. For a disk in use, retries for `wait`.
 pub fn disconnect(
     system: &dyn System,
     which: &Which,
@@ -94,7 +94,7 @@ pub fn disconnect(
     Ok(outcome)
 }
 
-/// Ends a disk, and tries again until `end` while it is in use.
+/// Ends a disk, and retries until `end` while it is in use.
 fn until_unused(
     system: &dyn System,
     end: Duration,
@@ -119,7 +119,7 @@ fn until_unused(
     }
 }
 
-/// What disks in user space do not have.
+/// A feature that disks in user space lack.
 pub(super) const PATHS: &str = "paths but the one to its address";
 
 /// Explains that a command finds no device of the kernel's driver. If the disk is one in user space, it says that such a disk has no
@@ -161,7 +161,7 @@ fn take_down(group: &Group<'_>, force: bool) -> Result<()> {
     remove(group)
 }
 
-/// Writes 0 to `enable`; says who uses the disk if the driver refuses.
+/// Writes 0 to `enable`; reports the users of the disk if the driver refuses.
 pub(crate) fn close(group: &Group<'_>) -> Result<()> {
     let system = group.system();
     let device = group.get("device").unwrap_or_default();
@@ -191,7 +191,7 @@ pub(crate) fn close(group: &Group<'_>) -> Result<()> {
             format!(
                 "No process or mount of this namespace has it open.\n\
                  Try: fuser -v /dev/{device}; lsblk /dev/{device}\n\
-                 What hangs is ended by: hcablk disconnect --force {}",
+                 To end a hanging disk: hcablk disconnect --force {}",
                 group.name()
             )
         } else {
@@ -203,7 +203,7 @@ pub(crate) fn close(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// Lists who uses a disk or one of its partitions, each with what ends it.
+/// Lists the users of a disk or one of its partitions, each with the way to end its use.
 pub(crate) fn users(system: &dyn System, device: &str) -> Vec<String> {
     if device.is_empty() {
         return Vec::new();
@@ -250,7 +250,7 @@ pub(crate) fn users(system: &dyn System, device: &str) -> Vec<String> {
             .map(|(name, _)| Path::new("/dev").join(name))
             .collect();
         for process in system.openers(&nodes) {
-            // udev looks at the disk by itself and is gone in a moment.
+            // udev opens the disk on its own and closes it in a moment.
             if process.name.contains("udev") {
                 continue;
             }
@@ -263,8 +263,8 @@ pub(crate) fn users(system: &dyn System, device: &str) -> Vec<String> {
     users
 }
 
-/// Lists where a block device is mounted, from the text of `/proc/self/mountinfo`: by device
-/// number, or by source for the file systems that show a number of their own.
+/// Lists the mount points of a block device, from the text of `/proc/self/mountinfo`: found by device number, or by
+/// source for the file systems that show a number of their own.
 fn mount_points(mountinfo: &str, number: &str, node: &str) -> Vec<String> {
     let mut places = Vec::new();
     for line in mountinfo.lines() {

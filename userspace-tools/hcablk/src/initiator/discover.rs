@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk discover`: which volumes of a target this host may use, and where the target listens.
+//! `hcablk discover`: the volumes of a target that this host may use, and the portals of the target.
 //!
-//! The kernel asks for one entry at a time. Each answer tells the revision of the list: if that changes meanwhile, the list
-//! is asked for from its begin again, so that what is told was there at one moment.
+//! The kernel asks for one entry at a time. Each response carries the revision of the list: if the revision changes,
+//! the list is read again from its beginning, so that the result is the state of one moment.
 
 use std::collections::HashSet;
 
@@ -20,12 +20,12 @@ use crate::names::VolumeName;
 use crate::output::{ConnectedDisk, Discovered, Done, Outcome, Portal, Report};
 use crate::system::System;
 
-/// How often a list is asked for from its begin while it changes.
+/// The number of attempts to read a list from its beginning while it changes.
 const TRIES: u32 = 8;
-/// Entries that are asked for at most: a target that tells of more is none.
+/// The largest number of entries: a longer list is not a valid target's.
 const ENTRIES_MAX: u32 = 4096;
 
-/// What `hcablk discover` was asked for.
+/// The arguments of `hcablk discover`.
 #[derive(Clone, Debug)]
 pub struct Discover {
     /// The target's address.
@@ -34,17 +34,17 @@ pub struct Discover {
     pub port: u16,
     /// This host's id, if not [`hostid::current`].
     pub host_id: Option<Uuid>,
-    /// Whether a target without a key will do, although this host has one.
+    /// Whether to accept a target without a key, although this host has one.
     pub insecure: bool,
-    /// Seconds that each answer may take.
+    /// Time limit of each response, in seconds.
     pub connect_timeout: Option<u32>,
-    /// The address by which the target's key is known, if not by the one that is asked.
+    /// The address under which the target's key is stored, if not the one that is asked.
     pub key_of: Option<String>,
-    /// Whether this host proves itself by its pending key.
+    /// Whether to prove this host's identity with its pending key.
     pub pending_key: bool,
 }
 
-/// What a target has told.
+/// The lists that a target reported.
 pub(super) struct Lists {
     pub(super) volumes: Vec<Discovered>,
     pub(super) portals: Vec<Portal>,
@@ -57,20 +57,20 @@ pub fn discover(system: &dyn System, wanted: &Discover) -> Result<Outcome> {
     let mut outcome = Outcome::new(Report::Discovered { volumes, portals });
     if nothing {
         outcome.note(
-            "the target has no volume for this host; it tells a host that does not prove who it is \
-             of volumes that are exported with --insecure only",
+            "the target has no volume for this host; to a host without a key it shows only \
+             volumes that are exported with --insecure",
         );
     }
     Ok(outcome)
 }
 
-/// Fails unless the target at `address` believes this host by its pending key.
+/// Fails unless the pending key of this host proves it to the target at `address`.
 pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> Result<()> {
     let wanted = Discover {
         address: address.to_owned(),
         port,
         host_id: None,
-        // Of a target that proves nothing there is nothing to find out.
+        // A target that does not prove who it is cannot confirm anything.
         insecure: true,
         connect_timeout: None,
         key_of: None,
@@ -79,8 +79,8 @@ pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> 
     ask_all(system, &wanted).map(drop)
 }
 
-/// Runs `hcablk connect ADDRESS --all`: connects to each volume that `how` discovers and this host is not evicted from, as
-/// `how` says. Goes on after a failure, and then tells all of them.
+/// Runs `hcablk connect ADDRESS --all`: connects to each volume that `how` discovers and this host is not evicted from,
+/// with the settings of `how`. Continues after a failure, and then returns all failures as one.
 pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
     let wanted = Discover {
         address: how.address.clone(),
@@ -101,7 +101,7 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
         let name = &volume.name;
         if volume.state == "evicted" {
             notes.push(format!(
-                "this host is evicted from {name}: it is left alone"
+                "this host is evicted from {name}: the volume is skipped"
             ));
             continue;
         }
@@ -148,7 +148,7 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Returns what connecting a volume comes to that is connected.
+/// Returns the result for a volume that is connected already.
 fn connected(system: &dyn System, volume: &Discovered) -> Option<Outcome> {
     let name = volume.disk.as_ref()?;
     let device = INITIATOR.tree(system)?.child(name).get("device").ok()?;
@@ -159,7 +159,7 @@ fn connected(system: &dyn System, volume: &Discovered) -> Option<Outcome> {
     }))
 }
 
-/// Asks for both lists.
+/// Reads the list of volumes and the list of portals.
 pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
     let address = resolve(&wanted.address)?;
     let host_id = match wanted.host_id {
@@ -170,9 +170,9 @@ pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
     let tree = DISCOVERY.tree(system).ok_or_else(|| {
         Error::new(
             Kind::Setup,
-            "the loaded kernel module hcablk knows no discovery",
+            "the loaded kernel module hcablk does not support discovery",
         )
-        .advise("Load that of this release: it is older than the command.")
+        .advise("It is older than the command: load the module of this release.")
     })?;
     let group = tree.child(&format!("ask-{}", Uuid::new_v4()));
     system.mkdir(group.path())?;
@@ -182,7 +182,7 @@ pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
             portals: list(&group, "portals", portal)?,
         })
     });
-    // Whatever came of it: nothing of it is to stay.
+    // The group must be removed, on success and on failure.
     let removed = remove(&group);
     let lists = lists?;
     removed?;
@@ -214,7 +214,7 @@ fn set_up(group: &Group<'_>, wanted: &Discover, address: &str, host_id: Uuid) ->
     keys::set_device_by(group, key_of)
 }
 
-/// The answer to a question: names and values.
+/// The response to a question: names and values.
 struct Answer(Vec<(String, String)>);
 
 impl Answer {
@@ -249,7 +249,7 @@ fn strange(what: &str) -> Error {
     .advise("The command and the kernel modules may be of different versions.")
 }
 
-/// Asks for all of a list, of one moment.
+/// Reads a whole list, in its state of one moment.
 fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) -> Result<Vec<T>> {
     let system = group.system();
     'again: for _ in 0..TRIES {
@@ -280,18 +280,21 @@ fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) 
     }
     Err(Error::new(
         Kind::Connection,
-        format!("the target's {which} change all the time"),
+        format!("the target's {which} keep changing"),
     )
-    .advise("Try again when nobody configures the target."))
+    .advise("Try again when the target is not being configured."))
 }
 
-/// What a target tells that none does.
+/// A malformed list, which a correct target never sends.
 fn nonsense(what: &str) -> Error {
-    Error::new(Kind::Connection, format!("the target tells of {what}"))
-        .advise("Something else than hcablk may listen there.")
+    Error::new(
+        Kind::Connection,
+        format!("the target's list is malformed: {what}"),
+    )
+    .advise("Another program than hcablk may listen there.")
 }
 
-/// Fails if an entry, as `name` tells it, is there twice.
+/// Fails if two entries have the same `name`.
 fn once<T>(entries: &[T], name: impl Fn(&T) -> String) -> Result<()> {
     let mut known = HashSet::new();
     match entries

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why the driver did not connect, in words, and what to do about it.
+//! Explains why the driver did not connect, and what to do about it.
 
 use nix::errno::Errno;
 
@@ -46,7 +46,7 @@ pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
         ))
 }
 
-/// What was to be connected.
+/// The connection that failed.
 pub(crate) struct Unreached<'a> {
     pub(crate) address: &'a str,
     pub(crate) port: &'a str,
@@ -54,7 +54,7 @@ pub(crate) struct Unreached<'a> {
     pub(crate) host_id: &'a str,
 }
 
-/// Explains why a program in user space did not connect, `why` in its words, and what to do about it.
+/// Explains why a program in user space did not connect, with its own reason `why`, and what to do about it.
 pub(crate) fn connecting_failed(errno: Errno, why: &str, to: &Unreached<'_>) -> Error {
     let Unreached {
         address,
@@ -68,7 +68,7 @@ pub(crate) fn connecting_failed(errno: Errno, why: &str, to: &Unreached<'_>) -> 
         .advise(advice(errno, why, (address, port), volume, host_id))
 }
 
-/// Explains why a target did not tell what this host may use, and what to do about it.
+/// Explains why a target did not report its volumes to this host, and what to do about it.
 pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
     let get = |attribute| group.get(attribute).unwrap_or_default();
     let (address, port, host_id) = (get("address"), get("port"), get("host_id"));
@@ -95,7 +95,7 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
         })
 }
 
-/// How the driver begins the reason when it did not come as far as to the target.
+/// The start of the driver's reason when it did not reach the target.
 const NO_ANSWER_TO_ARP: &str = "looking for an RDMA device that reaches the address";
 
 fn advice(
@@ -138,12 +138,12 @@ fn advice(
         }
         Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
         Errno::EPROTO => format!(
-            "Something else than hcablk may listen at port {port}.\n\
+            "Another program than hcablk may listen at port {port}.\n\
              On the target, `hcablk target list` shows its ports."
         ),
         Errno::ESTALE => {
-            "If the volume is another one than it should be, find out why before you use it. \
-                          Otherwise the target changed this session meanwhile. Try again."
+            "If this is not the expected volume, find out why before you use it. \
+                          Otherwise the target has replaced this session meanwhile. Try again."
                 .to_owned()
         }
         Errno::ETIMEDOUT => format!(
@@ -160,10 +160,10 @@ fn advice(
         }
         Errno::ENODEV => NO_RDMA_DEVICE.to_owned(),
         Errno::ENOMEM | Errno::ENOSPC => {
-            "Ask for less: --queues and --queue-depth decide how much is needed.".to_owned()
+            "Ask for less: the need depends on --queues and --queue-depth.".to_owned()
         }
         Errno::ENOBUFS => format!(
-            "Ask for less: --queues and --queue-depth decide how much is needed.\n\
+            "Ask for less: the need depends on --queues and --queue-depth.\n\
              On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
              says what ran out: dmesg | grep hcablk"
         ),

@@ -16,7 +16,7 @@ const ATTRIBUTE: &str = "lost_writes";
 pub(crate) const LOST: &str =
     "the target lost acknowledged writes; flushes and FUA writes fail (EIO) until the last user closes the disk";
 
-/// Returns whether a disk lost writes; nothing if the kernel module does not report it.
+/// Returns whether a disk lost writes; `None` if the kernel module does not report it.
 pub(super) fn has_lost_writes(group: &Group<'_>) -> Result<Option<bool>> {
     Ok(match attribute(group, ATTRIBUTE)?.as_deref() {
         Some("0") => Some(false),
@@ -25,7 +25,7 @@ pub(super) fn has_lost_writes(group: &Group<'_>) -> Result<Option<bool>> {
     })
 }
 
-/// Returns how to end the state of a disk with lost writes.
+/// Returns the advice for ending the state of a disk with lost writes.
 pub(crate) fn remedy(disk: &str) -> String {
     format!(
         "Stop its users or unmount it, check the file system, and mount it again. If its user never \
@@ -33,7 +33,7 @@ pub(crate) fn remedy(disk: &str) -> String {
     )
 }
 
-/// Advises, in one line, what to do about the lost writes of a disk, if it has any.
+/// Returns the advice, in one line, for the lost writes of a disk, if it has any.
 pub(super) fn advice(device: &Device) -> Option<String> {
     let name = &device.name;
     let is_lost = device.has_lost_writes();
@@ -50,7 +50,7 @@ pub fn acknowledge(system: &dyn System, text: &str) -> Result<Outcome> {
         not_in_kernel(
             system,
             text,
-            "way to acknowledge a loss: it ends when the disk is disconnected and connected again",
+            "way to acknowledge a loss: the state ends when the disk is disconnected and connected again",
         )
     })?;
     let name = group.name();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk path add`, `remove` and `policy`: the paths of a disk, while it is used.
+//! `hcablk path add`, `remove` and `policy`: the paths of a disk in use.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::output::{Done, Outcome, PathRef};
 use crate::system::{Op, System};
 use crate::tuning::Policy;
 
-/// After how long it is first said what is waited for, and how long apart it is said again.
+/// The time after which the command first reports that it waits, and between further reports.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
-/// How long apart a path's state is looked at.
+/// The time between two checks of a path's state.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What names a path of a disk.
+/// The number or address that selects a path of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathId {
     /// Its number.
     Number(u8),
-    /// Where it leads.
+    /// The target's address and port.
     Endpoint(Endpoint),
 }
 
@@ -75,7 +75,7 @@ fn resolved(endpoint: &Endpoint) -> Result<Endpoint> {
     })
 }
 
-/// How the wait for a path ended.
+/// The result of waiting for a path.
 pub(super) enum Waited {
     Live,
     /// The device is not enabled.
@@ -126,7 +126,7 @@ pub fn add(
     let mut transaction = Transaction::new(system);
     let made = match known {
         Some(path) => match path.group.get("state")?.as_str() {
-            // It is tried again; there is nothing to undo.
+            // The driver retries; the command undoes nothing.
             "refused" if path.enabled => {
                 system.write(&path.group.path().join("enable"), "1\n")?;
                 Ok(path)
@@ -158,7 +158,7 @@ pub fn add(
         Err(error) if keep || !transaction.has_changes() => {
             return Err(kept(error, &path, &name, "The path"))
         }
-        // The driver removes none while none is live, and this one may be the next that is.
+        // While no path is live the driver removes none, since this one may become live first.
         Err(error) if has_lost_all(&group) => {
             let this = format!("{name} has no live path, so this one");
             return Err(kept(error, &path, &name, &this));
@@ -174,7 +174,7 @@ pub fn add(
     Ok(outcome)
 }
 
-/// Returns whether there is a disk none of whose paths is live.
+/// Returns whether the disk exists and none of its paths is live.
 pub(super) fn has_lost_all(device: &Group<'_>) -> bool {
     let state = device.get("state").unwrap_or_default();
     matches!(state.as_str(), "queueing" | "failing-fast")
@@ -198,7 +198,7 @@ fn too_many(name: &str) -> Error {
     ))
 }
 
-/// Waits until a path is live, or will not be, or `timeout` has passed since `began`.
+/// Waits until a path is live, or cannot become live, or `timeout` has passed since `began`.
 pub(super) fn wait(
     path: &Further<'_>,
     name: &str,
@@ -274,7 +274,7 @@ pub(super) fn wait(
     }
 }
 
-/// Says what becomes of a path that stays though it is not live; `this` names it.
+/// Reports the future of a path that stays although it is not live; `this` names the path.
 fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
     let Further {
         number, endpoint, ..
@@ -287,16 +287,14 @@ fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
             .is_ok_and(|state| state == "refused")
         {
             format!(
-                "{this} stays, and is not tried by itself. To try it again: hcablk path add {name} \
+                "{this} stays, and is not retried automatically. To retry it: hcablk path add {name} \
                  {endpoint}"
             )
         } else {
-            format!("{this} stays and goes on trying; `hcablk list` shows how it goes.")
+            format!("{this} stays and is retried; `hcablk list` shows its state.")
         },
     );
-    advice.push(format!(
-        "To be without it: hcablk path remove {name} {number}"
-    ));
+    advice.push(format!("To remove it: hcablk path remove {name} {number}"));
     error.advise(advice.join("\n"))
 }
 
@@ -328,7 +326,7 @@ pub fn remove(system: &dyn System, name: &str, which: &PathId, if_exists: bool) 
             format!("path 0 ({own}) of {name} is the disk's own address: it cannot be removed"),
         )
         .advise(format!(
-            "While it is lost, requests go by the other paths. To be without it, connect by another \
+            "While it is lost, requests use the other paths. To remove it, connect to another \
              address:\n\
              hcablk disconnect {name}, then hcablk connect ADDRESS"
         )));
@@ -374,12 +372,12 @@ fn last_path(path: &Further<'_>, name: &str) -> Error {
     let (why, advice) = if live {
         (
             "it is the last path that is live",
-            format!("Add another one first (hcablk path add {name} ADDRESS)"),
+            format!("Add another path first (hcablk path add {name} ADDRESS)"),
         )
     } else {
         (
             "no other path is live",
-            "Remove it when another one is live".to_owned(),
+            "Remove it when another path is live".to_owned(),
         )
     };
     Error::new(

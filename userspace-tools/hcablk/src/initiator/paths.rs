@@ -12,10 +12,10 @@ use crate::output::{DiskPath, PathRef};
 /// Largest number of a path.
 pub(super) const LAST: u8 = 15;
 
-/// The attribute of a device that is to have a path for each portal of its target.
+/// The attribute of a device that gets a path for each portal of its target.
 pub(crate) const AUTO: &str = "paths_auto";
 
-/// Returns whether a device is to have a path for each portal. A driver that does not know that has no such device.
+/// Returns whether a device gets a path for each portal. A driver without the attribute has no such device.
 pub(crate) fn auto(device: &Group<'_>) -> Result<bool> {
     Ok(attribute(device, AUTO)?.is_some_and(|text| text == "1"))
 }
@@ -25,12 +25,12 @@ pub(crate) struct Further<'a> {
     pub(crate) group: Group<'a>,
     pub(crate) number: u8,
     pub(crate) endpoint: Endpoint,
-    /// It is used while the device is enabled.
+    /// Whether the path is used while the device is enabled.
     pub(crate) enabled: bool,
 }
 
 impl<'a> Further<'a> {
-    /// Reads the directory of that number; `None` if it went away meanwhile.
+    /// Reads the directory of that number; `None` if it was removed meanwhile.
     fn read(group: Group<'a>, number: u8) -> Result<Option<Self>> {
         let read = || {
             Ok((
@@ -75,7 +75,7 @@ fn folder<'a>(device: &Group<'a>) -> Group<'a> {
     device.child("paths")
 }
 
-/// Returns the directories of paths by their numbers. A driver that knows one path only has none.
+/// Returns the directories of paths by their numbers. A driver that knows only one path has no such directories.
 fn directories<'a>(device: &Group<'a>) -> Result<Vec<(u8, Group<'a>)>> {
     let folder = folder(device);
     let found = if folder.exists() {
@@ -89,7 +89,7 @@ fn directories<'a>(device: &Group<'a>) -> Result<Vec<(u8, Group<'a>)>> {
     Ok(found)
 }
 
-/// Returns the paths beside path 0, in the order of their numbers.
+/// Returns the paths other than path 0, in the order of their numbers.
 pub(crate) fn further<'a>(device: &Group<'a>) -> Result<Vec<Further<'a>>> {
     let mut paths = Vec::new();
     for (number, group) in directories(device)? {
@@ -131,8 +131,8 @@ pub(super) fn show(device: &Group<'_>, disk_state: &str) -> Result<Vec<DiskPath>
     Ok(paths)
 }
 
-/// Returns the state of path 0, as far as that of the disk tells: the driver does not show it.
-/// `all_live`: all others that are to be used are live.
+/// Returns the state of path 0, derived from that of the disk: the driver does not show it. `all_live`: all other
+/// enabled paths are live.
 fn own_state(disk: &str, all_live: bool) -> Option<&'static str> {
     match disk {
         "live" => Some("live"),
@@ -167,7 +167,7 @@ pub(crate) fn set_up<'a>(
     if !folder.exists() {
         return Err(Error::new(
             Kind::Setup,
-            "the kernel module knows one path to a disk only",
+            "the kernel module supports only one path to a disk",
         )
         .advise("The command and the kernel modules may be of different versions."));
     }
@@ -183,7 +183,7 @@ pub(crate) fn set_up<'a>(
     Ok(path)
 }
 
-/// Removes the directories of all paths. The device is not enabled.
+/// Removes the directories of all paths. The device must not be enabled.
 pub(super) fn remove_all(device: &Group<'_>) -> Result<()> {
     for (_, group) in directories(device)? {
         match group.system().write(&group.path().join("enable"), "0\n") {
@@ -194,7 +194,7 @@ pub(super) fn remove_all(device: &Group<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the lowest number that no path has.
+/// Returns the lowest free number of a path.
 pub(super) fn free_number(device: &Group<'_>) -> Result<Option<u8>> {
     let taken = directories(device)?;
     Ok((1..=LAST).find(|number| !taken.iter().any(|(other, _)| other == number)))

@@ -21,7 +21,7 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     let mut advice: Vec<_> = devices.iter().filter_map(loss::advice).collect();
     let in_user_space = user::devices(system);
     advice.extend(in_user_space.iter().filter_map(user::loss_advice));
-    // Without the module there are disks in user space, and nothing is to be remarked.
+    // Without the module only disks in user space exist, and no remark is needed.
     let is_odd = !loaded && in_user_space.is_empty();
     devices.extend(in_user_space);
     let mut outcome = Outcome::new(Report::Devices { devices });
@@ -41,7 +41,7 @@ pub fn devices(system: &dyn System) -> Result<Option<Vec<Device>>> {
     };
     let mut devices = Vec::new();
     for group in groups {
-        // A device may go away while it is looked at.
+        // A device may be removed while it is read.
         devices.extend(unless_gone(&group, read_device(&group))?);
     }
     Ok(Some(devices))
@@ -52,7 +52,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     let device = group.get("device")?;
     let disk = Path::new("/sys/block").join(&device);
     let present = !device.is_empty();
-    // The block layer counts in sectors of 512 bytes, whatever the disk's own are.
+    // The block layer counts in sectors of 512 bytes, for any sector size of the disk.
     let sectors = || {
         system
             .read(&disk.join("size"))
@@ -103,8 +103,8 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     })
 }
 
-/// Returns the groups of one device, or of all; `None` if the module is not loaded. `lacks` is what is asked of it, and what disks in
-/// user space do not have.
+/// Returns the groups of one device, or of all; `None` if the module is not loaded. `lacks` names the requested
+/// feature, which disks in user space do not have.
 pub(crate) fn selected<'a>(
     system: &'a dyn System,
     only: Option<&str>,

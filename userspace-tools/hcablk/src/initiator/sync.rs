@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk path sync`: a path for each portal that a disk's target tells of, if the disk is to have that.
+//! `hcablk path sync`: adds a path for each portal that a disk's target reports, if the disk is configured for that.
 //!
-//! The target is asked by the paths that there are, one after the other, until one answers. A portal that is not
-//! reached, or does not lead to the disk's volume, is told of, and does not keep the others from being used; the next
-//! time it is tried again.
+//! The target is asked over the existing paths, one after the other, until one answers. A portal that is not reached,
+//! or does not lead to the disk's volume, is reported; the others are used, and the next call tries it again.
 
 use std::time::Duration;
 
@@ -20,16 +19,16 @@ use crate::hostid;
 use crate::output::{Done, Outcome, SyncedDisk};
 use crate::system::{Lock, System};
 
-/// How long apart it is looked whether another command is done with the disk's paths.
+/// The time between two checks whether another command still changes the disk's paths.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// What was done with a disk's paths, and remarks.
+/// The changes to a disk's paths, and remarks.
 pub(super) struct Synced {
     pub(super) disk: SyncedDisk,
     pub(super) notes: Vec<String>,
 }
 
-/// Runs `hcablk path sync`: for the disk `only`, or all, of those that are to have a path for each portal.
+/// Runs `hcablk path sync`: for the disk `only`, or all, of those that get a path for each portal.
 pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outcome> {
     let mut disks = Vec::new();
     let mut notes = Vec::new();
@@ -58,8 +57,8 @@ pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outc
     Ok(outcome)
 }
 
-/// Adds a path to a disk for each portal of its target that it has none to; with `prune` removes those that lead to
-/// no portal. Fails only if it is interrupted, or the disk is gone.
+/// Adds to a disk a path for each portal of its target that has none; with `prune` removes paths that lead to no
+/// portal. Fails only if it is interrupted, or the disk is gone.
 pub(super) fn sync_disk(group: &Group<'_>, prune: bool) -> Result<Synced> {
     let name = group.name();
     let mut synced = Synced {
@@ -95,7 +94,7 @@ pub(super) fn sync_disk(group: &Group<'_>, prune: bool) -> Result<Synced> {
     Ok(synced)
 }
 
-/// Waits until no other command does the same: two would add two paths to one portal.
+/// Waits until no other command syncs the paths: two would add two paths to one portal.
 fn lock(group: &Group<'_>) -> Result<Lock> {
     let system = group.system();
     loop {
@@ -109,7 +108,7 @@ fn lock(group: &Group<'_>) -> Result<Lock> {
     }
 }
 
-/// Asks a disk's target for its portals. Fails if it does not answer by any path, or does not offer the disk's volume.
+/// Asks a disk's target for its portals. Fails if it does not answer on any path, or does not offer the disk's volume.
 fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     let mut ways: Vec<_> = paths::show(group, &group.get("state")?)?
         .into_iter()
@@ -122,7 +121,7 @@ fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     if ways.is_empty() {
         ways.push((false, paths::own(group)?));
     }
-    // Those that work come first.
+    // Live paths first.
     ways.sort_by_key(|(is_lost, _)| *is_lost);
     let mut last = None;
     for (_, way) in ways {
@@ -134,7 +133,7 @@ fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     Err(last.unwrap_or_else(|| no_such_device(&group.name())))
 }
 
-/// Asks by one path.
+/// Asks over one path.
 fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     let wanted = Discover {
         address: way.address.clone(),
@@ -155,13 +154,11 @@ fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     }
     Err(Error::new(
         Kind::Connection,
-        format!(
-            "the target at {way} does not tell this host of the volume {volume} that the disk has"
-        ),
+        format!("the target at {way} does not offer this host the disk's volume {volume}"),
     ))
 }
 
-/// Adds the paths that are missing: all are begun, and then waited for.
+/// Adds the missing paths: starts all, and then waits for them.
 fn add(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<()> {
     let (own, further) = (paths::own(group)?, paths::further(group)?);
     let is_there = |portal: &&Endpoint| {
@@ -202,8 +199,8 @@ fn add(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<(
     interrupted.map_or(Ok(()), |()| Err(Error::interrupted()))
 }
 
-/// Waits until a path is live, for a time since it was begun. Else it is removed, if there is another one: a disk is not to be degraded for good since this
-/// host is not in all networks of its target.
+/// Waits until a path is live, up to a limit after its start. Otherwise removes it, if there is another path: a disk
+/// must not stay degraded for good because this host is not in all networks of its target.
 fn wait_for(
     group: &Group<'_>,
     path: &Further<'_>,
@@ -212,13 +209,13 @@ fn wait_for(
 ) -> Result<()> {
     match wait(path, &group.name(), began, timeout) {
         Ok(Waited::Live | Waited::Unused) => Ok(()),
-        // The driver removes none while none is live, and this one may be the next that is.
+        // While no path is live the driver removes none, since this one may become live first.
         Err(_) if has_lost_all(group) => Ok(()),
         Err(error) => transaction.finish(Err(error)),
     }
 }
 
-/// Remarks that a portal is left out; fails if that is since the user has interrupted.
+/// Notes that a portal is left out; fails if the reason is an interruption by the user.
 fn left_out(portal: &Endpoint, result: Result<()>, synced: &mut Synced) -> Result<()> {
     match result {
         Err(error) if error.kind == Kind::Interrupted => Err(error),
@@ -245,7 +242,7 @@ fn remove_others(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -
     let own = paths::own(group)?;
     if !is_told(&own) {
         let note = format!(
-            "path 0 ({own}) of {name} leads to no portal that the target tells of; it stays, being the disk's own address"
+            "path 0 ({own}) of {name} leads to no portal that the target reports; it stays, being the disk's own address"
         );
         synced.notes.push(note);
     }

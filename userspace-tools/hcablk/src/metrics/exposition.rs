@@ -12,22 +12,22 @@ use crate::times::StateTimes;
 pub(super) enum Type {
     /// A number that goes up and down.
     Gauge,
-    /// One that only grows.
+    /// A number that only grows.
     Counter,
-    /// How many are up to each bound.
+    /// The number of values up to each bound.
     Histogram,
 }
 
 /// The labels of a sample.
 pub(super) type Labels<'a> = [(&'a str, &'a str)];
 
-/// The labels and the counters of one thing that counts.
+/// The labels and the counters of one object.
 pub(super) type Counted<'a> = (Vec<(&'a str, &'a str)>, &'a [(String, u64)]);
 
-/// The bounds of the classes of times: 1024 ns, and each twice the one before, up to 2^32 ns.
+/// The bounds of the classes of times: 1024 ns, then each the double of the one before, up to 2^32 ns.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=32;
 
-/// A text that grows.
+/// The text of the metrics, to which families are added.
 pub(super) struct Exposition {
     text: String,
     name: String,
@@ -41,7 +41,7 @@ impl Exposition {
         }
     }
 
-    /// Begins a family. The name of a counter is without `_total`; one that ends with a unit has that unit.
+    /// Begins a family. The name of a counter is without `_total`; a name that ends with a unit has that unit.
     pub(super) fn family(&mut self, name: &str, kind: Type, help: &str) {
         let kind_name = match kind {
             Type::Gauge => "gauge",
@@ -78,7 +78,7 @@ impl Exposition {
         let _ = writeln!(self.text, "{end} {value}");
     }
 
-    /// Adds a gauge for each of the states that there are: 1 for the one that it is in, 0 for all others.
+    /// Adds a gauge for each possible state: 1 for the current one, 0 for all others.
     pub(super) fn states(&mut self, labels: &Labels<'_>, all: &[&str], now: &str) {
         let other = (!all.contains(&now)).then_some(now);
         for state in all.iter().copied().chain(other) {
@@ -109,7 +109,7 @@ impl Exposition {
         self.line(&format!("{name}_sum"), labels, seconds(times.total_ns));
     }
 
-    /// Adds a family for each counter: `items` are the labels and the counters of each thing that counts.
+    /// Adds a family for each counter: `items` are the labels and the counters of each object.
     pub(super) fn counters(
         &mut self,
         prefix: &str,

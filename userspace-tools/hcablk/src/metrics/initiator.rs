@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is told of disks.
+//! The metrics of disks.
 
 use super::exposition::{Exposition, Type};
 use crate::configfs::unless_gone;
@@ -25,7 +25,7 @@ const STATES: [&str; 9] = [
     "disconnecting",
 ];
 
-/// The states of a path; `lost` is one of path 0, of which the kernel does not tell more.
+/// The states of a path; of those of path 0 that are not live, the kernel reports only `lost`.
 const PATH_STATES: [&str; 6] = ["new", "connecting", "live", "waiting", "refused", "lost"];
 
 /// A disk.
@@ -35,7 +35,7 @@ pub(super) struct Disk {
     times: Times,
 }
 
-/// Reads all disks; nothing if the module is not loaded.
+/// Reads all disks; `None` if the module is not loaded.
 pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
     let Some(devices) = initiator::devices(system)? else {
         return Ok(None);
@@ -49,7 +49,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
         let name = group.name();
         let device = devices.iter().find(|device| device.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);
-        // What is new, or gone, by one of the looks is left for the next time.
+        // An object that only one of the two samples has is left for the next time.
         if let (Some(device), Some(sample), Some(times)) = (
             device,
             sample,
@@ -65,7 +65,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
     Ok(Some(found))
 }
 
-/// Writes of all disks.
+/// Writes the metrics of all disks.
 pub(super) fn write(all: &mut Exposition, disks: &[Disk]) {
     if disks.is_empty() {
         return;
@@ -85,7 +85,7 @@ pub(super) fn write(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_disk_request_seconds",
         Type::Histogram,
-        "How long requests of a disk were in each state; measured after hcablk times --measure on.",
+        "Durations of a disk's requests by state; measured after hcablk times --measure on.",
     );
     for disk in disks {
         for state in &disk.times.states {
@@ -143,7 +143,7 @@ fn about(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_disk_in_flight",
         Type::Gauge,
-        "Requests that a disk has not ended.",
+        "Requests of a disk in flight.",
     );
     for disk in disks {
         if let Some(in_flight) = disk.sample.in_flight {
@@ -153,7 +153,7 @@ fn about(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_disk_measuring",
         Type::Gauge,
-        "Whether it is measured how long requests take.",
+        "Whether the durations of requests are measured.",
     );
     for disk in disks {
         all.sample(
@@ -163,7 +163,8 @@ fn about(all: &mut Exposition, disks: &[Disk]) {
     }
 }
 
-/// Writes of the paths. A disk with one path has no others, and its state is that of the disk.
+/// Writes the metrics of the paths. A disk with one path has none here, and the path's state is
+/// that of the disk.
 fn paths(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_path_state",

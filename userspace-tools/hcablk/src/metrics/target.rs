@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is told of volumes and ports.
+//! The metrics of volumes and ports.
 
 use std::path::Path;
 
@@ -21,23 +21,23 @@ struct Export {
     times: Times,
 }
 
-/// A number of a volume: its name, its help, and what it is.
+/// A number of a volume: its name, its help, and the function that returns it.
 type Gauge = (&'static str, &'static str, fn(&Volume) -> u64);
 
 /// A port.
 struct Listening {
     port: Port,
-    /// Its attribute `memory`.
+    /// The port's attribute `memory`.
     memory: String,
 }
 
-/// All that is exported.
+/// All volumes and ports.
 pub(super) struct Exports {
     volumes: Vec<Export>,
     ports: Vec<Listening>,
 }
 
-/// Reads all volumes and ports; nothing if the module is not loaded.
+/// Reads all volumes and ports; `None` if the module is not loaded.
 pub(super) fn read(system: &dyn System) -> Result<Option<Exports>> {
     let Some((shown, ports)) = target::exports(system)? else {
         return Ok(None);
@@ -48,7 +48,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Exports>> {
         let name = group.name();
         let volume = shown.iter().find(|volume| volume.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);
-        // What is new, or gone, by one of the looks is left for the next time.
+        // An object that only one of the two samples has is left for the next time.
         if let (Some(volume), Some(sample), Some(times)) = (
             volume,
             sample,
@@ -81,7 +81,7 @@ fn port_group<'a>(system: &'a dyn System, id: &str) -> Group<'a> {
     Group::new(system, path)
 }
 
-/// Writes of all volumes and ports.
+/// Writes the metrics of all volumes and ports.
 pub(super) fn write(all: &mut Exposition, exports: &Exports) {
     if !exports.volumes.is_empty() {
         of_volumes(all, &exports.volumes);
@@ -118,7 +118,7 @@ fn of_volumes(all: &mut Exposition, volumes: &[Export]) {
     all.family(
         "hcablk_volume_request_seconds",
         Type::Histogram,
-        "How long requests to a volume were in each state; measured after hcablk target times --measure on.",
+        "Durations of requests to a volume by state; measured after hcablk target times --measure on.",
     );
     for export in volumes {
         for state in &export.times.states {
@@ -154,7 +154,7 @@ fn gauges(all: &mut Exposition, volumes: &[Export]) {
         ),
         (
             "hcablk_volume_draining_hosts",
-            "Evicted hosts of which the drive has something left.",
+            "Evicted hosts whose requests the drive has not finished.",
             |volume| volume.evicted.iter().filter(|host| host.draining).count() as u64,
         ),
     ];
@@ -194,12 +194,12 @@ fn of_ports(all: &mut Exposition, ports: &[Listening]) {
         (
             "limit",
             "hcablk_port_memory_limit_bytes",
-            "Memory that all sessions of a port may make the target take.",
+            "Memory limit of all sessions of a port.",
         ),
         (
             "used",
             "hcablk_port_memory_used_bytes",
-            "Memory that they make it take.",
+            "Memory in use by all sessions of a port.",
         ),
         (
             "reserved",

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Text about the configuration: what was done to make it so, and what is otherwise.
+//! Text about the configuration: the changes that applied it, and the differences from the kernel's state.
 
 use std::fmt;
 
 use crate::apply::step::{Action, Pending, Step};
 
-/// Writes what was done, or would be, and what was not.
+/// Writes the steps that were made, or would be, and those that were not.
 pub(super) fn applied(
     f: &mut fmt::Formatter<'_>,
     dry_run: bool,
@@ -23,7 +23,7 @@ pub(super) fn applied(
     Ok(())
 }
 
-/// Says what a configuration has.
+/// Counts the objects of a configuration, in words.
 pub(super) fn counted(exports: usize, ports: usize, disks: usize) -> String {
     let count = |number: usize, what: &str| match number {
         1 => format!("1 {what}"),
@@ -37,7 +37,7 @@ pub(super) fn counted(exports: usize, ports: usize, disks: usize) -> String {
     format!("{exports}, {ports}, {disks}")
 }
 
-/// Writes in what the kernel is otherwise than configured. Of what is not there, nothing else is said.
+/// Writes how the kernel's state differs from the configuration. For a missing object, nothing else is written.
 pub(super) fn differences(
     f: &mut fmt::Formatter<'_>,
     steps: &[Step],
@@ -49,7 +49,7 @@ pub(super) fn differences(
         made.clone()
             .any(|other| other.table == step.table && other.name == step.name)
     };
-    // What is disabled to be changed, and enabled again, differs by what is changed.
+    // An object that is disabled for a change, and enabled again, differs by that change.
     let count = |step: &Step, action: &Action| {
         let same = |other: &&Step| {
             other.table == step.table && other.name == step.name && other.action == *action

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-/// Who serves a disk.
+/// The server of a disk: the kernel module or a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -30,13 +30,13 @@ impl std::fmt::Display for DiskKind {
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Who serves it. Of a disk in user space (`user`), settings that it does not have are 0 or empty.
+    /// The server of the disk. For a disk in user space (`user`), settings that it lacks are 0 or empty.
     pub kind: DiskKind,
-    /// `/dev/hcablkN`, in user space `/dev/ublkbN`, while there is a disk.
+    /// `/dev/hcablkN`, in user space `/dev/ublkbN`, while the disk exists.
     pub device: Option<String>,
-    /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or
-    /// `disconnecting`. Of a disk in user space `connecting`, `live`, `queueing`, `failed`, `left` (no program serves it)
-    /// or `unknown` (its state cannot be read).
+    /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or `disconnecting`. For
+    /// a disk in user space `connecting`, `live`, `queueing`, `failed`, `left` (no program serves it) or `unknown` (its
+    /// state cannot be read).
     pub state: String,
     /// The target's address.
     pub address: String,
@@ -44,27 +44,27 @@ pub struct Device {
     pub port: u16,
     /// The volume's name at the target.
     pub volume: String,
-    /// The id that the target knows this host by.
+    /// The id of this host at the target.
     pub host_id: String,
-    /// Which volume it is, while there is a disk.
+    /// The id of the volume, while the disk exists.
     pub wwid: Option<String>,
     /// The disk's size.
     pub size_bytes: Option<u64>,
     /// Hardware queues in use.
     pub queues: Option<u32>,
-    /// Queue pairs for polled I/O that were asked for.
+    /// Requested queue pairs for polled I/O.
     pub poll_queues: u32,
     /// Requests per queue.
     pub queue_depth: u32,
     /// Seconds until an unanswered request fails the connection.
     pub io_timeout: u32,
-    /// Seconds to wait for the target when connecting.
+    /// Time limit of connecting, in seconds.
     pub connect_timeout: u32,
     /// Seconds between two attempts to connect a lost disk again.
     pub reconnect_delay: u32,
-    /// Seconds for which a lost disk is connected again; -1: for ever; 0: it is not.
+    /// Seconds for which a lost disk is reconnected; -1: for ever; 0: not at all.
     pub ctrl_loss_tmo: i64,
-    /// Seconds for which requests of a lost disk wait; -1: as long as it is connected again.
+    /// Seconds for which requests of a lost disk wait; -1: until the attempts to reconnect end.
     pub fast_io_fail_tmo: i64,
     /// Seconds for which the target may leave a keep-alive unanswered.
     pub keep_alive_tmo: u32,
@@ -74,25 +74,25 @@ pub struct Device {
     pub small_read: u32,
     /// Bytes of the largest write whose data goes with the request.
     pub small_write: u32,
-    /// Bytes of the largest write whose data is put into memory that the target has granted.
+    /// Bytes of the largest write that uses the target's eager ring.
     pub eager_write: u32,
-    /// KiB of the largest request that is asked for.
+    /// KiB of the largest request that the disk asks for.
     pub max_io_kib: u32,
     /// Requests that one message may have.
     pub message_requests: u32,
-    /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
+    /// Requests in flight on a queue from which on its interrupts are batched; 0: never.
     pub batch_upper: u32,
-    /// Requests outstanding below which they are batched no more.
+    /// Requests in flight below which interrupts are not batched any more.
     pub batch_lower: u32,
-    /// By which live path requests go.
+    /// The rule that chooses the path of a request.
     pub policy: String,
-    /// Whether it is to have a path for each portal that its target tells of.
+    /// Whether the disk gets a path for each portal that its target reports.
     pub paths_auto: bool,
     /// The paths, if there are several.
     pub paths: Vec<DiskPath>,
     /// The session at the target.
     pub session: Option<Session>,
-    /// Why the last connection failed or was lost.
+    /// The reason why the last connection failed or was lost.
     pub error: Option<String>,
     /// Whether the target lost acknowledged writes that no flush covered, so that every flush of this disk fails; `null`
     /// if the kernel module does not report it.
@@ -120,20 +120,20 @@ impl Device {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct DiskPath {
-    /// Its number; 0 is the path by the device's own address.
+    /// The path's number; 0 is the path to the device's own address.
     pub number: u8,
     /// The target's address.
     pub address: String,
     /// The target's port.
     pub port: u16,
-    /// `new`, `connecting`, `live`, `lost` (its session ends), `waiting` or `refused`. If the kernel does not tell the state of path 0,
-    /// what the disk's state tells: `live`, `lost` (not live), `new`, or nothing.
+    /// `new`, `connecting`, `live`, `lost` (its session ends), `waiting` or `refused`. For path 0, if the kernel does
+    /// not report its state, the state derived from the disk's: `live`, `lost` (not live), `new`, or nothing.
     pub state: Option<String>,
-    /// Why it is not live.
+    /// The reason why the path is not live.
     pub error: Option<String>,
 }
 
-/// A path by its number and where it leads.
+/// A path with its number, address and port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PathRef {
@@ -156,7 +156,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Reads `<id> <epoch>`; nothing if there is no session.
+    /// Reads `<id> <epoch>`; `None` if there is no session.
     pub fn parse(text: &str) -> Option<Self> {
         let (id, epoch) = text.split_once(' ')?;
         let session = Self {

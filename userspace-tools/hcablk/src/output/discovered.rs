@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a target tells a host before that connects.
+//! The lists that a target sends a host before the host connects.
 
 use serde::Serialize;
 
@@ -12,27 +12,27 @@ use crate::endpoint::Endpoint;
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Discovered {
-    /// Its name there.
+    /// The volume's name at the target.
     pub name: String,
-    /// Which volume it is, whatever its name.
+    /// The id of the volume, independent of its name.
     pub wwid: Option<String>,
     /// Its size.
     pub size_bytes: u64,
-    /// Its logical block size.
+    /// The volume's logical block size.
     pub block_size: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether this host need not prove who it is.
+    /// Whether the target accepts this host without a proof of its identity.
     pub insecure: bool,
-    /// By what way data goes there.
+    /// How the data moves on the target.
     pub mode: String,
     /// `available`, `connected`, or `evicted`.
     pub state: String,
-    /// The disk of this machine that it is.
+    /// The disk of this machine that is connected to the volume.
     pub disk: Option<String>,
 }
 
-/// Where a target listens.
+/// The address and port of a target.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Portal {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What commands that change something have done.
+//! The results of commands that change something.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -16,11 +16,11 @@ pub struct ConnectedDisk {
     pub name: String,
     /// Its node.
     pub device: String,
-    /// Whether it was not before.
+    /// Whether the command connected the disk, rather than found it connected.
     pub changed: bool,
 }
 
-/// A disk that has a path for each portal of its target, as far as these are reached.
+/// A disk that has a path for each reachable portal of its target.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SyncedDisk {
@@ -33,13 +33,14 @@ pub struct SyncedDisk {
 }
 
 impl SyncedDisk {
-    /// Returns whether its paths were not so before.
+    /// Returns whether the paths were changed.
     pub fn is_changed(&self) -> bool {
         !self.added.is_empty() || !self.removed.is_empty()
     }
 }
 
-/// What a changing command did. `changed` is false if everything was as asked for already.
+/// The result of a command that changes something. `changed` is false if everything already was as
+/// asked for.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]

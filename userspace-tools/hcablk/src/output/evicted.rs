@@ -11,7 +11,7 @@ use uuid::Uuid;
 pub struct Evicted {
     /// The host's id.
     pub host: Uuid,
-    /// Whether the drive has not finished yet what it had begun for it.
+    /// Whether the drive has not finished the host's requests yet.
     pub draining: bool,
 }
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `hcablk check` has found: as JSON and as text.
+//! The findings of `hcablk check`: as JSON and as text.
 
 use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-/// How well it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum Level {
-    /// It is as it should be.
+    /// No problem.
     Ok,
-    /// It cannot be seen, or is worth to know.
+    /// It cannot be checked, or is worth knowing.
     Note,
     /// It works, but not as well as it could.
     Warning,
@@ -21,23 +21,23 @@ pub enum Level {
     Failure,
 }
 
-/// One thing that was looked at.
+/// One finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Finding {
-    /// What sort of thing was looked at.
+    /// The kind of check.
     pub check: &'static str,
     /// Which one.
     pub subject: String,
-    /// How well it is.
+    /// The severity of the finding.
     pub level: Level,
-    /// What was found.
+    /// The finding.
     pub message: String,
-    /// What to do; always there for warnings and failures.
+    /// The advice; always present for warnings and failures.
     pub advice: Option<String>,
 }
 
-/// Writes the findings, and how many are not as they should be.
+/// Writes the findings, and the number of problems.
 pub(super) fn write(
     f: &mut fmt::Formatter<'_>,
     findings: &[Finding],

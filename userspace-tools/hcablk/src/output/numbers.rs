@@ -2,7 +2,8 @@
 
 //! Numbers in few characters.
 
-/// Shortens a number to 6 characters at most, in steps of `step`: at least 99999 is shown as it is.
+/// Shortens a number to 6 characters at most, in steps of `step`: numbers up to 99999 or more stay
+/// as they are.
 fn short(number: u64, step: u64, largest_whole: u64) -> String {
     if number <= largest_whole {
         return number.to_string();
@@ -25,12 +26,12 @@ fn short(number: u64, step: u64, largest_whole: u64) -> String {
     }
 }
 
-/// Shortens how many, by thousands.
+/// Shortens a count, in thousands.
 pub(crate) fn count(number: u64) -> String {
     short(number, 1000, 99_999)
 }
 
-/// Shortens bytes, by 1024.
+/// Shortens bytes, in units of 1024.
 pub(crate) fn bytes(number: u64) -> String {
     short(number, 1024, 1023).to_uppercase()
 }

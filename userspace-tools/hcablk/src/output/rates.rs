@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happened to disks and volumes between two looks: as JSON, and as lines that stand below each other from one look
-//! to the next.
+//! The rates of disks and volumes in an interval: as JSON, and as lines whose columns align from one interval to the
+//! next.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::numbers::{bytes, count};
 use crate::times::{Class, Duration, StateTimes};
 
-/// How often in a second, rounded to whole numbers.
+/// Operations per second, rounded to whole numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PerSecond {
@@ -29,37 +29,37 @@ pub struct PerSecond {
     pub errors: u64,
 }
 
-/// How long the requests that were measured were in one state.
+/// The durations of the measured requests in one state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct StateRates {
     /// The state.
     pub state: String,
-    /// How many requests were in it.
+    /// The number of requests that were in the state.
     pub count: u64,
-    /// Nanoseconds, all of them together.
+    /// The sum of the durations, in nanoseconds.
     pub total_ns: u64,
-    /// The classes that have any, in ascending order.
+    /// The classes that are not empty, in ascending order.
     pub classes: Vec<Class>,
 }
 
-/// What happened to one disk or volume between two looks.
+/// The rates of one disk or volume in an interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Rates {
-    /// Whose it is.
+    /// The name of the disk or volume.
     pub name: String,
     /// The state of a disk; of a volume `enabled` or `disabled`.
     pub state: String,
-    /// Requests that the disk has not ended; of a volume nobody counts them.
+    /// The disk's requests in flight; a volume has no such count.
     pub in_flight: Option<u64>,
-    /// How often in a second.
+    /// Operations per second.
     pub per_second: PerSecond,
-    /// Nanoseconds that a request took on the whole, on average; `null` unless times are measured.
+    /// Mean latency of a request in nanoseconds; `null` unless times are measured.
     pub mean_ns: Option<u64>,
-    /// By state, if times are measured.
+    /// The durations by state, if they are measured.
     pub states: Vec<StateRates>,
-    /// By how much each counter grew.
+    /// The growth of each counter.
     pub grown: BTreeMap<String, u64>,
 }
 
@@ -74,7 +74,7 @@ impl From<&StateRates> for StateTimes {
     }
 }
 
-/// What is in each column, how wide it is at least, and whether it is flushed right: 79 characters in all.
+/// The content of each column, its smallest width, and whether it is flushed right: 79 characters in all.
 const COLUMNS: [(&str, usize, bool); 10] = [
     ("NAME", 10, false),
     ("STATE", 8, false),
@@ -88,7 +88,7 @@ const COLUMNS: [(&str, usize, bool); 10] = [
     ("ERR/s", 5, true),
 ];
 
-/// Formats a line, of which the first two columns are wider if these are.
+/// Formats a line; its first two columns widen with their content.
 fn line<'a>(cells: impl IntoIterator<Item = &'a str>, wider: [usize; 2]) -> String {
     let mut line = String::new();
     for (column, (cell, (_, width, is_right))) in cells.into_iter().zip(COLUMNS).enumerate() {
@@ -103,7 +103,7 @@ fn line<'a>(cells: impl IntoIterator<Item = &'a str>, wider: [usize; 2]) -> Stri
     format!("{}\n", line.trim_end())
 }
 
-/// Formats one look.
+/// Formats the rates of one interval.
 pub(super) fn lines(all: &[Rates], heading: bool) -> String {
     let longest = |text: fn(&Rates) -> &str| {
         let lengths = all.iter().map(|rates| text(rates).chars().count());

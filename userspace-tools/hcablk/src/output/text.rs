@@ -166,7 +166,7 @@ fn write_path(f: &mut fmt::Formatter<'_>, name: &str, has: &str, path: &PathRef)
     writeln!(f, "{name} {has} path {}: {at}", path.number)
 }
 
-/// Writes which paths a disk got and lost.
+/// Writes the paths that a disk got and lost.
 fn write_synced(f: &mut fmt::Formatter<'_>, disk: &SyncedDisk) -> fmt::Result {
     let name = &disk.name;
     for path in &disk.added {
@@ -196,7 +196,7 @@ impl fmt::Display for Done {
                 .join(", ")
         };
         match self {
-            // Nothing but the device, so that scripts can take it as it is.
+            // Only the device, so that scripts can use it directly.
             Self::Connect { device, .. } => writeln!(f, "{device}"),
             Self::ConnectAll { disks, .. } => disks
                 .iter()
@@ -275,7 +275,7 @@ impl fmt::Display for Done {
             }
             Self::Unlisten { ports, .. } => ended_ports(f, ports),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
-            // Whoever writes them every few seconds wants to hear of failures only.
+            // A caller that writes them every few seconds wants to see failures only.
             Self::TraceRecord {
                 file,
                 events,
@@ -298,7 +298,7 @@ pub(super) fn cells(row: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Formats where somebody listens; nothing if that is not set.
+/// Formats an address and port; empty if the address is not set.
 fn endpoint(address: &str, port: u16) -> String {
     if address.is_empty() {
         return String::new();
@@ -326,7 +326,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Makes a table with a row for each disk. Who serves it is a column as soon as one is served in user space.
+/// Makes a table with a row for each disk. It has a column for the server if any disk is served in user space.
 fn device_table(devices: &[Device]) -> String {
     let has_kinds = devices.iter().any(|device| device.kind == DiskKind::User);
     let row = |head: [&str; 2], kind: &str, rest: [&str; 7]| {

@@ -9,7 +9,7 @@ use crate::trace::list::table_rows;
 use crate::trace::merge::{Machine, Moved};
 use crate::trace::text::of_request;
 
-/// Writes one request, or tables of all.
+/// Writes a single request, or tables of all.
 pub(super) fn write(
     f: &mut fmt::Formatter<'_>,
     machines: &[Machine],

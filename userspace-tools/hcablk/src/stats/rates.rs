@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happened between two samples.
+//! The rates between two samples.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::output::{PerSecond, Rates, StateRates};
 use crate::times::{Class, StateTimes};
 
 impl Snapshot {
-    /// Returns what happened since `before` to what was there already.
+    /// Returns the rates since `before` of the objects that both samples have.
     pub fn since(&self, before: &Self) -> Vec<Rates> {
         let passed = self.nanoseconds_since(before);
         let former = |name: &str| before.samples.iter().find(|sample| sample.name == name);
@@ -20,7 +20,8 @@ impl Snapshot {
     }
 }
 
-/// Compares two samples of one disk or volume. What has counted less than before was made anew.
+/// Compares two samples of one disk or volume. An object with a smaller count than before was made
+/// anew.
 fn between(before: &Sample, after: &Sample, nanoseconds: u64) -> Rates {
     let grown: BTreeMap<_, _> = after
         .counters
@@ -64,7 +65,8 @@ fn per_second(count: u64, nanoseconds: u64) -> u64 {
     rate.map_or(0, |rate| rate.try_into().unwrap_or(u64::MAX))
 }
 
-/// Returns what a request took through all states: each goes through the state that most were in.
+/// Returns the mean duration of a request through all states: each request passes through the state
+/// with the most.
 fn mean(states: &[StateRates]) -> Option<u64> {
     let requests = states.iter().map(|state| state.count).max()?;
     let total: u64 = states.iter().map(|state| state.total_ns).sum();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reading what the kernel shows of disks and volumes at a moment.
+//! Reading the kernel's values of disks and volumes at one moment.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::system::System;
 use crate::target;
 use crate::times::{StateTimes, Times};
 
-/// What a disk or volume shows at a moment.
+/// The values of a disk or volume at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Its name.
     pub name: String,
     /// The state of a disk; of a volume `enabled` or `disabled`.
     pub state: String,
-    /// Requests that the disk has not ended.
+    /// The disk's requests in flight.
     pub in_flight: Option<u64>,
-    /// What it has counted, in the driver's order.
+    /// The counters, in the driver's order.
     pub counters: Vec<(String, u64)>,
-    /// How long requests took, if that is measured now.
+    /// The durations of requests, if they are being measured.
     pub times: Option<Vec<StateTimes>>,
 }
 
 impl Sample {
-    /// Returns what a counter says.
+    /// Returns the value of a counter.
     pub fn counter(&self, name: &str) -> Option<u64> {
         let mut all = self.counters.iter();
         all.find(|(counter, _)| counter == name)
             .map(|(_, value)| *value)
     }
 
-    /// Returns how long requests were in a state.
+    /// Returns the durations of requests in a state.
     pub(super) fn state_times(&self, state: &str) -> Option<&StateTimes> {
         let mut all = self.times.iter().flatten();
         all.find(|times| times.state == state)
@@ -55,10 +55,10 @@ impl Sample {
     }
 }
 
-/// What all show at a moment.
+/// The values of all disks or volumes at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// When, by the machine's clock.
+    /// The time of the sample, by the machine's clock.
     pub at: Duration,
     /// Each disk or volume.
     pub samples: Vec<Sample>,
@@ -72,7 +72,7 @@ impl Snapshot {
     }
 }
 
-/// Looks at one disk, or at all; none if the module is not loaded.
+/// Samples the disk `only`, or all disks; none if the module is not loaded.
 pub fn disks(system: &dyn System, only: Option<&str>) -> Result<Snapshot> {
     let mut samples = Vec::new();
     for group in initiator::selected(system, only, "counters")?
@@ -91,7 +91,7 @@ pub fn disks(system: &dyn System, only: Option<&str>) -> Result<Snapshot> {
     })
 }
 
-/// Looks at one volume, or at all; none if the module is not loaded.
+/// Samples the volume `only`, or all volumes; none if the module is not loaded.
 pub fn volumes(system: &dyn System, only: Option<&VolumeName>) -> Result<Snapshot> {
     let mut samples = Vec::new();
     for group in target::selected(system, only)?.into_iter().flatten() {
@@ -108,7 +108,7 @@ pub fn volumes(system: &dyn System, only: Option<&VolumeName>) -> Result<Snapsho
     })
 }
 
-/// Returns how many requests a disk has not ended, reads and writes together.
+/// Returns the number of a disk's requests in flight, reads and writes together.
 pub fn in_flight(system: &dyn System, device: &str) -> Option<u64> {
     if device.is_empty() {
         return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files that a power failure must neither lose nor bring back, and a lock on their folder.
+//! Files that a power failure must neither lose nor restore, and a lock on their folder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::Op;
 
-/// A failure, with what was tried.
+/// A failure, with the operation that failed.
 type Failure = (Op, io::Error);
 
 fn sync_folder(folder: &Path) -> Result<(), Failure> {
@@ -20,8 +20,8 @@ fn sync_folder(folder: &Path) -> Result<(), Failure> {
     file.sync_all().map_err(|error| (Op::Sync, error))
 }
 
-/// Makes `folder` and those above it, and writes to the drive that they are there, up to `top`. So
-/// it does with those that are there already: who made them may not have come as far.
+/// Makes `folder` and its parents up to `top`, and syncs them to the drive. It syncs existing ones, too: the command
+/// that made them may have been stopped before that.
 pub(super) fn make_folder(folder: &Path, top: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|error| (Op::Mkdir, error))?;
     folder
@@ -30,7 +30,7 @@ pub(super) fn make_folder(folder: &Path, top: &Path) -> Result<(), Failure> {
         .try_for_each(sync_folder)
 }
 
-/// Makes an empty file, unless it is there, and writes to the drive that it is.
+/// Makes an empty file, unless it exists, and syncs its folder.
 pub(super) fn make_file(path: &Path) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .write(true)
@@ -42,7 +42,7 @@ pub(super) fn make_file(path: &Path) -> Result<(), Failure> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
-/// Removes a file, if it is there, and writes to the drive that it is not.
+/// Removes a file, if it exists, and syncs its folder.
 pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err((Op::Remove, error)),
@@ -50,8 +50,9 @@ pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Locks a folder against other processes that do so, or returns nothing if one of them has it. The lock is one of `file`, which only
-/// its owner can open: everybody who can read a folder could lock that itself, and keep commands of root waiting.
+/// Locks a folder against other processes that lock it; returns `None` if one of them holds the lock. The lock is on
+/// `file`, which only its owner can open: everybody who can read a folder could lock the folder itself, and keep
+/// commands of root waiting.
 pub(super) fn try_lock(folder: &Path, file: &Path) -> Result<Option<Flock<File>>, Failure> {
     fs::metadata(folder).map_err(|error| (Op::Open, error))?;
     if let Some(above) = file.parent() {
@@ -125,7 +126,7 @@ mod tests {
     fn another_user_can_neither_hold_a_lock_nor_redirect_it() {
         let top = tempfile::tempdir().unwrap();
         let file = top.path().join("lock");
-        // What everybody who can read the folder can do.
+        // Anyone who can read the folder can lock it.
         let opened = File::open(top.path()).unwrap();
         let _held = Flock::lock(opened, FlockArg::LockExclusiveNonblock).unwrap();
         assert!(try_lock(top.path(), &file).unwrap().is_some());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the kernel tells by itself: uevents by a netlink socket, tracepoints by an instance of tracefs.
+//! Events that the kernel sends: uevents through a netlink socket, tracepoints through an instance of tracefs.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ use crate::error::{describe, Error, Kind, Result};
 /// A tracepoint: its system, and its name.
 pub type Tracepoint = (&'static str, &'static str);
 
-/// What to listen to.
+/// The events to listen to.
 #[derive(Clone, Debug, Default)]
 pub struct Listen {
     /// Uevents of all devices.
@@ -32,39 +32,39 @@ pub struct Listen {
     pub tracepoints: Vec<Tracepoint>,
     /// Tracepoints to listen to if the kernel has them.
     pub optional: Vec<Tracepoint>,
-    /// Their times are by the clock `mono_raw`, which nobody sets or slews, and not by `mono`.
+    /// The times of tracepoints are by the clock `mono_raw`, which nobody sets or slews, and not by `mono`.
     pub raw_clock: bool,
     /// KiB of tracefs's buffer for each CPU, if more than usual.
     pub buffer_kib: Option<u32>,
 }
 
-/// What was heard.
+/// The events that were received.
 #[derive(Clone, Debug)]
 pub enum Heard {
     /// A message of the kernel's.
     Uevent(Vec<u8>),
     /// A line of tracefs.
     Trace(String),
-    /// Uevents were not heard, since too much came.
+    /// Uevents were lost, since too many arrived.
     LostUevents,
-    /// As that, of so many tracepoints; 0: it is not known of how many.
+    /// Tracepoints that were lost; 0: their number is not known.
     LostTraces(u64),
-    /// The user wants this to stop.
+    /// The user wants to stop the command.
     End,
 }
 
-/// Somebody who listens.
+/// A source of events.
 pub trait Listener {
-    /// Waits for the next thing, for as long as `limit` says if it does; nothing if that is over.
+    /// Waits for the next event, for at most `limit` if it is set; `None` if that is over.
     fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Heard>>;
 
-    /// Waits for the next thing.
+    /// Waits for the next event.
     fn next(&mut self) -> Result<Heard> {
         Ok(self.next_within(None)?.unwrap_or(Heard::End))
     }
 }
 
-/// The same moment by two clocks.
+/// The same moment on two clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The time since 1970.
@@ -89,7 +89,7 @@ const TRACING: &str = "sys/kernel/tracing";
 /// The kernel's buffer of uevents, in bytes; as root it may be beyond the system's limit.
 const UEVENT_BUFFER: usize = 4 << 20;
 
-/// An instance of tracefs, which goes when this does.
+/// An instance of tracefs, which is removed when this is dropped.
 struct Instance {
     folder: PathBuf,
     pipe: File,
@@ -129,7 +129,7 @@ impl Instance {
         }
     }
 
-    /// Reads what there is.
+    /// Reads the available lines.
     fn read(&mut self, heard: &mut VecDeque<Heard>) -> io::Result<()> {
         let mut buffer = [0; 16384];
         let length = match self.pipe.read(&mut buffer) {
@@ -155,7 +155,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // It can be removed once nobody has its pipe open.
+        // The instance can be removed once nobody has its pipe open.
         if let Ok(other) = File::open("/dev/null") {
             self.pipe = other;
         }
@@ -201,7 +201,7 @@ pub(super) struct Ears {
 }
 
 impl Ears {
-    /// Begins to listen; what cannot be heard is told by notes, and fails if it is all. `signals` ends it.
+    /// Starts to listen. A source that is not available gives a note; without any source this fails. `signals` ends it.
     pub(super) fn new(
         root: &Path,
         wanted: &Listen,
@@ -230,7 +230,7 @@ impl Ears {
                     if uevents.is_none() {
                         return Err(Error::new(Kind::Setup, message).advise(advice));
                     }
-                    notes.push(format!("{message}; sessions are not told. {advice}"));
+                    notes.push(format!("{message}; sessions are not reported. {advice}"));
                     None
                 }
             }
@@ -287,14 +287,14 @@ impl Listener for Ears {
     }
 }
 
-/// Waits until some can be read, or the time is over, and returns which.
+/// Waits until some descriptors are readable, or the time is over, and returns which.
 fn ready(fds: &[Option<BorrowedFd<'_>>; 3], limit: Option<Duration>) -> nix::Result<[bool; 3]> {
     let mut polled: Vec<_> = fds
         .iter()
         .flatten()
         .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
         .collect();
-    // Rounded up, so that what is left of a wait is no busy loop.
+    // Rounded up, so that the rest of a wait does not become a busy loop.
     let limit = limit.map_or(PollTimeout::NONE, |limit| {
         let limit = if limit.is_zero() {
             limit
@@ -318,7 +318,7 @@ fn netlink() -> nix::Result<OwnedFd> {
         SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
         SockProtocol::NetlinkKObjectUEvent,
     )?;
-    // Only root may; else it is as large as the system's limit.
+    // Only root may exceed the limit; otherwise the buffer has the system's limit.
     let _ = setsockopt(&socket, sockopt::RcvBufForce, &UEVENT_BUFFER);
     // Group 1 is the kernel's own messages.
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
@@ -328,7 +328,7 @@ fn netlink() -> nix::Result<OwnedFd> {
 fn receive(socket: &OwnedFd) -> Option<Heard> {
     let mut buffer = [0; 8192];
     match recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer) {
-        // Not the kernel: a program that wants to be taken for it.
+        // Not the kernel: a program that imitates it.
         Ok((_, Some(from))) if from.pid() != 0 => None,
         Ok((length, _)) => Some(Heard::Uevent(buffer[..length].to_vec())),
         Err(Errno::ENOBUFS) => Some(Heard::LostUevents),
@@ -336,7 +336,7 @@ fn receive(socket: &OwnedFd) -> Option<Heard> {
     }
 }
 
-/// Says why tracefs cannot be used, and what to do.
+/// Explains why tracefs cannot be used, and what to do.
 fn explain(root: &Path, error: &io::Error) -> (String, &'static str) {
     let tracing = root.join(TRACING);
     match error.raw_os_error().map(Errno::from_raw) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The machine that this runs on, or a folder that stands for it.
+//! The machine that this runs on, or a folder that represents it.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::error::{describe, Error, Kind};
 
-/// Where the files are whose locks are those of folders.
+/// The folder of the files that hold the locks of folders.
 const LOCKS: &str = "/run/hcablk/lock";
 
-/// Where this machine's programs keep what outlasts a restart.
+/// The folder of data that outlasts a restart.
 const STATE: &str = "/var/lib";
 
 /// The real machine.
@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// Has long waits be told to standard error.
+    /// Reports long waits on standard error from now on.
     pub fn tell_progress(&mut self) {
         self.tells_progress = true;
     }
@@ -82,7 +82,7 @@ impl Machine {
     }
 
     fn at(&self, path: &Path) -> PathBuf {
-        // What the user names may be relative.
+        // A path from the user may be relative.
         if self.is_whole_system() {
             return path.to_owned();
         }
@@ -103,7 +103,7 @@ impl Machine {
                 AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO,
             )?;
         }
-        // Looked at after the watch is set, so that nothing is missed in between.
+        // The check follows the start of the watch, so that no change is missed in between.
         while !path.exists() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.interrupted() {
@@ -310,7 +310,7 @@ impl System for Machine {
 
     fn progress(&self, text: &str) {
         if self.tells_progress {
-            // Who does not listen is not told.
+            // A closed standard error is not an error.
             let _ = writeln!(io::stderr(), "hcablk: {text}");
         }
     }

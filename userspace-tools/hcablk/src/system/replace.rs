@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files that take the place of others, all or nothing, without following what another user has put there.
+//! Replaces files atomically, without following links of other users.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -13,28 +13,28 @@ use nix::unistd::geteuid;
 
 use super::Op;
 
-/// Links that are followed one after the other, as many as the kernel follows.
+/// The largest number of links in a chain, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// A failure, with what was tried.
+/// A failure, with the operation that failed.
 type Failure = (Op, io::Error);
 
-/// Who may read the new file.
+/// The readers of the new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Those who could read the former one; of a file that is new, those whom the umask says.
+    /// The readers of the former file; for a new file, those that the umask allows.
     Keep,
     /// The caller alone.
     Secret,
 }
 
-/// Returns whether a link of this owner may be followed by a caller of this user id: only its own links and root's. Else a user
-/// who puts a link into a folder that everybody can write to chooses what root writes.
+/// Returns whether a caller of this user id may follow a link of this owner: only its own links and root's. Otherwise a
+/// user who puts a link into a folder that everybody can write to would choose the file that root writes.
 fn is_trusted(owner: u32, caller: u32) -> bool {
     owner == 0 || owner == caller
 }
 
-/// Follows the links that `path` itself is, as far as they are trusted. Links among the folders above it are the file system's.
+/// Follows the links at `path` itself, if they are trusted. The file system follows links among its parent folders.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -59,7 +59,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(Errno::ELOOP.into())
 }
 
-/// Writes to what is no regular file, such as a terminal or a pipe. A link there is one that [`resolve`] trusts.
+/// Writes to a file that is not regular, such as a terminal or a pipe. A link is followed if [`resolve`] trusts it.
 fn write_through(path: &Path, text: &str) -> io::Result<()> {
     let mut flags = OFlag::O_NOCTTY;
     if !fs::symlink_metadata(path)?.is_symlink() {
@@ -69,17 +69,17 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
         .write(true)
         .custom_flags(flags.bits())
         .open(path)?;
-    // It was exchanged meanwhile.
+    // The file was exchanged meanwhile.
     if file.metadata()?.is_file() {
         return Err(Errno::ELOOP.into());
     }
     file.write_all(text.as_bytes())
 }
 
-/// Puts a file with `text` in place of what is at `path`.
+/// Replaces the file at `path` by one with `text`.
 pub(super) fn replace(path: &Path, text: &str, mode: Mode) -> Result<(), Failure> {
     let path = resolve(path).map_err(|error| (Op::Open, error))?;
-    // The links that are left are magic ones.
+    // The remaining links are magic ones.
     if fs::metadata(&path).is_ok_and(|known| !known.is_file()) {
         return write_through(&path, text).map_err(|error| (Op::Open, error));
     }
@@ -100,8 +100,8 @@ fn put(folder: &Path, path: &Path, text: &str, mode: Mode) -> io::Result<()> {
         Mode::Keep => 0o666,
         Mode::Secret => 0o600,
     };
-    // Its name is random, and it is made only if there is nothing of that name, so nobody has laid anything in its way. It goes
-    // away by itself when something fails.
+    // The name is random, and the file is created only if the name is free, so nobody can have put anything there. The
+    // file is removed when something fails.
     let mut new = tempfile::Builder::new()
         .permissions(Permissions::from_mode(asked))
         .prefix(".hcablk-")
@@ -122,7 +122,7 @@ fn put(folder: &Path, path: &Path, text: &str, mode: Mode) -> io::Result<()> {
     new.write_all(text.as_bytes())?;
     new.as_file().sync_all()?;
     new.persist(path).map_err(|error| error.error)?;
-    // So that a power failure does not bring the former file back.
+    // A power failure must not restore the former file.
     File::open(folder)?.sync_all()
 }
 
@@ -153,7 +153,7 @@ mod tests {
         let (victim, link) = (top.path().join("victim"), top.path().join("link"));
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, &link).unwrap();
-        // Only root can give a link away; others are served by what `is_trusted` says.
+        // Only root can hand a link to a different owner; other users are covered by `is_trusted`.
         if geteuid().is_root() {
             lchown(&link, Some(1234), None).unwrap();
             let (op, error) = replace(&link, "overwritten", Mode::Keep).unwrap_err();
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(mode_of(&file), 0o640);
         assert_eq!(fs::metadata(&file).unwrap().uid(), owner);
         assert_eq!(names(top.path()), ["file"]);
-        // A secret is the caller's alone, whoever could read what was there.
+        // Only the caller may read a secret, even if others could read the former file.
         replace(&file, "secret", Mode::Secret).unwrap();
         assert_eq!(mode_of(&file), 0o600);
         assert_eq!(fs::metadata(&file).unwrap().uid(), geteuid().as_raw());

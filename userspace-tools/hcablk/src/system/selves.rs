@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! This program, run side by side with itself: the kernel may not let a process go on that waits for a drive which hangs.
+//! Parallel copies of this program: the kernel may not let a process continue that waits for a hanging drive.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind, Result};
 
-/// How long apart it is looked who has ended.
+/// The time between two checks which processes have ended.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs this program once for each of `lines`; see [`super::System::run_selves`].
@@ -73,7 +73,7 @@ fn ended(child: &mut Result<Child>) -> Option<Result<()>> {
     }
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        // What it said is read as far as that is possible.
+        // Its output is read as far as that is possible.
         let _ = stderr.read_to_string(&mut text);
     }
     let kind = status.code().map_or(Kind::Failed, Kind::of_exit_code);

@@ -62,7 +62,7 @@ pub fn evict(
         return Err(Error::new(
             Kind::Failed,
             format!(
-                "somebody else has admitted {} to {volume} at this moment",
+                "another command has admitted {} to {volume} at this moment",
                 join(&fence.admitted, ", ")
             ),
         )
@@ -70,7 +70,7 @@ pub fn evict(
     }
     if let (Some(timeout), false) = (timeout, fence.draining.is_empty()) {
         let message = format!(
-            "{volume} has evicted {}, but what was begun for it has not ended within {} s: a write, \
+            "{volume} has evicted {}, but its requests at the drive have not ended within {} s: a write, \
              or a change of reservations, may still land",
             join(&fence.draining, ", "),
             timeout.as_secs()
@@ -100,16 +100,16 @@ fn not_exported(volume: &VolumeName) -> String {
     )
 }
 
-/// Tells how to go on with hosts that are evicted, but not fenced off yet.
+/// Returns the advice for hosts that are evicted, but not fenced off yet.
 fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
     format!(
-        "Do not take it for fenced yet. To go on waiting: hcablk target evict {volume} {}",
+        "Do not take it for fenced yet. To wait longer: hcablk target evict {volume} {}",
         join(hosts, " ")
     )
 }
 
-/// Answers for a volume that this machine does not have at the moment: by it no host reaches a drive.
-/// That it was meant is known only from a record; a typing error must not look like a fence.
+/// Handles a volume that this machine does not have at the moment: no host reaches a drive through it. Only a record
+/// proves that the volume was meant; a typing error must not look like a fence.
 fn evict_unexported(
     system: &dyn System,
     volume: &VolumeName,
@@ -122,22 +122,24 @@ fn evict_unexported(
         return Err(Error::new(
             Kind::Setup,
             format!(
-                "the kernel module {} is loaded, but its configfs folder is not to be seen: what it \
-                 exports is not known",
+                "the kernel module {} is loaded, but its configfs folder is not visible: its \
+                 exports are not known",
                 TARGET.name
             ),
         )
-        .advise(format!("Run as root: mount -t configfs configfs {CONFIGFS}")));
+        .advise(format!(
+            "Run as root: mount -t configfs configfs {CONFIGFS}"
+        )));
     }
     let records = Records::of(system, volume.as_str());
     if !hosts.iter().all(|host| records.has(*host)) {
         return Err(not_found);
     }
-    // Who made the records may have been stopped before they were safe from a power failure.
+    // The command that made the records may have been stopped before they were safe from a power failure.
     records.begin()?;
     let lock = records.lock()?;
     if existing(system, volume).is_ok() {
-        // It was exported meanwhile, perhaps before the records were there.
+        // The volume was exported meanwhile, perhaps before the records existed.
         drop(lock);
         return evict(system, volume, &hosts, timeout);
     }
@@ -154,7 +156,7 @@ fn evict_unexported(
     Ok(outcome)
 }
 
-/// Records all hosts, or none that was not recorded before; returns the new ones.
+/// Records all hosts, or on a failure none that was not recorded before; returns the new ones.
 fn record(system: &dyn System, records: &Records<'_>, hosts: &[Uuid]) -> Result<Vec<Uuid>> {
     let mut made = Vec::new();
     for host in hosts {
@@ -173,7 +175,7 @@ fn record(system: &dyn System, records: &Records<'_>, hosts: &[Uuid]) -> Result<
     Ok(made)
 }
 
-/// Removes records that were made in vain.
+/// Removes records whose hosts were not evicted.
 fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
     for host in made.iter().filter(|host| records.has(**host)) {
         if let Err(failure) = records.remove(*host) {
@@ -183,8 +185,8 @@ fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
     error
 }
 
-/// Explains why the kernel was not told of all hosts. Those that it has no room for are not evicted,
-/// and must not keep the volume from being exported.
+/// Explains why the kernel did not accept all hosts. Hosts beyond its limit are not evicted, and must not keep the
+/// volume from being exported.
 fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: Error) -> Error {
     if error.errno.as_deref() == Some("ENOSPC") {
         let vain: Vec<_> = made
@@ -197,7 +199,7 @@ fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: E
     unfinished(fence, volume, error)
 }
 
-/// Says what an interrupted command leaves behind, which is not what was there before.
+/// Reports the changes that an interrupted command leaves behind.
 fn unfinished(fence: &Fence<'_>, volume: &VolumeName, error: Error) -> Error {
     if error.kind != Kind::Interrupted {
         return error;
@@ -205,7 +207,7 @@ fn unfinished(fence: &Fence<'_>, volume: &VolumeName, error: Error) -> Error {
     let mut parts = Vec::new();
     if !fence.draining.is_empty() {
         parts.push(format!(
-            "{volume} has evicted {}, but the drive has not finished what it had begun for it: a \
+            "{volume} has evicted {}, but the drive has not finished its requests: a \
              write may still land",
             join(&fence.draining, ", ")
         ));
@@ -284,8 +286,8 @@ fn not_evicted(volume: &VolumeName, hosts: &[Uuid]) -> Error {
     )
 }
 
-/// Has the kernel admit a host, then removes its record: as long as there is one the host may be
-/// refused. Returns whether it was evicted.
+/// Makes the kernel admit a host, then removes its record: while a record exists the host may be refused. Returns
+/// whether the host was evicted.
 fn admit_host(group: Option<&Group<'_>>, records: &Records<'_>, host: Uuid) -> Result<bool> {
     let mut was = records.has(host);
     if let Some(group) = group {

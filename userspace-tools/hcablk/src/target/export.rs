@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk target export`: makes a volume, or finds that one is there as asked for.
+//! `hcablk target export`: makes a volume, or finds an existing one with the settings asked for.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,20 +29,20 @@ use crate::output::{Done, Outcome, PortRef};
 use crate::system::{OpError, System};
 use crate::tuning::choice;
 
-/// The attribute of a volume that is not enabled if its reservations cannot be kept.
+/// The attribute that keeps a volume from being enabled if its reservations cannot be stored.
 pub(super) const KEEP_RESERVATIONS: &str = "keep_reservations";
 
-/// By what way a volume's data goes; the driver's names.
+/// How a volume's data moves; the driver's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Past the page cache of the target
+    /// Bypass the page cache of the target
     Direct,
-    /// Through the page cache, with its read-ahead
+    /// Use the page cache, with its read-ahead
     Cached,
-    /// Writes through the page cache, reads past it
+    /// Write through the page cache, read around it
     Mixed,
-    /// Between the drive and memory of a PCI device, past this machine's memory
+    /// Move data between the drive and memory of a PCI device, bypassing this machine's memory
     P2p,
 }
 
@@ -72,10 +72,10 @@ impl Mode {
     }
 }
 
-/// What `hcablk target export` was asked for.
+/// The arguments of `hcablk target export`.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// The name that clients ask for.
+    /// The name of the volume for clients.
     pub volume: VolumeName,
     /// The block device or file.
     pub path: PathBuf,
@@ -83,11 +83,11 @@ pub struct Export {
     pub read_only: bool,
     /// Whether hosts without a key may connect.
     pub insecure: bool,
-    /// By what way data goes.
+    /// How the data moves.
     pub mode: Mode,
-    /// When writes are answered.
+    /// When writes are acknowledged.
     pub write_cache: WriteCache,
-    /// Whether it is refused if its reservations cannot be kept.
+    /// Whether the export fails if its reservations cannot be stored.
     pub keep_reservations: bool,
     /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
@@ -95,16 +95,16 @@ pub struct Export {
     pub chunk_kib: u32,
     /// The PCI device that lends memory, if one was named.
     pub provider: Option<String>,
-    /// Which volume it is, if not what [`default_wwid`] returns.
+    /// The id of the volume, if not the one that [`default_wwid`] returns.
     pub wwid: Option<Uuid>,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
-    /// The port to make sure of, if any.
+    /// The port that must listen, if any.
     pub listen: Option<Listen>,
 }
 
 impl Export {
-    /// Returns the driver's word for who lends memory.
+    /// Returns the driver's word for the provider of peer memory.
     fn source(&self) -> &str {
         self.provider.as_deref().unwrap_or("auto")
     }
@@ -119,7 +119,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         )
         .advise("--provider is for --mode p2p."));
     }
-    // The driver opens the device by this text, so it must not depend on the caller's folder.
+    // The driver opens the device with this text, so it must not depend on the caller's folder.
     let path = std::path::absolute(&wanted.path).map_err(|error| {
         Error::new(
             Kind::Failed,
@@ -147,7 +147,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let changed = transaction.has_changes();
     let (port, evicted) = transaction.finish(result)?;
     if changed {
-        // The service neither repeats nor ends what somebody else made.
+        // The service neither repeats nor undoes changes of other commands.
         Record::of(system).forget(Table::Export, wanted.volume.as_str())?;
     }
 
@@ -176,19 +176,19 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     }
     if wanted.insecure {
         outcome.note(
-            "INSECURE: whoever can reach this machine and knows the id of an allowed host can use the volume"
+            "INSECURE: anyone who can reach this machine and knows the id of an allowed host can use the volume"
                 .to_owned(),
         );
     }
     if wanted.keep_reservations && now_keep_reservations(&group)?.is_none() {
         outcome.note(
-            "the kernel module cannot tell whether reservations are kept: it is older than this command"
+            "the kernel module cannot report whether reservations are kept: it is older than this command"
                 .to_owned(),
         );
     }
     if wwid.is_none() {
         outcome.note(
-            "this host has no id to derive the volume's wwid from, so it has none: give one by --wwid"
+            "this host has no id, so the volume has no wwid, which is derived from it: set one with --wwid"
                 .to_owned(),
         );
     }
@@ -225,7 +225,7 @@ fn set_up(
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
         transaction.set(group, "insecure", u8::from(wanted.insecure))?;
         transaction.set(group, "mode", wanted.mode.name())?;
-        // A driver that does not know the setting does as the default says.
+        // A driver without the setting behaves like the default.
         if now_write_cache(group)? != wanted.write_cache.name() {
             transaction.set(group, write_cache::ATTRIBUTE, wanted.write_cache)?;
         }
@@ -245,8 +245,7 @@ fn set_up(
             transaction.set(group, "wwid", wwid)?;
         }
     }
-    // Before the volume is enabled: a host that is to be allowed must never be turned away for
-    // being early.
+    // Before the volume is enabled: an allowed host must never be turned away for connecting early.
     let allowed = hosts(group)?;
     for host in &wanted.allow {
         if !allowed.iter().any(|(id, _)| id == host) {
@@ -266,10 +265,10 @@ fn set_up(
     Ok((port, evicted))
 }
 
-/// Exports a volume that is set up, without those that were evicted from it, and returns these.
+/// Enables a volume that is set up, after evicting its recorded hosts, and returns these.
 pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<Vec<Uuid>> {
     keys::set_target(group)?;
-    // Before: none of them gets in.
+    // Before enabling: none of these hosts may connect.
     let evicted = evict_recorded(group)?;
     match transaction.enable(group)? {
         Ok(()) => Ok(evicted),
@@ -283,18 +282,19 @@ fn now_write_cache(group: &Group<'_>) -> Result<String> {
     Ok(word.unwrap_or_else(|| WriteCache::Back.name().to_owned()))
 }
 
-/// Returns whether the volume is refused if its reservations cannot be kept; `None` if the driver has no such setting.
+/// Returns whether enabling the volume fails if its reservations cannot be stored; `None` if the driver has no such
+/// setting.
 fn now_keep_reservations(group: &Group<'_>) -> Result<Option<bool>> {
     Ok(attribute(group, KEEP_RESERVATIONS)?.map(|text| text == "1"))
 }
 
-/// Makes sure that a volume that is there is the one asked for.
+/// Checks that an existing volume has the settings asked for.
 fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> Result<()> {
     let name = &wanted.volume;
     let mut different = Vec::new();
     let mut steps = Vec::new();
     let now = group.get("path")?;
-    // One that was never given a device is free to be set up.
+    // A volume that never had a device can be set up.
     if now.is_empty() && !enabled {
         return Ok(());
     }
@@ -363,7 +363,7 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
     .advise(steps.join("\n")))
 }
 
-/// Says which settings of how data moves are not those asked for.
+/// Returns the data settings that differ from those asked for.
 fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>> {
     let mut different = Vec::new();
     let mode = group.get("mode")?;
@@ -387,9 +387,9 @@ fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>
     }
     if now_keep_reservations(group)?.is_some_and(|now| now != wanted.keep_reservations) {
         let what = if wanted.keep_reservations {
-            "it does without reservations that cannot be kept"
+            "it is exported even without stored reservations"
         } else {
-            "it is refused if its reservations cannot be kept"
+            "it is not exported without stored reservations"
         };
         different.push(what.to_owned());
     }

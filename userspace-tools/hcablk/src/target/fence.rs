@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling the kernel which hosts are evicted, and waiting until nothing of them can reach the drive
-//! any more.
+//! Evicts hosts in the kernel, and waits until none of their requests can reach the drive any more.
 
 use std::mem;
 use std::time::Duration;
@@ -15,22 +14,22 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{is_cut, Evicted};
 use crate::system::{Op, OpError};
 
-/// After how long it is first said what is waited for, and how long apart it is said again.
+/// The time after which the command first reports that it waits, and between further reports.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
-/// How long the records are left to other commands before the kernel is asked again. Its answer
-/// takes up to a second, all of which they are locked.
+/// The time for which other commands may use the records before the kernel is asked again. Its response takes up to a
+/// second, and the records are locked meanwhile.
 const LEAVE: Duration = Duration::from_millis(100);
 
-/// Joins the ids of hosts by `between`.
+/// Joins the ids of hosts with `between`.
 pub(super) fn join(hosts: &[Uuid], between: &str) -> String {
     let texts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
     texts.join(between)
 }
 
-/// Reads which hosts the kernel has evicted, and whether there are more than it shows. One that
-/// cannot evict has none.
+/// Reads the hosts that the kernel has evicted, and whether there are more than it shows. A kernel without evictions
+/// has none.
 pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
     match volume.get("evicted") {
         Ok(text) => Ok((Evicted::parse_all(&text), is_cut(&text))),
@@ -39,8 +38,8 @@ pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
     }
 }
 
-/// Evicts the hosts that are recorded, before the volume is enabled: none of them gets in between. If
-/// it is enabled already the kernel is told again, and waited for. Returns these hosts.
+/// Evicts the recorded hosts before the volume is enabled, so that none of them connects in between. If the volume is
+/// enabled already, evicts them again and waits for the kernel. Returns these hosts.
 pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
     let mut fence = Fence::new(volume);
     let hosts = {
@@ -58,25 +57,25 @@ pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
         .collect())
 }
 
-/// Hosts that are recorded as evicted, and how far the kernel has come with them.
+/// Hosts that are recorded as evicted, and the kernel's progress with them.
 pub(super) struct Fence<'a> {
     volume: Group<'a>,
     /// The volume's records.
     pub(super) records: Records<'a>,
     next_word: Duration,
     began: Duration,
-    /// What the kernel was not told of.
+    /// The hosts that the kernel does not know of.
     pub(super) untold: Vec<Uuid>,
-    /// Of these the drive has not finished yet what it had begun.
+    /// The hosts whose requests the drive has not finished yet.
     pub(super) draining: Vec<Uuid>,
-    /// Somebody else has admitted these meanwhile.
+    /// The hosts that another command has admitted meanwhile.
     pub(super) admitted: Vec<Uuid>,
     /// Whether the volume was removed meanwhile.
     pub(super) gone: bool,
 }
 
 impl<'a> Fence<'a> {
-    /// Begins with no host.
+    /// Makes a fence without hosts.
     pub(super) fn new(volume: &Group<'a>) -> Self {
         let system = volume.system();
         let began = system.now();
@@ -92,7 +91,7 @@ impl<'a> Fence<'a> {
         }
     }
 
-    /// Tells the kernel of `hosts`. The caller has locked the records.
+    /// Evicts `hosts` in the kernel. The caller has locked the records.
     pub(super) fn tell(&mut self, hosts: &[Uuid]) -> Result<()> {
         self.untold = hosts.to_vec();
         for host in hosts {
@@ -105,8 +104,8 @@ impl<'a> Fence<'a> {
         Ok(())
     }
 
-    /// Waits until the drive has finished what it had begun for the hosts, or `end` has come: then
-    /// some are `draining` still. The caller has not locked the records.
+    /// Waits until the drive has finished the requests of the hosts, or `end` has come: then some are `draining` still.
+    /// The caller has not locked the records.
     pub(super) fn wait(&mut self, end: Option<Duration>) -> Result<()> {
         let system = self.volume.system();
         while !self.draining.is_empty() {
@@ -121,7 +120,7 @@ impl<'a> Fence<'a> {
                 if now >= self.next_word {
                     self.next_word = now + NEXT_WORD;
                     system.progress(&format!(
-                        "evicted from {}: {}; waiting for what was begun for it, for {} s \
+                        "evicted from {}: {}; waiting for its requests at the drive, for {} s \
                          now",
                         self.volume.name(),
                         join(&self.draining, ", "),
@@ -142,7 +141,7 @@ impl<'a> Fence<'a> {
         Ok(())
     }
 
-    /// Has the kernel evict one host, and wait a second for its sessions.
+    /// Makes the kernel evict one host, and wait a second for its sessions.
     fn ask(&mut self, host: Uuid) -> Result<()> {
         let file = self.volume.path().join("evicted");
         match self.volume.system().write(&file, &format!("{host}\n")) {
@@ -151,7 +150,7 @@ impl<'a> Fence<'a> {
                 self.draining.push(host);
                 Ok(())
             }
-            // Its directory goes when its last session has ended.
+            // The host's directory is removed when its last session has ended.
             Err(error) if error.is_gone() && !self.volume.exists() => {
                 self.gone = true;
                 Ok(())
@@ -172,7 +171,7 @@ impl<'a> Fence<'a> {
                  hcablk target forbid {volume} UUID && hcablk target admit {volume} UUID"
             )
         } else {
-            "It may still use the volume. It is recorded as evicted: the next export tells the kernel \
+            "It may still use the volume. It is recorded as evicted: the next export notifies the kernel \
              module."
                 .to_owned()
         };

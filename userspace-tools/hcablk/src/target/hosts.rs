@@ -66,14 +66,14 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
     Ok(outcome)
 }
 
-/// How long apart it is looked whether sessions are gone, after how long it is first said that they are
-/// waited for, and how long apart it is said again.
+/// The time between two checks whether sessions are gone, the time after which the command first reports that it waits
+/// for them, and the time between further reports.
 const LOOK: Duration = Duration::from_millis(100);
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 
-/// Waits until nothing is left of the sessions of `hosts`, which the volume does not allow any more: the kernel
-/// ends them, and waits for no drive. Returns whether there are more sessions than the kernel shows.
+/// Waits until the sessions of `hosts`, which the volume does not allow any more, are gone: the kernel ends them, and
+/// waits for no drive. Returns whether there are more sessions than the kernel shows.
 pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool> {
     let system = volume.system();
     let began = system.now();
@@ -93,7 +93,7 @@ pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool
         if now >= next_word {
             next_word = now + NEXT_WORD;
             system.progress(&format!(
-                "forbidden to use {}: {}; waiting for what the drive had begun for it, for {} s now",
+                "forbidden to use {}: {}; waiting for its requests at the drive, for {} s now",
                 volume.name(),
                 join(&left, ", "),
                 (now - began).as_secs()
@@ -130,7 +130,7 @@ pub fn forbid(
         remove(host)?;
         changed = true;
     }
-    // Also when they were forbidden before: that may have been left before their sessions were gone.
+    // Also for hosts that were forbidden before: that command may have ended before their sessions were gone.
     let cut = wait_until_gone(&group, ids)?;
     let mut outcome = Outcome::new(Done::Forbid {
         volume: volume.to_string(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk target listen` and `unlisten`: the addresses that the target listens at.
+//! `hcablk target listen` and `unlisten`: the addresses of the target.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -18,7 +18,7 @@ use crate::system::{OpError, System};
 /// The port that targets listen on by default.
 pub const DEFAULT_PORT: u16 = 7744;
 
-/// A port asked for; what is left out may be anything, or the default if it must be made.
+/// A requested port; members that are left out may have any value, or the default if the port must be made.
 #[derive(Clone, Debug, Default)]
 pub struct Listen {
     /// The address to listen at.
@@ -29,13 +29,13 @@ pub struct Listen {
     pub id: Option<u16>,
     /// Pooled transfer buffers per session.
     pub buffer_mib: Option<u32>,
-    /// Buffers of all sessions together, in MiB.
+    /// The memory limit of all sessions together, in MiB.
     pub memory_mib: Option<u32>,
     /// Receive buffers per queue.
     pub queue_credits: Option<u32>,
 }
 
-/// A port as it is set up.
+/// The settings of a port.
 struct PortSetting {
     address: String,
     port: u16,
@@ -59,8 +59,7 @@ impl PortSetting {
         }
     }
 
-    /// Returns whether who asks for `wanted` is served by this port: at that address, or at all of
-    /// that family.
+    /// Returns whether the port serves the address of `wanted`: it listens at that address, or at all of that family.
     fn serves(&self, wanted: &Listen) -> bool {
         let address = match (wanted.address, self.address.parse::<IpAddr>()) {
             (None, _) => true,
@@ -88,8 +87,7 @@ pub(super) fn ensure_port(
     make_port(tree, wanted, transaction)
 }
 
-/// Sets a port up and enables it: the one with the id asked for, or one that is there with these
-/// settings, or a new one.
+/// Sets a port up and enables it: the one with the id asked for, or an existing one with these settings, or a new one.
 fn make_port(
     tree: &Group<'_>,
     wanted: &Listen,
@@ -160,7 +158,7 @@ fn make_port(
                 ),
             )
             .advise(format!(
-                "End it first (hcablk target unlisten {id}), or take another one (--id)."
+                "End it first (hcablk target unlisten {id}), or choose a different id (--id)."
             )));
         }
         return Ok(now.reference(&group));
@@ -172,7 +170,7 @@ fn make_port(
     Ok(PortSetting::read(&group)?.reference(&group))
 }
 
-/// Has a port that is set up listen.
+/// Makes a port that is set up listen.
 pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<()> {
     transaction
         .enable(group)?
@@ -191,7 +189,7 @@ fn explain_port(error: &OpError, group: &Group<'_>) -> Error {
     );
     let advice = match error.errno {
         Errno::EADDRINUSE => {
-            "Something else listens there. Take another port (--port), and tell the clients."
+            "Another program listens there. Choose a different port (--port), and use it on the clients."
         }
         Errno::EADDRNOTAVAIL => {
             "This machine does not have that address, or no RDMA device on it: compare `ip addr` with `rdma link show`.\n\
@@ -218,7 +216,7 @@ pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
     let changed = transaction.has_changes();
     let port = transaction.finish(result)?;
     if changed {
-        // The service neither repeats nor ends what somebody else made.
+        // The service neither repeats nor undoes changes of other commands.
         Record::of(system).forget(Table::Port, &port.id)?;
     }
     let note = format!("port {} listens already", port.id);

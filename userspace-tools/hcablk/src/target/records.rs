@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What this machine remembers of evicted hosts. The kernel forgets them with the volume's
-//! directory; these records outlast that, the module and the machine's restart.
+//! The records of evicted hosts on this machine. The kernel forgets the hosts with the volume's directory; these
+//! records outlast the directory, the module and a restart of the machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::system::{Lock, System};
 
-/// The folder with a folder for each volume, in which is an empty file for each evicted host.
+/// The folder with a folder for each volume, which has an empty file for each evicted host.
 const FOLDER: &str = "/var/lib/hcablk/evicted";
 
-/// How long apart it is tried to get the lock.
+/// The pause between two attempts to get the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The records of one volume.
@@ -25,7 +25,7 @@ pub(super) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Names the records of `volume`, of which there need not be any.
+    /// Returns access to the records of `volume`, which need not exist.
     pub(super) fn of(system: &'a dyn System, volume: &str) -> Self {
         Self {
             system,
@@ -50,8 +50,8 @@ impl<'a> Records<'a> {
         self.system.exists(&self.file(host))
     }
 
-    /// Lists the hosts that are recorded as evicted; fails if there is anything that names none, since
-    /// a host that was meant to be fenced would be let in.
+    /// Lists the hosts that are recorded as evicted; fails if there is a file that names no host, since a host that
+    /// should be fenced might otherwise be admitted.
     pub(super) fn all(&self) -> Result<Vec<Uuid>> {
         let names = match self.system.entries(&self.folder) {
             Err(error) if error.is_gone() => return Ok(Vec::new()),
@@ -84,8 +84,8 @@ impl<'a> Records<'a> {
         Ok(self.system.make_durable_folder(&self.folder)?)
     }
 
-    /// Records that `host` is evicted. When this returns a power failure does not change that; the
-    /// same holds if it was recorded before.
+    /// Records that `host` is evicted. Once this has returned a power failure does not lose the record, even if it
+    /// existed before.
     pub(super) fn add(&self, host: Uuid) -> Result<()> {
         Ok(self.system.make_durable_file(&self.file(host))?)
     }
@@ -95,8 +95,8 @@ impl<'a> Records<'a> {
         Ok(self.system.remove_durable_file(&self.file(host))?)
     }
 
-    /// Waits until no other command changes these records or tells the kernel of them: else one that
-    /// evicts a host and one that admits it could leave it recorded and admitted, or the reverse.
+    /// Waits until no other command changes these records or passes them to the kernel: otherwise a command that evicts
+    /// a host and one that admits it could leave it recorded and admitted, or the reverse.
     pub(super) fn lock(&self) -> Result<Lock> {
         loop {
             if let Some(lock) = self.system.try_lock(&self.folder)? {

@@ -80,7 +80,7 @@ fn read_ports(tree: &Group<'_>) -> Result<Vec<Port>> {
     Ok(found)
 }
 
-/// Says where what is recorded of evicted hosts is not what the kernel shows.
+/// Reports where the records of evicted hosts differ from the kernel's state.
 fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
     let mut notes: Vec<_> = shown
         .iter()
@@ -214,7 +214,7 @@ pub fn stats(system: &dyn System, only: Option<&VolumeName>) -> Result<Outcome> 
     let counters = |groups: Vec<Group<'_>>| -> Result<Vec<Counters>> {
         let mut stats = Vec::new();
         for group in groups {
-            // Not everything counts: ports need not.
+            // Not every object has counters: ports need not.
             if !group.system().exists(&group.path().join("stats")) {
                 continue;
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk target unexport`: withdraws a volume that nobody uses, or by force.
+//! `hcablk target unexport`: withdraws an unused volume, or any volume by force.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::names::VolumeName;
 use crate::output::{Client, Done, Outcome};
 use crate::system::System;
 
-/// How often, and how long apart, `unexport` looks again for clients that have just disconnected: a
-/// client is done a moment before its target is.
+/// The number of further checks, and the pause between them, for clients that have just disconnected: the target takes
+/// a moment longer than the client.
 const CLIENT_TRIES: u32 = 40;
 
 const CLIENT_PAUSE: Duration = Duration::from_millis(50);
@@ -30,18 +30,18 @@ pub(super) fn disable(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// What `hcablk target unexport` was asked for, besides which volumes.
+/// The options of `hcablk target unexport`, without the volumes.
 #[derive(Clone, Copy, Debug)]
 pub struct Unexport {
     /// End a volume even while clients are connected.
     pub force: bool,
     /// Do not fail when there is no such volume.
     pub if_exists: bool,
-    /// How long to wait for the drive, if not for ever.
+    /// The time limit for the drive, `None` for no limit.
     pub timeout: Option<Duration>,
 }
 
-/// Ends one export in this process: the kernel lets it go on only when the drive has finished what it had begun.
+/// Ends an export in this process: the kernel blocks the process until the drive has finished its current requests.
 pub fn unexport_here(
     system: &dyn System,
     volume: &VolumeName,
@@ -68,7 +68,7 @@ pub fn unexport_here(
         remove(&host)?;
     }
     remove(&group)?;
-    // Who ends an export does not want it back from the service.
+    // A user who ends an export does not want the service to restore it.
     Record::of(system).forget(Table::Export, volume.as_str())?;
     Ok(Outcome::new(Done::Unexport {
         volume: volume.to_string(),
@@ -76,7 +76,7 @@ pub fn unexport_here(
     }))
 }
 
-/// Adds which hosts stay evicted from a volume that is gone.
+/// Notes which hosts stay evicted from a removed volume.
 fn note_evicted(system: &dyn System, volume: &str, notes: &mut Vec<String>) {
     match Records::of(system, volume).all() {
         Ok(evicted) if evicted.is_empty() => (),
@@ -98,12 +98,13 @@ fn line(volume: &VolumeName, force: bool) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Says that an export ends later, as its drive hangs.
+/// Reports that an export ends later, since its drive hangs.
 fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration>) -> Error {
-    let what =
-        format!("volume {volume} is being ended, but its drive has not finished what it had begun");
+    let what = format!(
+        "volume {volume} is being ended, but its drive has not finished its current requests"
+    );
     let advice = format!(
-        "It ends by itself when the drive does, and takes no new requests until then. To wait for it: hcablk target \
+        "It ends when the drive has finished, and accepts no new requests until then. To wait for it: hcablk target \
          unexport --if-exists {volume}"
     );
     match timeout {
@@ -117,8 +118,8 @@ fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration
     }
 }
 
-/// Ends these exports side by side, each by a process of its own: one whose drive hangs keeps neither the others nor this command.
-/// Returns those that there were, or the failures and what was ended nevertheless.
+/// Ends several exports in parallel, each in a process of its own: a drive that hangs blocks neither the others nor
+/// this command. Returns the exports that existed, or the failures with the exports that ended nevertheless.
 pub(crate) fn unexport_these(
     system: &dyn System,
     volumes: &[VolumeName],

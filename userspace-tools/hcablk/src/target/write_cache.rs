@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When a volume answers writes, and advice for a volume that can lose acknowledged writes of several hosts.
+//! The moment at which a volume acknowledges writes, and advice for a volume that can lose acknowledged writes of
+//! several hosts.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,13 +19,13 @@ use crate::tuning::choice;
 /// The attribute of a volume.
 pub(super) const ATTRIBUTE: &str = "write_cache";
 
-/// When a volume answers a write; the driver's names.
+/// The moment at which a volume acknowledges a write; the driver's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum WriteCache {
     /// Before the data is on stable media: clients must flush, and a crash of the target can lose the rest
     Back,
-    /// When the data is on stable media: a crash of the target loses nothing that was answered
+    /// When the data is on stable media: a crash of the target loses no acknowledged write
     Through,
 }
 
@@ -52,7 +53,7 @@ impl WriteCache {
     }
 }
 
-/// Describes the risk of a writable volume that several hosts share and that has a volatile write cache. Returns nothing
+/// Describes the risk of a writable volume that several hosts share and that has a volatile write cache. Returns `None`
 /// if a crash of the target loses no acknowledged write of several hosts, or if the kernel module has no such setting.
 pub(crate) fn risk(group: &Group<'_>) -> Option<String> {
     let is_back = attribute(group, ATTRIBUTE).ok()?? == WriteCache::Back.name();
@@ -62,7 +63,7 @@ pub(crate) fn risk(group: &Group<'_>) -> Option<String> {
     }
     let mode = group.get("mode").ok()?;
     let path = group.get("path").ok()?;
-    // These modes write through the page cache, whatever the drive has.
+    // These modes write through the page cache, whether or not the drive has a cache.
     let uses_page_cache = matches!(mode.as_str(), "cached" | "mixed");
     let is_volatile = uses_page_cache || has_volatile_cache(group.system(), &path);
     is_volatile.then(|| {
@@ -72,7 +73,7 @@ pub(crate) fn risk(group: &Group<'_>) -> Option<String> {
     })
 }
 
-/// Returns how to avoid the risk of a volume.
+/// Returns the advice that avoids the risk of a volume.
 pub(crate) fn remedy(volume: &str) -> String {
     format!(
         "Unless the clients can handle that: hcablk target unexport {volume}, then export it with \
@@ -80,14 +81,14 @@ pub(crate) fn remedy(volume: &str) -> String {
     )
 }
 
-/// Advises, in one line, against the risk of a volume, if there is one.
+/// Returns the advice, in one line, against the risk of a volume, if there is one.
 pub(super) fn advice(group: &Group<'_>) -> Option<String> {
     let name = group.name();
     risk(group).map(|risk| format!("{name}: {risk}. {}", remedy(&name)))
 }
 
-/// Returns whether the device or file at `path` has a volatile write cache. A file has one: the page cache. A device of
-/// which sysfs has nothing is taken for one that has none.
+/// Returns whether the device or file at `path` has a volatile write cache. A file has one: the page cache. A device
+/// that is unknown to sysfs counts as one without.
 fn has_volatile_cache(system: &dyn System, path: &str) -> bool {
     let path = Path::new(path);
     let real = system.real_path(path).unwrap_or_else(|| path.to_owned());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ids by which volumes are known, kept when they are first derived: a host id that changes later on must not make clients take
-//! a volume for another one.
+//! The ids of volumes, stored when they are first derived: a host id that changes later must not make clients take the
+//! volume for a different one.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ use crate::error::Result;
 use crate::names::VolumeName;
 use crate::system::System;
 
-/// The folder with a file for each volume: a line that tells of its drive, and one with its id.
+/// The folder with a file for each volume: a line that identifies its drive, and one with its id.
 const FOLDER: &str = "/var/lib/hcablk/wwids";
 
 fn file(volume: &VolumeName) -> PathBuf {
     Path::new(FOLDER).join(volume.as_str())
 }
 
-/// Returns what a drive is known by, whatever link names it: the id that it reports itself; of everything else, such as a file that is
-/// named like a drive, its path.
+/// Returns the identity of a drive, independent of the link that names it: the id that the drive reports; for
+/// everything else, such as a file that is named like a drive, its path.
 fn drive(system: &dyn System, path: &str) -> Option<String> {
     let real = system.real_path(Path::new(path));
     let real = real.as_deref().unwrap_or(Path::new(path));
@@ -62,7 +62,7 @@ pub(crate) fn default_wwid(
     kept(system, volume, &drive).or_else(derived)
 }
 
-/// Keeps the id that a volume gets for the next time. An export of another drive by that name takes its place.
+/// Stores the id of a volume. An export of a different drive under that name replaces it.
 pub(crate) fn keep(
     system: &dyn System,
     volume: &VolumeName,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is shown, and what keys do to it.
+//! The state of the screen, and how keys change it.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::system::System;
 use crate::target;
 use crate::times::Times;
 
-/// A part of what there is to see.
+/// One of the views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// The disks of this machine.
     Disks,
     /// Their paths.
     Paths,
-    /// What this machine exports.
+    /// The exports of this machine.
     Target,
     /// How long requests are in which state.
     Latency,
@@ -48,7 +48,7 @@ impl View {
     }
 }
 
-/// What there is to see, and which part is seen.
+/// The values of all views, and the selected view.
 pub struct Model {
     pub(super) host: String,
     pub(super) time: String,
@@ -63,7 +63,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Makes one that has seen nothing yet.
+    /// Makes a model before its first sample.
     pub fn new(system: &dyn System, interval: Duration) -> Self {
         Self {
             host: system.host_name(),
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// Returns how many there are to select from.
+    /// Returns the number of rows that can be selected.
     fn choices(&self) -> usize {
         match self.view {
             View::Disks => self.seen.devices.len(),
@@ -137,7 +137,7 @@ impl Model {
         self.selected = 0;
     }
 
-    /// Does what a key is for; returns whether to go on.
+    /// Carries out the command of a key; returns whether to continue.
     pub fn press(&mut self, system: &dyn System, key: KeyEvent) -> bool {
         let is_interrupt =
             key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);

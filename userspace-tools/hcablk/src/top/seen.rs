@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a look has seen.
+//! The values of one sample.
 
 use crate::output::{Device, Port, Rates, Volume};
 

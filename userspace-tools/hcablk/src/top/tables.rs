@@ -10,8 +10,8 @@ use crate::output::text::size;
 use crate::output::{Device, Rates};
 use crate::times::{Class, Duration, StateTimes};
 
-/// A table: the widths of its columns, 0 for what is left of the line; headings, where those flushed right begin with
-/// `>`; and its rows.
+/// A table: the widths of its columns, 0 for the rest of the line; headings, where those flushed right begin with `>`;
+/// and its rows.
 pub(super) struct Table {
     pub(super) widths: Vec<u16>,
     pub(super) heading: Vec<&'static str>,

@@ -18,15 +18,15 @@ const HELP: &[&str] = &[
     "4 l   how long requests are in each state",
     "Tab   the next of these",
     "",
-    "Up k, Down j   select another one",
-    "m     begin to measure how long requests take, or end that; needs root",
-    "+ -   look half as often, or twice as often",
-    "Space stand still, go on",
-    "q     end",
+    "Up k, Down j   move the selection",
+    "m     start or stop measuring how long requests take; needs root",
+    "+ -   update half as often, or twice as often",
+    "Space pause, continue",
+    "q     quit",
     "",
     "Rates are those of the last interval. READ-B/s and WRITE-B/s are bytes,",
-    "K is 1024 of them. MEAN is how long a request took, HALF, 99 % and ALL",
-    "what so many of the requests stayed below: they need measuring.",
+    "K is 1024 of them. MEAN is the mean latency; HALF, 99 % and ALL are",
+    "latency bounds: that share finished sooner. All four need measuring.",
 ];
 
 /// Draws the whole screen.

@@ -34,7 +34,7 @@ pub struct Chunk {
     pub drive_end_ns: Option<i64>,
     /// Its RDMA was given to the HCA.
     pub posted_ns: Option<i64>,
-    /// What was posted before it had completed, and this was posted.
+    /// The RDMAs that were posted before have completed, and its own is posted.
     pub wire_start_ns: Option<i64>,
     /// Its RDMA has completed.
     pub completed_ns: Option<i64>,

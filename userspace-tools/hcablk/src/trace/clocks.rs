@@ -2,23 +2,23 @@
 
 //! How far apart the clocks of two machines are, from messages that both saw.
 //!
-//! A request is sent before it is received, and answered there before the answer is here. So each of them says that
-//! the difference of the clocks, theirs from ours, is at least one number at one moment, and at most another at another.
-//! Clocks run at different rates, but no more different than some millionths (`ppm`): what is known for one moment holds,
-//! widened by so much, for all others. What all of them leave is an interval for each moment (as NTP's, by Marzullo's
-//! intersection); its middle is taken, and half of its width is the uncertainty.
+//! A request is sent before it is received, and its response is sent before it is received. So each message gives one
+//! bound of the difference between the clocks (theirs minus ours) at one moment: a smallest value or a largest one.
+//! Clocks run at different rates, but the rates differ by a few millionths (`ppm`) at most: a bound for one moment,
+//! widened accordingly, holds for all others. The intersection of all bounds is an interval for each moment (as in NTP,
+//! by Marzullo's algorithm); its middle is used, and half of its width is the uncertainty.
 
-/// How different the rates of two clocks may be, unless told otherwise, in millionths. Crystals are within 100, what
-/// calibrates an emulated machine's clock is not.
+/// The largest difference between the rates of two clocks, unless the user sets it, in millionths. Crystals are within
+/// 100; the calibration of an emulated machine's clock is not.
 pub const DRIFT_PPM: u32 = 1000;
 
-/// What tracefs rounds times to, in nanoseconds.
+/// The precision of times in tracefs, in nanoseconds.
 const ROUNDED: i64 = 1000;
 
 /// Stands for no bound; far enough from the limits of i64 for sums.
 const NONE: i64 = i64::MAX / 4;
 
-/// What a pair of messages says, at a moment of our clock.
+/// The bounds from a pair of messages, at a moment of our clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) at: i64,
@@ -49,9 +49,9 @@ impl Bound {
 /// Why two clocks cannot be put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Apart {
-    /// Of no request both ways were recorded on both sides.
+    /// No request has both its messages recorded on both sides.
     Unknown,
-    /// The messages contradict each other by so many nanoseconds.
+    /// The messages contradict each other by this many nanoseconds.
     Contradiction(i64),
 }
 
@@ -99,7 +99,7 @@ impl Clocks {
         }
     }
 
-    /// Narrows a knot by what is known of one beside it.
+    /// Narrows a knot by the bounds of a neighbour.
     fn narrow(&mut self, index: usize, by: usize) {
         let other = self.knots[by];
         let slack = self.slack(self.knots[index].at, other.at);
@@ -129,10 +129,10 @@ impl Clocks {
         (least + (most - least) / 2, (most - least + 1) / 2)
     }
 
-    /// Returns what our clock shows when the other one shows `at`, and how far that may be off.
+    /// Returns the time of our clock when the other clock shows `at`, and its uncertainty.
     pub(super) fn ours(&self, at: i64) -> (i64, i64) {
         let mut ours = at - self.ahead(self.knots.first().map_or(0, |knot| knot.at)).0;
-        // Each time what is left is the drift's part of what was left: at most a thousandth.
+        // Each iteration leaves the drift's share of the former rest: at most a thousandth.
         for _ in 0..3 {
             ours = at - self.ahead(ours).0;
         }
@@ -144,7 +144,7 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    /// Requests of a machine whose clock is ahead by what `ahead` says, each way with its delay.
+    /// Requests of a machine whose clock is ahead by `ahead(time)`, each way with its delay.
     fn exchange(ahead: impl Fn(i64) -> i64, delays: &[(i64, i64)], every: i64) -> Vec<Bound> {
         let mut bounds = Vec::new();
         for (index, (there, back)) in (1..).zip(delays) {
@@ -167,7 +167,7 @@ mod tests {
         let delays = [(90_000, 5_000), (4_000, 80_000), (70_000, 60_000)];
         let clocks = Clocks::new(exchange(|_| 7_000_000, &delays, 200_000), 0).unwrap();
         let (ahead, uncertainty) = clocks.ahead(400_000);
-        // Between -4 us and +5 us, each widened by what tracefs rounds.
+        // Between -4 us and +5 us, each widened by the precision of tracefs.
         assert_eq!((ahead, uncertainty), (7_000_500, 5_500));
         assert!((ahead - 7_000_000).abs() <= uncertainty);
         let (ours, _) = clocks.ours(8_000_500);

@@ -81,7 +81,7 @@ pub struct Moved {
     pub session: String,
     /// The queue pair's number within it.
     pub queue: u16,
-    /// What is asked for, as in traces.
+    /// The operation, as in traces.
     pub op: String,
     /// How its data travels, as in traces.
     pub way: String,
@@ -91,7 +91,7 @@ pub struct Moved {
     pub bytes: u64,
     /// How it ended at the client: 0, or a negative errno.
     pub status: i32,
-    /// Whether it moved in chunks.
+    /// Whether the data moved in chunks.
     pub is_chunked: bool,
     /// When what happened.
     pub times: Times,
@@ -141,7 +141,7 @@ impl Picture {
     /// Returns the first of the largest requests.
     pub fn largest(&self) -> Option<&Moved> {
         let with_data = self.requests.iter().filter(|one| !one.chunks.is_empty());
-        // Of equal ones `max_by_key` takes the last.
+        // `max_by_key` returns the last of equal elements.
         with_data.rev().max_by_key(|request| request.bytes)
     }
 }
@@ -238,7 +238,7 @@ fn not_together(recording: &Recording, target: &Recording, apart: Apart) -> Erro
         ),
         Apart::Contradiction(by) => wrong(
             format!(
-                "the clocks of {files} cannot be put together: messages contradict each other by {} us",
+                "the clocks of {files} cannot be aligned: messages contradict each other by {} us",
                 by / 1000
             ),
             "One of the clocks was set, or drifts more than is allowed: see --drift.",
@@ -258,7 +258,7 @@ struct Pair {
     uncertainty: i64,
 }
 
-/// Says what a request is beside its name: two that differ in it are two.
+/// Returns the content of a request besides its name: requests that differ in it are different requests.
 fn content(op: &str, sector: u64, bytes: u64) -> (&str, u64, u64) {
     (op, sector, bytes)
 }

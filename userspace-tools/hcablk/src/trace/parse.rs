@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 /// The first line of a recording.
 pub(super) const HEADING: &str = "# hcablk trace 1";
 
-/// What happened to a request or a chunk.
+/// The kind of an event of a request or a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Point {
     Queued,
@@ -122,14 +122,14 @@ pub(super) struct Event {
     pub(super) op: String,
     pub(super) way: String,
     pub(super) sector: u64,
-    /// Of a chunk: bytes from the beginning of the request's data.
+    /// For a chunk: bytes from the beginning of the request's data.
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) memory: Memory,
     pub(super) status: i32,
 }
 
-/// What one machine has recorded.
+/// The recording of one machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recording {
     pub(super) file: String,
@@ -146,7 +146,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Recording> {
     };
     let mut lines = text.lines().zip(1..);
     if lines.next().is_none_or(|(line, _)| line != HEADING) {
-        return Err(wrong("this is no recording of hcablk trace".to_owned()));
+        return Err(wrong("this is not a recording of hcablk trace".to_owned()));
     }
     let mut recording = Recording {
         file: file.to_owned(),
@@ -177,7 +177,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Recording> {
 
 /// A line of an event that is known.
 struct Line<'a> {
-    /// What stands before the event's name: the thread, and when.
+    /// The text before the event's name: the thread, and the time.
     before: &'a str,
     point: Point,
     fields: &'a str,
@@ -281,7 +281,7 @@ mod tests {
     fn what_is_no_recording_is_refused() {
         for text in ["", "TAP version 14\n", "# hcablk trace 2\n"] {
             let error = parse("f", text).unwrap_err();
-            assert!(error.message.contains("no recording"), "{text:?}");
+            assert!(error.message.contains("not a recording"), "{text:?}");
         }
         let cut = format!("{HEADING}\n{}\n", LINE.split(" offset").next().unwrap());
         let error = parse("f", &cut).unwrap_err();

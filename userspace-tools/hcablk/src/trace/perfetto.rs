@@ -33,7 +33,7 @@ impl Tracks {
         }
     }
 
-    /// Returns a track that is free for `span`; spans come by their beginnings.
+    /// Returns a track that is free for `span`; spans arrive in the order of their beginnings.
     fn take(&mut self, span: Span) -> usize {
         let free = self.taken.iter().position(|taken| *taken <= span.0);
         let index = free.unwrap_or_else(|| {

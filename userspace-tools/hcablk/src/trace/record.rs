@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk trace record`: what tracefs tells, as a file.
+//! `hcablk trace record`: writes the events of tracefs to a file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,7 +22,7 @@ const BUFFER_KIB: u32 = 4096;
 pub struct Until {
     /// After so long.
     pub time: Option<Duration>,
-    /// When so many requests have ended on this machine, as a client or as a target.
+    /// End when this many requests have ended on this machine, as a client or as a target.
     pub requests: Option<u64>,
 }
 
@@ -87,12 +87,9 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
         let _ = writeln!(text, "{line}");
     }
     system.replace(output, &text).map_err(|error| {
-        Error::new(
-            Kind::Failed,
-            format!("the recording is not written: {error}"),
-        )
-        .with_errno(error.errno)
-        .advise("Name a file in a folder that you may write to.")
+        Error::new(Kind::Failed, format!("cannot write the recording: {error}"))
+            .with_errno(error.errno)
+            .advise("Name a file in a folder that you may write to.")
     })?;
     let mut outcome = Outcome::new(Done::TraceRecord {
         file: output.display().to_string(),
@@ -103,7 +100,7 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
     outcome.notes = notes;
     if is_full {
         outcome.note(format!(
-            "the recording ended early: {EVENTS_MAX} events are the most that one has"
+            "the recording ended early: it reached the limit of {EVENTS_MAX} events"
         ));
     }
     if lines.is_empty() {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::parse::{Event, Memory, Point};
 
-/// By what a request is the same on both sides, until that comes again.
+/// The name of a request on both sides, until it is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Name {
     /// Its tag, and how often that was used.
@@ -62,8 +62,8 @@ pub(super) struct Served {
     pub(super) chunks: BTreeMap<u64, Part>,
 }
 
-/// Puts the initiator's events together, in the order in which requests were sent. A request of which less than its
-/// sending was recorded is left out, and so is what asks for nothing.
+/// Assembles the initiator's requests from its events, in the order in which they were sent. Omits a request whose
+/// sending was not recorded, and one that asks for nothing.
 pub(super) fn issued(events: &[Event]) -> Vec<Issued> {
     let mut queued = HashMap::new();
     let mut open: HashMap<_, usize> = HashMap::new();

@@ -12,7 +12,7 @@ use super::list::{duration, size};
 use super::merge::{Moved, Picture};
 use super::parse::Memory;
 
-/// Pixels: of all, of what is left of the plot, and right of it.
+/// Widths in pixels: of the picture, left of the plot, and right of it.
 const WIDTH: i64 = 960;
 const LEFT: i64 = 116;
 const RIGHT: i64 = 24;
@@ -64,7 +64,7 @@ impl Canvas {
         self.text.push('\n');
     }
 
-    /// Draws a bar; `y` and `height` are tenths. What is short can be seen nevertheless.
+    /// Draws a bar; `y` and `height` are tenths. A short bar is drawn wide enough to be visible.
     fn bar(&mut self, span: Span, y: i64, height: i64, fill: &str, title: &str) {
         let (from, to) = (self.x(span.0), self.x(span.1));
         let line = format!(

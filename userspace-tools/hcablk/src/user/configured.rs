@@ -22,28 +22,28 @@ use crate::keys;
 use crate::names::{DeviceName, VolumeName};
 use crate::system::System;
 
-/// The settings of a disk that are no options of the library, and that a disk in user space has all the same.
+/// The settings of a disk that are not options of the library, and that a disk in user space has nevertheless.
 const OTHERS: [&str; 1] = ["insecure"];
 
-/// What is done to a disk in user space.
+/// The change to a disk in user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is made, or gone on with.
+    /// The disk is made, or taken over.
     Connect(Wanted),
-    /// It is ended.
+    /// The disk is removed.
     Disconnect,
-    /// Nothing by itself: what is told of a setting comes true when the disk is made.
+    /// No action: the setting takes effect when the disk is made.
     Told,
 }
 
-/// The changes that make a disk be as it is configured.
+/// The changes that make a disk match its configuration.
 #[derive(Default)]
 pub(crate) struct Planned {
     pub(crate) steps: Vec<Step>,
     pub(crate) pending: Vec<Pending>,
 }
 
-/// Returns why a disk in user space cannot have a setting that is configured for it, if so.
+/// Returns the reason why a disk in user space cannot have a setting that is configured for it, if there is one.
 pub(crate) fn misfit(disk: &config::Disk) -> Option<String> {
     if disk.paths != Paths::default() {
         return Some("`paths`: a disk in user space has one path".to_owned());
@@ -56,7 +56,7 @@ pub(crate) fn misfit(disk: &config::Disk) -> Option<String> {
     })
 }
 
-/// Returns what is configured, as it is asked for.
+/// Converts the configuration of a disk to the form of the command line.
 fn asked(
     system: &dyn System,
     name: &DeviceName,
@@ -87,7 +87,7 @@ fn asked(
     })
 }
 
-/// Makes a disk as it is configured, or finds it so: its node, and whether anything was changed.
+/// Makes a disk that is configured, or finds it: returns its node, and whether anything was changed.
 pub(crate) fn connect_configured(
     system: &dyn System,
     name: &DeviceName,
@@ -98,7 +98,7 @@ pub(crate) fn connect_configured(
     Ok((node, changed))
 }
 
-/// Plans for a disk. One that is not enabled is not there: nothing can be made of it before it is connected.
+/// Plans for a disk. A disk that is not enabled does not exist: nothing can be made before it is connected.
 pub(crate) fn plan(
     system: &dyn System,
     name: &DeviceName,
@@ -175,7 +175,7 @@ pub(crate) fn plan(
     Ok(planned)
 }
 
-/// Plans for a disk whose requests fail until it is made anew: that is done if nobody uses it.
+/// Plans for a disk whose requests fail until it is made again: that is done if nobody uses it.
 fn anew(
     system: &dyn System,
     there: &Disk,
@@ -206,7 +206,7 @@ fn anew(
     }
 }
 
-/// Returns what a disk is made of, for those who are told.
+/// Returns the settings of a disk, for its description.
 fn initial(wanted: &Wanted) -> Vec<Initial> {
     let given = |attribute: &'static str, value: String| Initial {
         attribute,
@@ -225,7 +225,7 @@ fn initial(wanted: &Wanted) -> Vec<Initial> {
     settings
 }
 
-/// Carries out a change, and records how it is undone.
+/// Carries out a change, and records how to undo it.
 pub(crate) fn change(
     system: &dyn System,
     name: &str,
@@ -271,12 +271,12 @@ fn whole(name: &str, wanted: &Wanted) -> Asked {
     }
 }
 
-/// Reads the disks that there are, as the configuration has them.
+/// Reads the existing disks, in the form of the configuration.
 pub(crate) fn read(system: &dyn System) -> Result<Vec<(DeviceName, config::Disk)>> {
     let own = hostid::current(system).ok().map(|(id, _)| id);
     let mut disks = Vec::new();
     for disk in show::all(system) {
-        // One that was started by hand is no matter of the configuration.
+        // The configuration does not control a disk that was started by hand.
         let (Some(name), Some(wanted)) = (&disk.name, &disk.wanted) else {
             continue;
         };

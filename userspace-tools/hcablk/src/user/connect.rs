@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk connect --user`: makes a disk in user space, or finds that one is there as asked for.
+//! `hcablk connect --user`: makes a disk in user space, or finds an existing one with the settings asked for.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,37 +21,38 @@ use crate::output::{Done, Outcome};
 use crate::system::{Lock, System};
 use crate::target::DEFAULT_PORT;
 
-/// How long apart it is looked whether the disk is there.
+/// The time between two checks whether the disk exists.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long apart it is said what is waited for.
+/// The time between two reports that the command waits.
 const WORDS: Duration = Duration::from_secs(10);
-/// For how long a unit may be inactive after it was asked to start.
+/// The longest time for which a unit may be inactive after it was asked to start.
 const BEGINS: Duration = Duration::from_secs(10);
-/// How often a program that says nothing of why it ends may do so.
+/// The number of times that a program may end without a reason.
 const SILENT_ENDS: u32 = 3;
-/// How long the device node may take to appear once the disk is there.
+/// The time limit for the device node to appear once the disk exists.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
-/// For how long another command of this kind is waited for.
+/// The time limit for waiting for another command of this kind.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A disk that is asked for.
 pub(crate) struct Asked {
-    /// Its name; nothing if any disk that is as asked for will do.
+    /// The disk's name; `None` if any disk with these settings will do.
     pub(super) name: Option<String>,
     pub(super) wanted: Wanted,
-    /// Whether all settings must be as they are wanted. Else one that is left out may be anything, and so may the host's id.
+    /// Whether all settings must match. Otherwise a setting that is left out may have any value, and so may the host's
+    /// id.
     pub(super) is_whole: bool,
     /// Whether the host's id was given.
     pub(super) has_host: bool,
 }
 
-/// What has to be done to have the disk.
+/// The steps that are needed to have the disk.
 enum Plan {
-    /// Nothing: it is there.
+    /// Nothing: the disk exists.
     Nothing,
-    /// Its program is to go on with it.
+    /// A program takes the disk over.
     Recover,
-    /// It is to be made.
+    /// The disk is made.
     Make,
 }
 
@@ -69,7 +70,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Makes the disk, or finds it as it should be: its name, its node, and whether anything was changed.
+/// Makes the disk, or finds an existing one: returns its name, its node, and whether anything was changed.
 pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, PathBuf, bool)> {
     let name = match &asked.name {
         Some(name) => name.clone(),
@@ -82,12 +83,12 @@ pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, Pa
             unit::require(system, &by_hand(&asked.wanted))?;
         }
         if let Plan::Make = plan {
-            // From here on another command sees that the name is taken.
+            // From here on other commands see that the name is taken.
             write(system, &name, &asked.wanted)?;
         }
         let begun = match plan {
             Plan::Nothing => Ok(()),
-            // Before another command could find the name, and no unit.
+            // Before another command could find the name without a unit.
             _ => begin(system, &name),
         };
         (plan, begun)
@@ -105,7 +106,7 @@ pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, Pa
     }
 }
 
-/// Returns what the command line asks for.
+/// Converts the command line to a request.
 fn asked(system: &dyn System, connect: &Connect) -> Result<Asked> {
     let options = settings::options(connect)?;
     let place = Place {
@@ -123,7 +124,7 @@ fn asked(system: &dyn System, connect: &Connect) -> Result<Asked> {
     })
 }
 
-/// Where the volume of a disk is, and who asks for it.
+/// The address and volume of a disk, and its host.
 pub(super) struct Place<'a> {
     pub(super) address: &'a str,
     pub(super) volume: &'a str,
@@ -132,7 +133,7 @@ pub(super) struct Place<'a> {
     pub(super) insecure: bool,
 }
 
-/// Returns what a disk is to be made of.
+/// Returns the settings that a disk is made with.
 pub(super) fn wanted(
     system: &dyn System,
     place: &Place<'_>,
@@ -146,7 +147,7 @@ pub(super) fn wanted(
     let parsed: IpAddr = address.parse().map_err(|error| {
         Error::new(
             Kind::Failed,
-            format!("{address} is no address that a program can connect to: {error}"),
+            format!("a program cannot connect to the address {address}: {error}"),
         )
     })?;
     Ok(Wanted {
@@ -199,7 +200,7 @@ pub(super) fn lock(system: &dyn System) -> Result<Lock> {
     }
 }
 
-/// Finds a disk that is connected to the volume as asked for, under whatever name.
+/// Finds a disk that is connected to the volume as asked for, under any name.
 fn find_connected(system: &dyn System, asked: &Asked) -> Option<String> {
     let is_it = |disk: &Disk| {
         let is_up = matches!(disk.shown_state(), "live" | "queueing");
@@ -210,14 +211,14 @@ fn find_connected(system: &dyn System, asked: &Asked) -> Option<String> {
     disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name)
 }
 
-/// A setting that a disk has otherwise than asked for.
+/// A setting of a disk that differs from the one asked for.
 pub(super) struct Difference {
     pub(super) attribute: &'static str,
     pub(super) from: String,
     pub(super) to: String,
 }
 
-/// Lists what is otherwise than asked for.
+/// Lists the settings that differ from those asked for.
 pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
     let wanted = &asked.wanted;
     let mut different = Vec::new();
@@ -247,7 +248,7 @@ pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
     }
     for (attribute, name, default) in settings::OPTIONS {
         let to = wanted.option(name);
-        // Which port it is, is always known.
+        // The port is always known.
         if to.is_some() || asked.is_whole || *name == "port" {
             let from = known.option(name).unwrap_or(default);
             compare(attribute, from, to.unwrap_or(default));
@@ -256,7 +257,7 @@ pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
     different
 }
 
-/// Decides what has to be done.
+/// Decides which steps are needed.
 fn plan(system: &dyn System, name: &str, asked: &Asked) -> Result<Plan> {
     let kernel = INITIATOR.named(system).child(name);
     if kernel.exists() {
@@ -268,7 +269,7 @@ fn plan(system: &dyn System, name: &str, asked: &Asked) -> Result<Plan> {
     if disk.number.is_none() {
         return match unit::state(system, name)?.as_str() {
             "active" | "activating" | "deactivating" | "reloading" => Err(changing(name)),
-            // A command that was killed has left it.
+            // A killed command has left it.
             _ => Ok(Plan::Make),
         };
     }
@@ -305,16 +306,16 @@ fn plan(system: &dyn System, name: &str, asked: &Asked) -> Result<Plan> {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             Err(Error::new(
                 Kind::Failed,
-                format!("{name} is there and cannot go on{why}"),
+                format!("{name} exists and cannot continue{why}"),
             )
             .advise(format!(
-                "Unmount it, and make it anew: hcablk disconnect {name}"
+                "Unmount it, and create it again: hcablk disconnect {name}"
             )))
         }
     }
 }
 
-/// Explains that a name is that of a disk of the kernel's driver.
+/// Explains that a disk of the kernel's driver has the name.
 pub(super) fn kernels(name: &str) -> Error {
     Error::new(
         Kind::Exists,
@@ -356,7 +357,7 @@ fn begin(system: &dyn System, name: &str) -> Result<()> {
 fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     let began = system.now();
     let mut next_word = began + WORDS;
-    // What the program says of why it has ended is there until the next one starts.
+    // The reason why the program has ended exists until the next one starts.
     let mut has_spoken = false;
     let mut reason = None;
     loop {
@@ -374,7 +375,7 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
         let is_over = match unit.state.as_str() {
             "failed" => true,
             "inactive" => now >= began + BEGINS,
-            // systemd would start it again and again.
+            // systemd would restart it again and again.
             _ => !has_spoken && unit.restarts >= SILENT_ENDS,
         };
         if is_over {
@@ -394,7 +395,7 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     }
 }
 
-/// Explains why a unit has no disk; `reason` is what systemd says of its program.
+/// Explains why a unit has no disk; `reason` is systemd's reason for the end of its program.
 fn why(system: &dyn System, name: &str, reason: Option<String>) -> Error {
     let log = format!("Its log says more: journalctl -u {}", unit::name(name));
     let failed = files::read::<Failed>(system, &files::failed(name));
@@ -426,7 +427,7 @@ fn why(system: &dyn System, name: &str, reason: Option<String>) -> Error {
     )
 }
 
-/// Waits for the device node of a disk that is there.
+/// Waits for the device node of an existing disk.
 fn node(system: &dyn System, name: &str) -> Result<PathBuf> {
     let node = show::find(system, name).and_then(|disk| disk.node());
     let Some(node) = node else {
@@ -449,7 +450,7 @@ fn node(system: &dyn System, name: &str) -> Result<PathBuf> {
     .advise("Is devtmpfs mounted at /dev?"))
 }
 
-/// Takes down what was begun.
+/// Undoes the steps that were begun.
 fn undo(system: &dyn System, name: &str, mut error: Error) -> Error {
     if let Err(failure) = unit::stop(system, name) {
         error.not_undone.push(format!(

@@ -12,17 +12,19 @@ use crate::error::{Error, Kind, Result};
 use crate::initiator::users;
 use crate::system::System;
 
-/// Ends a disk that nobody uses; with `force` also one that is in use or whose requests hang.
+/// Ends an unused disk; with `force` also one that is in use or whose requests hang.
 pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
-    // A number that is free again may be another disk's before this has ended.
+    // A number that is free may be reused by another disk before this has ended.
     let _lock = connect::lock(system)?;
     let name = disk.shown_name();
     if is_another(system, disk)? {
         return Err(Error::new(
             Kind::Busy,
-            format!("{name} was disconnected meanwhile, and its number is another disk's by now"),
+            format!(
+                "{name} was disconnected meanwhile, and its number now belongs to another disk"
+            ),
         )
-        .advise("`hcablk list` shows which disks there are."));
+        .advise("`hcablk list` shows the existing disks."));
     }
     if let (Some(number), false) = (disk.number, force) {
         let device = format!("ublkb{number}");
@@ -33,7 +35,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
         }
     }
     if force && disk.is_served {
-        // Its program waits for its users if it is told by its unit to end.
+        // Its program waits for its users when its unit stops it.
         remove(system, disk, true)?;
     }
     if let Some(name) = &disk.name {
@@ -43,7 +45,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
         system.exists(&Path::new("/sys/block").join(format!("ublkb{number}")))
     });
     if is_there {
-        // No program serves it, or none that is a unit's.
+        // No program serves it, or one that no unit runs.
         remove(system, disk, force)?;
     }
     if let Some(name) = &disk.name {
@@ -56,7 +58,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the number of a disk that was found a moment ago is another disk's by now.
+/// Returns whether the number of a disk that was found a moment ago now belongs to another disk.
 fn is_another(system: &dyn System, disk: &Disk) -> Result<bool> {
     let (Some(number), Some(found)) = (disk.number, &disk.state) else {
         return Ok(false);
@@ -65,14 +67,14 @@ fn is_another(system: &dyn System, disk: &Disk) -> Result<bool> {
     Ok(now.is_some_and(|now| now.mark != found.mark))
 }
 
-/// Has `hcablk-ublk` remove the disk; with `force` also one that is in use.
+/// Makes `hcablk-ublk` remove the disk; with `force` also one that is in use.
 fn remove(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     let (name, Some(number)) = (disk.shown_name(), disk.number) else {
         return Ok(());
     };
     let program = unit::program(system).unwrap_or(unit::PROGRAM);
     let number = number.to_string();
-    // Nothing is known of one whose state cannot be read.
+    // A disk whose state cannot be read is unknown.
     let mark = disk.state.as_ref().and_then(|state| state.mark);
     let mark = mark.map(|mark| mark.to_string());
     let mut arguments = vec!["remove"];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The files by which the command and `hcablk-ublk` speak to each other, in `/run/hcablk/ublk`.
+//! The files through which the command and `hcablk-ublk` communicate, in `/run/hcablk/ublk`.
 //!
 //! | file | holds | written by |
 //! |---|---|---|
-//! | `NAME.wanted` | [`Wanted`]: what the disk NAME is to be made of | `hcablk connect --user` |
-//! | `NAME.failed` | [`Failed`]: why there is no disk, or why it cannot be recovered | `hcablk-ublk serve NAME` |
-//! | `N.state` | [`State`]: what has become of the disk `/dev/ublkbN` | the program that serves it |
-//! | `N.json` | what `hcablk-ublk` needs to recover the disk; no matter of the command | the program that serves it |
+//! | `NAME.wanted` | [`Wanted`]: the settings for the disk NAME | `hcablk connect --user` |
+//! | `NAME.failed` | [`Failed`]: the reason why there is no disk, or why it cannot be recovered | `hcablk-ublk serve NAME` |
+//! | `N.state` | [`State`]: the state of the disk `/dev/ublkbN` | the program that serves it |
+//! | `N.json` | data that `hcablk-ublk` needs to recover the disk; the command does not use it | the program that serves it |
 //! | `N.lock` | nothing: the program that serves the disk holds a lock of it | that program |
 //!
 //! Everybody can read `N.state`, root alone the others.
@@ -22,24 +22,24 @@ use uuid::Uuid;
 use crate::error::{Error, Kind, Result};
 use crate::system::System;
 
-/// Where the files are.
+/// The folder of the files.
 pub const FOLDER: &str = "/run/hcablk/ublk";
 
-/// What a disk is made of.
+/// The settings that a disk is made with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// The target's address.
     pub address: IpAddr,
     /// The volume's name at the target.
     pub volume: String,
-    /// The id that the target knows this host by.
+    /// The id of this host at the target.
     pub host: String,
-    /// Whether both sides prove who they are, by the keys in `/etc/hcablk/keys`.
+    /// Whether both sides prove who they are, with the keys in `/etc/hcablk/keys`.
     pub keys: bool,
-    /// Which volume it must be.
+    /// The id that the volume must have.
     #[serde(default)]
     pub wwid: Option<Uuid>,
-    /// Options of the library, by name and value. What is left out has the library's default.
+    /// Options of the library, by name and value. Options that are left out have the library's defaults.
     pub options: Vec<(String, String)>,
 }
 
@@ -53,50 +53,50 @@ impl Wanted {
     }
 }
 
-/// What becomes of the requests of a disk.
+/// The state of the requests of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// They go to the target.
+    /// Requests go to the target.
     Live,
-    /// The connection is lost, and another one is being made: they wait.
+    /// The connection is lost and is being replaced: requests wait.
     Queueing,
-    /// The connection is lost for good: they fail.
+    /// The connection is lost for good: requests fail.
     Failed,
 }
 
-/// What the program that serves a disk publishes of it.
+/// The state that the program that serves a disk publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The disk's name; nothing if its program was started by hand.
+    /// The disk's name; `None` if its program was started by hand.
     pub name: Option<String>,
-    /// What the driver keeps with the disk: its number may be another disk's later. Programs of earlier releases do not say it.
+    /// The driver's data for the disk: its number may be reused later. Programs of earlier releases do not write it.
     #[serde(default)]
     pub mark: Option<u64>,
     /// The program.
     pub pid: u32,
-    /// What becomes of requests.
+    /// The state of the requests.
     pub phase: Phase,
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub error: Option<String>,
     /// Whether the target has lost acknowledged writes that no flush had covered.
     pub lost_writes: bool,
-    /// Which volume it is.
+    /// The id of the volume.
     pub id: Option<Uuid>,
-    /// What the disk is made of.
+    /// The settings of the disk.
     pub wanted: Wanted,
 }
 
-/// Why a program ended without a disk, or cannot go on with one.
+/// The reason why a program ended without a disk, or cannot continue with one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// In a sentence.
+    /// The reason, in a sentence.
     pub message: String,
-    /// The error number of connecting, if it was that which failed.
+    /// The error number, if connecting failed.
     pub errno: Option<i32>,
 }
 
-/// Returns the file of what the disk `name` is to be made of.
+/// Returns the file with the settings for the disk `name`.
 pub fn wanted(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.wanted"))
 }
@@ -111,7 +111,7 @@ pub fn state(number: u32) -> PathBuf {
     Path::new(FOLDER).join(format!("{number}.state"))
 }
 
-/// Reads one of the files; nothing if it is not there.
+/// Reads one of the files; `None` if it does not exist.
 pub fn read<T: DeserializeOwned>(system: &dyn System, file: &Path) -> Result<Option<T>> {
     let text = match system.read(file) {
         Err(error) if error.is_gone() => return Ok(None),
@@ -136,7 +136,7 @@ pub fn text(value: &impl Serialize) -> Result<String> {
     text.map(|text| text + "\n").map_err(|error| {
         Error::new(
             Kind::Failed,
-            format!("cannot write down what is wanted: {error}"),
+            format!("cannot store the wanted settings: {error}"),
         )
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The settings that a disk in user space has, and those that it does not have.
+//! The settings that a disk in user space has, and those that it lacks.
 
 use super::files::Wanted;
 use crate::error::{Error, Kind, Result};
@@ -22,7 +22,7 @@ pub(super) const OPTIONS: &[(&str, &str, &str)] = &[
     ("remote_invalidate", "remote-invalidate", "1"),
 ];
 
-/// The library's way to say that a lost connection is made again for ever: 136 years.
+/// The library's value for retrying a lost connection for ever: 136 years.
 const FOR_EVER: &str = "4294967295";
 
 /// Returns the library's default of one of its options.
@@ -31,7 +31,8 @@ pub(super) fn default_of(option: &str) -> Option<&'static str> {
     known.map(|(_, _, default)| *default)
 }
 
-/// Returns why a disk in user space cannot have the value of an attribute, if so. The bounds are the library's.
+/// Returns the reason why a disk in user space cannot have the value of an attribute, if there is one. The bounds are
+/// the library's.
 pub(crate) fn refusal(attribute: &str, value: &str) -> Option<String> {
     if !OPTIONS.iter().any(|(known, _, _)| *known == attribute) {
         return Some(format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which disks there are in user space, and how `hcablk list` shows them.
+//! The disks in user space, and how `hcablk list` shows them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,22 +13,22 @@ use crate::target::DEFAULT_PORT;
 
 /// KiB of the largest request of such a disk.
 const MAX_IO_KIB: u32 = 256;
-/// Requests that each queue of such a disk has at most.
+/// The most requests of each queue of such a disk.
 const QUEUE_DEPTH: u32 = 64;
 
-/// A disk in user space: one that is there, one that was asked for, or both.
+/// A disk in user space: one that exists, one that was asked for, or both.
 pub(crate) struct Disk {
-    /// Its name; nothing if its program was started by hand.
+    /// The disk's name; `None` if its program was started by hand.
     pub(super) name: Option<String>,
-    /// The number N of `/dev/ublkbN`, if there is a disk.
+    /// The number N of `/dev/ublkbN`, if the disk exists.
     pub(super) number: Option<u32>,
-    /// What its program has published last.
+    /// The state that its program has published last.
     pub(super) state: Option<State>,
-    /// What was asked for, as far as the caller may know: nothing is known to others than root before there is a disk.
+    /// The settings that were asked for, if the caller may read them: before the disk exists only root may.
     pub(super) wanted: Option<Wanted>,
-    /// Why there is no disk, or no program for it.
+    /// The reason why there is no disk, or no program for it.
     pub(super) failed: Option<Failed>,
-    /// Why nothing is known of the disk: what its program has published cannot be read.
+    /// The reason why the published state of the disk cannot be read.
     pub(super) unreadable: Option<Error>,
     /// Whether the program that has published the state still runs.
     pub(super) is_served: bool,
@@ -48,7 +48,7 @@ impl Disk {
         unit::name(&self.shown_name())
     }
 
-    /// Returns its node, if there is a disk.
+    /// Returns the disk's node, if the disk exists.
     pub(crate) fn node(&self) -> Option<PathBuf> {
         let number = self.number?;
         Some(PathBuf::from(format!("/dev/ublkb{number}")))
@@ -72,7 +72,7 @@ impl Disk {
     }
 }
 
-/// Returns whether there is a disk of this name in user space, or one was asked for.
+/// Returns whether a disk of this name exists in user space, or was asked for.
 pub(crate) fn is_there(system: &dyn System, name: &str) -> bool {
     all(system)
         .iter()
@@ -94,11 +94,11 @@ pub(crate) fn find(system: &dyn System, text: &str) -> Option<Disk> {
     all.into_iter().nth(position)
 }
 
-/// Returns all disks in user space that there are or that were asked for, by name.
+/// Returns all disks in user space that exist or were asked for, sorted by name.
 pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
     let mut disks = Vec::new();
     for number in files::numbers(system, ".state") {
-        // A machine that was reset has no such files; a program that was killed leaves its own behind, and the disk as well.
+        // A machine that was reset has no such files; a killed program leaves its files and its disk behind.
         if !system.exists(&Path::new("/sys/block").join(format!("ublkb{number}"))) {
             continue;
         }
@@ -116,7 +116,7 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
                     name,
                 });
             }
-            // The others are shown all the same.
+            // The others are shown nevertheless.
             Err(error) => disks.push(Disk {
                 failed: None,
                 wanted: None,
@@ -136,7 +136,7 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
             continue;
         }
         disks.push(Disk {
-            // Not to be read by others than root.
+            // Only root can read it.
             wanted: files::read(system, &files::wanted(&name)).unwrap_or_default(),
             failed: failed(system, &name),
             name: Some(name),
@@ -150,7 +150,7 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
     disks
 }
 
-/// Lists the addresses and ports of the targets of all disks in user space that prove who they are.
+/// Lists the addresses and ports of the targets of all disks in user space with keys.
 pub(crate) fn targets(system: &dyn System) -> Vec<(String, u16)> {
     let wanted = all(system).into_iter().filter_map(|disk| disk.wanted);
     let proven = wanted.filter(|wanted| wanted.keys);
@@ -162,12 +162,12 @@ pub(crate) fn targets(system: &dyn System) -> Vec<(String, u16)> {
         .collect()
 }
 
-/// Returns why a program has ended, as far as the caller may know.
+/// Returns the reason why a program has ended, if the caller may read it.
 fn failed(system: &dyn System, name: &str) -> Option<Failed> {
     files::read(system, &files::failed(name)).unwrap_or_default()
 }
 
-/// Returns whether a process is a program that serves disks: its number may be another one's by now.
+/// Returns whether a process is a program that serves disks: its number may have been reused.
 fn is_program(system: &dyn System, pid: u32) -> bool {
     let comm = system.read(Path::new(&format!("/proc/{pid}/comm")));
     comm.is_ok_and(|comm| comm.trim() == "hcablk-ublk")
@@ -179,7 +179,8 @@ pub(crate) fn devices(system: &dyn System) -> Vec<Device> {
     disks.iter().map(|disk| device(system, disk)).collect()
 }
 
-/// Returns why nobody makes a disk that was asked for, if so: the command that asked for it was killed, or its unit has failed.
+/// Returns the reason why no program makes a disk that was asked for, if so: the command that asked for it was killed,
+/// or its unit has failed.
 fn abandoned(system: &dyn System, disk: &Disk) -> Option<String> {
     let name = disk
         .name
@@ -221,7 +222,7 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
     let error = match disk.shown_state() {
         "live" => None,
         "unknown" => disk.unreadable.as_ref().map(|error| error.message.clone()),
-        // Why its program does not come back says more than why the former one was not connected.
+        // The failure of the present program says more than the former lack of a connection.
         "left" => disk.failed.as_ref().map(|failed| failed.message.clone()),
         _ => state
             .and_then(|state| state.error.clone())

@@ -2,20 +2,20 @@
 
 //! The unit of systemd that keeps the program of a disk running.
 //!
-//! A template (`hcablk-ublk@.service`) and not a transient unit: an administrator can look at it and change it by
-//! `systemctl edit`, and it has the same order at boot and shutdown whoever has started it.
+//! A template (`hcablk-ublk@.service`) and not a transient unit: an administrator can read it and change it with
+//! `systemctl edit`, and it has the same order at boot and shutdown no matter how it was started.
 
 use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 use crate::system::System;
 
-/// What is there while systemd runs this machine.
+/// Exists while systemd runs this machine.
 const RUNS: &str = "/run/systemd/system";
 /// The program that serves a disk.
 pub(super) const PROGRAM: &str = "/usr/sbin/hcablk-ublk";
 const MADE_BY_HAND: &str = "/usr/local/sbin/hcablk-ublk";
-/// What is asked of a unit.
+/// The properties that are read from a unit.
 const PROPERTIES: &str = "--property=ActiveState,NRestarts,Result,ExecMainStatus";
 
 /// Returns the unit of a disk.
@@ -30,7 +30,7 @@ pub(super) fn program(system: &dyn System) -> Option<&'static str> {
         .find(|program| system.exists(Path::new(program)))
 }
 
-/// Demands that the program is installed, that systemd runs, and that the kernel has what a disk needs.
+/// Checks that the program is installed, that systemd runs, and that the kernel has what a disk needs.
 pub(super) fn require(system: &dyn System, how: &str) -> Result<()> {
     let lacks = |why: String| Error::new(Kind::Setup, why);
     if program(system).is_none() {
@@ -44,7 +44,7 @@ pub(super) fn require(system: &dyn System, how: &str) -> Result<()> {
     }
     if !system.exists(Path::new(RUNS)) {
         return Err(lacks(
-            "systemd does not run this machine, and the program that serves the disk would have nobody to keep it running".to_owned(),
+            "systemd does not run this machine, so nothing would keep the program running that serves the disk".to_owned(),
         )
         .advise(format!(
             "Have the machine's service manager run the program, and `hcablk-ublk recover N` when it was killed:\n\
@@ -79,7 +79,7 @@ fn systemctl(system: &dyn System, arguments: &[&str]) -> Result<String> {
     })
 }
 
-/// Begins to start the unit of a disk, and does not wait.
+/// Starts the unit of a disk, and does not wait.
 pub(super) fn start(system: &dyn System, disk: &str) -> Result<()> {
     systemctl(system, &["start", "--no-block", &name(disk)]).map(drop)
 }
@@ -87,7 +87,7 @@ pub(super) fn start(system: &dyn System, disk: &str) -> Result<()> {
 /// Stops the unit of a disk: its program removes the disk, and ends. Waits for that.
 pub(super) fn stop(system: &dyn System, disk: &str) -> Result<()> {
     systemctl(system, &["stop", &name(disk)])?;
-    // It has failed if its program did not end in time. What is gone is no failed unit.
+    // The unit has failed if its program did not end in time. A removed unit is not a failed one.
     let _ = systemctl(system, &["reset-failed", &name(disk)]);
     Ok(())
 }
@@ -97,18 +97,18 @@ pub(super) fn state(system: &dyn System, disk: &str) -> Result<String> {
     Ok(status(system, disk)?.state)
 }
 
-/// What systemd says of a unit.
+/// The state of a unit according to systemd.
 #[derive(Default)]
 pub(super) struct Status {
-    /// As [`state`] returns it.
+    /// The state, as [`state`] returns it.
     pub(super) state: String,
-    /// How often its program was started again since the unit was started.
+    /// The number of restarts of its program since the unit was started.
     pub(super) restarts: u32,
-    /// Why its last program has ended, or could not be started; nothing if it runs, or has ended as it should.
+    /// The reason why its last program has ended, or could not be started; `None` if it runs, or has ended normally.
     pub(super) reason: Option<String>,
 }
 
-/// Returns what systemd says of the unit.
+/// Returns the state of the unit according to systemd.
 pub(super) fn status(system: &dyn System, disk: &str) -> Result<Status> {
     let unit = name(disk);
     let text = systemctl(system, &["show", PROPERTIES, &unit])?;
@@ -138,7 +138,7 @@ pub(super) fn status(system: &dyn System, disk: &str) -> Result<Status> {
     })
 }
 
-/// Explains an exit code that is not the program's own.
+/// Explains an exit code of systemd, which the program itself does not use.
 fn hint(code: &str) -> &'static str {
     match code {
         "127" => ": a library that it needs may be missing",

@@ -24,12 +24,12 @@ const ASKER: &[(&str, &str)] = &[
 ];
 
 impl Kernel {
-    /// Has the target tell of a volume.
+    /// Adds a volume to the target's list.
     pub fn tell(&self, name: &str, wwid: &str, more: &str) {
         let entry = format!(
             "name {name}\nwwid {wwid}\nsize_bytes 67108864\nblock_size 512\nread_only 0\nevicted 0\ninsecure 0\nmode direct\n"
         );
-        // What is said twice counts as it is said first.
+        // A member's first value counts.
         self.told.borrow_mut().push(format!("{more}{entry}"));
     }
 
@@ -40,7 +40,7 @@ impl Kernel {
             .collect()
     }
 
-    /// Makes the attributes of what was created at `path`, if a target is asked by it.
+    /// Makes the attributes of the group at `path`, if it asks a target.
     pub(super) fn fill_asker(&self, path: &Path) {
         if path.parent() == Some(Path::new(DISCOVERY)) {
             self.fill(path, ASKER);
@@ -66,7 +66,7 @@ impl Kernel {
         let changes = self.list_changes.get();
         self.list_changes.set(changes.saturating_sub(1));
         let entry = entries.get(index).cloned();
-        // A target that lies tells another number, or one more each time.
+        // A lying target reports a different number, or one more each time.
         let count = match self.lie.get() {
             Some(count) => count + index,
             None => entries.len(),

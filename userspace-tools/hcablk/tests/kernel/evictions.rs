@@ -24,13 +24,13 @@ impl Kernel {
         self.has(&Self::record_of(volume, host))
     }
 
-    /// What the target's module does when the machine, or it, is restarted: it knows nothing.
+    /// Restarts the target's module, or its machine: the module forgets everything.
     pub fn restart_target(&self) {
         self.forget("/sys/kernel/config/hcablk_target");
         self.load_target();
     }
 
-    /// Has the drive take so many seconds for what it has begun for `host`.
+    /// Makes the drive need this many seconds for the requests of `host`.
     pub fn drain(&self, host: &str, seconds: u32) {
         self.drains.borrow_mut().insert(host.to_owned(), seconds);
     }

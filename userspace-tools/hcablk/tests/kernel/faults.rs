@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What goes wrong: refusals, failures of single steps, signals.
+//! Faults: refusals, failures of single steps, signals.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ impl Kernel {
             .insert(group.to_owned(), (errno, text.to_owned()));
     }
 
-    /// Returns what enabling `group` is to fail with, and gives it the text for its `error`.
+    /// Returns the error with which enabling `group` fails, and sets the text of its `error`.
     pub(super) fn refusal(&self, group: &Path) -> Result<(), Errno> {
         let name = group.file_name().unwrap().to_string_lossy().into_owned();
         if let Some((errno, text)) = self.refuse.borrow().get(&name) {

@@ -71,7 +71,7 @@ impl Kernel {
         self.folder(super::discovery::DISCOVERY);
     }
 
-    /// Makes the attributes of what was created at `path`, if it is a device.
+    /// Makes the attributes of the group at `path`, if it is a device.
     pub(super) fn fill_device(&self, path: &Path) {
         if path.parent() == Some(Path::new(INITIATOR)) {
             self.fill(path, DEVICE);
@@ -128,7 +128,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Ends a disk, whoever uses it.
+    /// Ends a disk, even one in use.
     pub(super) fn force_disconnect(&self, group: &Path) -> Result<(), Errno> {
         let busy = self.busy.replace(0);
         let result = self.remove_disk(group);

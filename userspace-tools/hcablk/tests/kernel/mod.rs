@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An imitation of the kernel: two configfs trees that behave as the modules do, as far as the
-//! command can tell.
+//! An imitation of the kernel: two configfs trees that, as seen by the command, behave like the modules.
 //!
 //! Making a folder makes its attributes; attributes that are read-only, enabled or out of range
 //! refuse to be written; enabling succeeds or fails as the test has arranged. Any changing
@@ -9,9 +8,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | this one | the machine: its tree, and what is common to both modules |
+//! | this one | the machine: its tree, and the behaviour that both modules share |
 //! | `initiator`, `target` | what is in the tree of each module, and what enabling does there |
-//! | `discovery` | the tree by which targets are asked, and what they tell |
+//! | `discovery` | the tree that asks targets, and their lists |
 //! | `paths` | the paths of a disk, and which addresses are reached |
 //! | `system` | what the command may ask of the machine |
 //! | `evictions` | the hosts that a volume has evicted, and the command's records of them |
@@ -48,7 +47,7 @@ use nix::errno::Errno;
 pub use faults::each_failure_is_undone;
 pub use run::{fails, golden, hcablk, key, notes, ok, steps, steps_of};
 
-/// What is at a path: a folder, or a file with its text.
+/// The object at a path: a folder, or a file with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     Folder,
@@ -68,17 +67,18 @@ pub struct Kernel {
     /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,
     /// `record path`, `forget path`.
     pub log: RefCell<Vec<String>>,
-    /// What enabling a group (by its name) answers, and the text for its `error`.
+    /// The result of enabling a group (by its name), and the text of its `error`.
     pub refuse: RefCell<BTreeMap<String, (Errno, String)>>,
     /// The addresses that no path becomes live by, and how it goes instead.
     pub unreached: RefCell<BTreeMap<String, Unreached>>,
-    /// The volumes that a target tells of.
+    /// The volumes in the target's list.
     pub told: RefCell<Vec<String>>,
-    /// Where it tells that it listens, beside 10.0.0.1.
+    /// The portals in the target's list, in addition to 10.0.0.1.
     pub portals: RefCell<Vec<&'static str>>,
     /// How many questions are answered by lists that are different ones.
     pub list_changes: Cell<u32>,
-    /// How many entries a target that lies tells of, and how many more by each answer: the index. `None`: it does not lie.
+    /// For a lying target, the number of entries that it reports, and how many more with each response: the index.
+    /// `None`: the target does not lie.
     pub lie: Cell<Option<usize>>,
     /// Questions that were answered.
     pub asked: Cell<u32>,
@@ -102,29 +102,29 @@ pub struct Kernel {
     pub hung: RefCell<std::collections::BTreeSet<String>>,
     /// The key of a host that a target believes, as the kernel takes it; `None`: any, or none.
     pub believes: RefCell<Option<String>>,
-    /// What systemd says of its jobs.
+    /// The list of systemd's jobs.
     pub jobs: RefCell<String>,
-    /// After so many pauses all clients are gone.
+    /// After this many pauses all clients are gone.
     pub clients_leave_after: Cell<Option<u32>>,
     /// Whether the caller lacks root's rights.
     pub unprivileged: Cell<bool>,
-    /// The time, which goes on when the command pauses or the kernel takes its time to answer.
+    /// The time, which advances when the command pauses or the kernel is slow to respond.
     pub time: Cell<Duration>,
     /// Evicting a host answers EAGAIN this many times, each after a second.
     pub drains: RefCell<BTreeMap<String, u32>>,
-    /// What another process does when the command has paused so often.
+    /// The action of another process after this many pauses of the command.
     pub meanwhile: RefCell<Option<(u32, Meanwhile)>>,
     /// Whether somebody applies the configuration.
     pub applies: Rc<Cell<bool>>,
     /// Whether somebody has locked another folder.
     pub locked: Rc<Cell<bool>>,
-    /// What the user was told of long waits.
+    /// The reports of long waits.
     pub progress: RefCell<Vec<String>>,
-    /// What commands said while they went on.
+    /// The output of running commands.
     pub said: RefCell<Vec<hcablk::output::Report>>,
-    /// What is heard from the kernel, one after the other; then the user wants to stop.
+    /// The events from the kernel, one after the other; then the user stops the command.
     pub heard: RefCell<std::collections::VecDeque<Heard>>,
-    /// What was listened to last.
+    /// The last arguments of `listen`.
     pub listened: RefCell<Option<Listen>>,
     /// Why the program of a disk in user space (by the volume's name) ends without one, and the error number of connecting.
     pub unserved: RefCell<BTreeMap<String, (Option<Errno>, String)>>,
@@ -132,7 +132,7 @@ pub struct Kernel {
     pub slow_programs: Cell<bool>,
     /// The states of units of systemd.
     pub units: RefCell<BTreeMap<String, &'static str>>,
-    /// What systemd says of the last programs of units: how often it has started them again, `Result` and `ExecMainStatus`.
+    /// Systemd's account of the last programs of units: the number of restarts, `Result` and `ExecMainStatus`.
     pub ended: Cell<(u32, &'static str, i32)>,
     /// Why nothing can be listened to but uevents.
     pub deaf: RefCell<Option<String>>,
@@ -143,13 +143,13 @@ pub struct Kernel {
 pub struct Unreached {
     /// `waiting` or `refused`.
     pub state: &'static str,
-    /// What enabling a disk by that path alone fails with.
+    /// The error with which enabling a disk over that path alone fails.
     pub errno: Errno,
     /// The driver's words.
     pub text: String,
 }
 
-/// What another process does.
+/// An action of another process.
 pub type Meanwhile = Box<dyn Fn(&Kernel)>;
 
 impl Kernel {
@@ -271,7 +271,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Gives an attribute a value, whatever its driver would say.
+    /// Sets an attribute, without the checks of its driver.
     fn set(&self, group: &Path, attribute: &str, value: &str) {
         self.file(group.join(attribute), &format!("{value}\n"));
     }

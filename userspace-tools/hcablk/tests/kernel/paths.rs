@@ -25,7 +25,7 @@ pub(super) fn is_path(group: &Path) -> bool {
             .is_some_and(|parent| parent.ends_with("paths"))
 }
 
-/// Returns whether `group` has a name that the driver takes, if it is to be a path.
+/// Returns whether the driver accepts the name of `group` for a path.
 pub(super) fn may_be_made(group: &Path) -> bool {
     let name = group.file_name().unwrap().to_string_lossy();
     !is_path(group)
@@ -85,7 +85,7 @@ impl Kernel {
             .collect()
     }
 
-    /// Returns the paths of a device that are to be used: itself, and directories.
+    /// Returns the enabled paths of a device: itself, and directories.
     fn wanted(&self, device: &Path) -> Vec<PathBuf> {
         let mut paths = vec![device.to_owned()];
         let further = self.folders_of(&device.join("paths"));
@@ -98,7 +98,7 @@ impl Kernel {
         self.unreached.borrow().get(&address).cloned()
     }
 
-    /// Makes the attributes of what was created at `path`, if it is a path.
+    /// Makes the attributes of the group at `path`, if it is a path.
     pub(super) fn fill_path(&self, path: &Path) {
         if is_path(path) {
             self.fill(path, PATH);

@@ -37,7 +37,7 @@ pub fn fails(kernel: &Kernel, line: &str) -> hcablk::error::Error {
     }
 }
 
-/// Demands that a failure is told as all are: what failed and why in one sentence, then what to do.
+/// Checks that a failure has the common form: what failed and why in one sentence, then the advice.
 fn has_the_form(line: &str, error: &hcablk::error::Error) {
     let text = error.to_text();
     let message = &error.message;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the command may ask of the machine.
+//! The calls of the command to the machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const READ_ONLY: &[&str] = &[
     "sessions", "memory", "shares",
 ];
 
-/// What a driver says to a new value.
+/// Returns whether a driver accepts a new value.
 fn accepts(attribute: &str, value: &str) -> bool {
     let number = |low: u32, high: u32| value.parse().is_ok_and(|n: u32| (low..=high).contains(&n));
     match attribute {
@@ -358,7 +358,7 @@ impl System for Kernel {
     }
 }
 
-/// What is heard, one after the other.
+/// The events from the kernel, one after the other.
 struct Queue(std::collections::VecDeque<Heard>);
 
 impl Listener for Queue {

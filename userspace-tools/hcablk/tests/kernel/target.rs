@@ -77,7 +77,7 @@ impl Kernel {
         }
     }
 
-    /// Makes the attributes of what was created at `path`, if it is a volume, a host or a port.
+    /// Makes the attributes of the group at `path`, if it is a volume, a host or a port.
     pub(super) fn fill_export(&self, path: &Path) {
         if is_volume(path) {
             self.fill(path, VOLUME);

@@ -25,7 +25,7 @@ impl Kernel {
         kernel
     }
 
-    /// What the program of a disk has published.
+    /// Returns the state that the program of a disk has published.
     pub fn state_of(&self, number: u32) -> State {
         files::read(self, &files::state(number)).unwrap().unwrap()
     }
@@ -107,7 +107,7 @@ impl Kernel {
         self.units.borrow_mut().insert(unit.to_owned(), state);
     }
 
-    /// Has the program of a unit do what it does: it fails, makes a disk, or goes on with the one that was left.
+    /// Runs the program of a unit: it fails, makes a disk, or takes over the one that was left.
     pub fn serve(&self, unit: &str) {
         let name = disk(unit);
         let wanted: Wanted = files::read(self, &files::wanted(name)).unwrap().unwrap();

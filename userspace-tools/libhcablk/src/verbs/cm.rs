@@ -2,8 +2,8 @@
 
 //! Connection identifiers of `rdma_cm`, and their events.
 //!
-//! The queue pair of a connection is made and brought up by [`QueuePair`](super::queue::QueuePair),
-//! and not by librdmacm: so it is not ready to receive before the peer has proven who it is.
+//! [`QueuePair`](super::queue::QueuePair) makes and brings up the queue pair of a connection, not librdmacm: so it is
+//! not ready to receive before the peer has proven who it is.
 
 use super::{by_errno, made, sys};
 use nix::errno::Errno;
@@ -30,27 +30,27 @@ const OPTION_LEVEL: c_int = sys::RDMA_OPTION_ID as c_int;
 #[expect(clippy::cast_possible_wrap, reason = "as above")]
 const OPTION_ACK_TIMEOUT: c_int = sys::RDMA_OPTION_ID_ACK_TIMEOUT as c_int;
 
-/// Why a connection request was rejected, in InfiniBand's numbers.
+/// The reasons of rejected connection requests, in InfiniBand's numbers.
 const REJECT_STALE: i32 = 10;
 
-/// What the connection manager says.
+/// An event of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The address was resolved: the device is known.
     AddressResolved,
     /// The route was resolved.
     RouteResolved,
-    /// The peer has granted the connection, with this private data; its queue pair's number.
+    /// The peer has granted the connection: its private data, and its queue pair's number.
     Granted(Vec<u8>, u32),
     /// The peer has rejected it, with this private data.
     Rejected(Vec<u8>),
-    /// The peer has a connection from before this host started again.
+    /// The peer has a connection from before this host was restarted.
     Stale,
     /// The step failed.
     Failed(Errno),
     /// The peer, or this side, has closed the connection.
     Disconnected,
-    /// The device goes away.
+    /// The device is being removed.
     DeviceRemoved,
     /// Anything else.
     Other,
@@ -76,12 +76,12 @@ pub(crate) struct Id {
 unsafe impl Send for Id {}
 
 impl Id {
-    /// Makes one.
+    /// Makes an identifier with its event channel.
     pub(crate) fn new() -> Result<Self, Errno> {
         // SAFETY: No requirements.
         let channel = made(unsafe { sys::rdma_create_event_channel() })?;
         let mut raw = null_mut();
-        // SAFETY: The channel is there, and there is room for the pointer.
+        // SAFETY: The channel exists, and there is room for the pointer.
         let result = by_errno(unsafe {
             sys::rdma_create_id(channel.as_ptr(), &raw mut raw, null_mut(), sys::RDMA_PS_TCP)
         });
@@ -103,7 +103,7 @@ impl Id {
 
     /// Returns the device that it was resolved to.
     pub(super) fn context(&self) -> Option<NonNull<sys::ibv_context>> {
-        // SAFETY: The identifier is there.
+        // SAFETY: The identifier exists.
         NonNull::new(unsafe { (*self.raw.as_ptr()).verbs })
     }
 
@@ -111,7 +111,7 @@ impl Id {
         self.raw.as_ptr()
     }
 
-    /// Begins to find the device that leads to `address`.
+    /// Starts to find the device for `address`.
     pub(crate) fn resolve_address(&mut self, address: &SocketAddr, ms: i32) -> Result<(), Errno> {
         let mut storage = to_raw(address);
         let to = (&raw mut storage).cast();
@@ -119,7 +119,7 @@ impl Id {
         by_errno(unsafe { sys::rdma_resolve_addr(self.raw(), null_mut(), to, ms) })
     }
 
-    /// Begins to find the route.
+    /// Starts to find the route.
     pub(crate) fn resolve_route(&mut self, ms: i32) -> Result<(), Errno> {
         let (timeout, length) = (ACK_TIMEOUT, size_of::<u8>());
         let value = from_ref(&timeout).cast_mut().cast::<c_void>();
@@ -127,7 +127,7 @@ impl Id {
         let _ = unsafe {
             sys::rdma_set_option(self.raw(), OPTION_LEVEL, OPTION_ACK_TIMEOUT, value, length)
         };
-        // SAFETY: The identifier is there.
+        // SAFETY: The identifier exists.
         by_errno(unsafe { sys::rdma_resolve_route(self.raw(), ms) })
     }
 
@@ -149,26 +149,26 @@ impl Id {
             srq: 0,
             qp_num: queue_pair,
         };
-        // SAFETY: The parameters are valid, and what they point to is copied.
+        // SAFETY: The parameters are valid, and their memory is copied.
         by_errno(unsafe { sys::rdma_connect(self.raw(), &raw mut param) })
     }
 
-    /// Tells the peer that its grant was accepted.
+    /// Notifies the peer that its grant was accepted.
     pub(crate) fn establish(&mut self) -> Result<(), Errno> {
-        // SAFETY: The identifier is there.
+        // SAFETY: The identifier exists.
         by_errno(unsafe { sys::rdma_establish(self.raw()) })
     }
 
     /// Closes the connection. It may be closed already.
     pub(crate) fn disconnect(&mut self) {
-        // SAFETY: The identifier is there.
+        // SAFETY: The identifier exists.
         unsafe { sys::rdma_disconnect(self.raw()) };
     }
 
     /// Returns the ends of the connection, the own one first, once the route was resolved.
     pub(crate) fn ends(&self) -> (End, End) {
-        // SAFETY: The identifier is there. Of the unions those parts are read that librdmacm fills
-        // for this port space; all bits are valid.
+        // SAFETY: The identifier exists. Only those parts of the unions are read that librdmacm fills for this port
+        // space; all bits are valid.
         unsafe {
             let address = &(*self.raw.as_ptr()).route.addr;
             let gids = &address.addr.ibaddr;
@@ -182,7 +182,7 @@ impl Id {
     /// Returns the next event, if there is one.
     pub(crate) fn event(&mut self) -> Result<Option<Event>, Errno> {
         let mut raw = null_mut();
-        // SAFETY: The channel is there, and there is room for the pointer.
+        // SAFETY: The channel exists, and there is room for the pointer.
         match by_errno(unsafe { sys::rdma_get_cm_event(self.channel.as_ptr(), &raw mut raw) }) {
             Ok(()) => {}
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
@@ -198,14 +198,14 @@ impl Id {
 
 impl AsFd for Id {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: The channel has a descriptor, which is open as long as it.
+        // SAFETY: The channel has a descriptor, which is open during the channel's life.
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 }
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: All events were acknowledged, and nobody refers to either any more.
+        // SAFETY: All events were acknowledged, and neither has any reference left.
         unsafe {
             sys::rdma_destroy_id(self.raw.as_ptr());
             sys::rdma_destroy_event_channel(self.channel.as_ptr());

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device's protection domain, and what the device can do.
+//! A device's protection domain, and the device's capabilities.
 
 use super::{by_value, cm::Id, made, sys};
 use nix::errno::Errno;
 use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
 
-/// The vendor's number that soft-RoCE says (`RXE_VENDOR_ID`).
+/// The vendor's number of soft-RoCE (`RXE_VENDOR_ID`).
 const SOFT_ROCE: u32 = 0xff_ffff;
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
-    /// It is InfiniBand's or RoCE's transport; else iWARP's or another one.
+    /// Whether the transport is that of InfiniBand or RoCE, not iWARP's or any other.
     pub(crate) is_ib: bool,
-    /// There are memory windows of type 2, which work requests bind.
+    /// Whether there are memory windows of type 2, which work requests bind.
     pub(crate) has_windows: bool,
-    /// It is soft-RoCE, which [reports](super::queue) invalidations by a flag of its own.
+    /// Whether the device is soft-RoCE, which [reports](super::queue) invalidations with a flag of
+    /// its own.
     pub(crate) is_soft_roce: bool,
     /// Work requests of a queue.
     pub(crate) max_qp_wr: u32,
@@ -24,9 +25,9 @@ pub(crate) struct Attributes {
     pub(crate) max_cqe: u32,
     /// Pieces that a work request gathers.
     pub(crate) max_sge: u32,
-    /// Windows that there may be.
+    /// The largest number of windows.
     pub(crate) max_mw: u32,
-    /// RDMA READs of a peer that it answers at a time.
+    /// The largest number of concurrent RDMA READs of a peer.
     pub(crate) max_qp_rd_atom: u8,
 }
 
@@ -40,11 +41,12 @@ pub(crate) struct ProtectionDomain {
 
 // SAFETY: Verbs may be called by any threads.
 unsafe impl Send for ProtectionDomain {}
-// SAFETY: As above; the identifier is not used but for its device, which does not change.
+// SAFETY: As above; only the device of the identifier is used, which does not change.
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// Makes one on the device that `id` was resolved to. Fails with `ENODEV` if it was not.
+    /// Allocates a protection domain on the device that `id` was resolved to. Fails with `ENODEV`
+    /// if `id` has no device.
     pub(crate) fn new(id: Id) -> Result<Arc<Self>, Errno> {
         let context = id.context().ok_or(Errno::ENODEV)?;
         let attributes = attributes(context)?;
@@ -57,7 +59,7 @@ impl ProtectionDomain {
         }))
     }
 
-    /// Returns what the device can do.
+    /// Returns the capabilities of the device.
     pub(crate) fn attributes(&self) -> Attributes {
         self.attributes
     }
@@ -72,15 +74,15 @@ impl ProtectionDomain {
     }
 
     pub(super) fn context(&self) -> *mut sys::ibv_context {
-        // SAFETY: The domain is there, and its context does not change.
+        // SAFETY: The domain exists, and its context does not change.
         unsafe { (*self.raw.as_ptr()).context }
     }
 }
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: Nobody refers to it any more. If a region could not be deregistered this is
-        // refused, and it stays.
+        // SAFETY: The domain has no reference any more. If a region could not be deregistered this
+        // is refused, and the domain stays.
         unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
     }
 }

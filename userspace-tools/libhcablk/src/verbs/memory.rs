@@ -16,14 +16,14 @@ use std::{
 /// Memory of a region begins at a multiple of this.
 const PAGE: usize = 4096;
 
-/// What may be done with a region, but for being read by the own device.
+/// The access to a region, in addition to reads by the own device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The own device writes to it.
+    /// The own device writes to the region.
     Local,
-    /// Windows may be bound to it.
+    /// Windows may be bound to the region.
     Windows,
-    /// As [`Self::Windows`], and peers write to it, by a key that stays as long as the region.
+    /// As [`Self::Windows`], and peers write to the region, with a key that is valid as long as the region.
     Standing,
 }
 
@@ -38,7 +38,7 @@ impl Access {
     }
 }
 
-/// A piece of memory, as a work request names it.
+/// A piece of memory, in the form of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Sge(sys::ibv_sge);
 
@@ -55,31 +55,29 @@ impl Sge {
     }
 }
 
-/// Memory that is registered with a device: of its own, zeroed when it is made.
+/// Memory that is registered with a device. A region's own memory is zeroed when it is made.
 ///
-/// The device, and peers as far as the access goes, may read and write all of it at any time; here it
-/// is copied from and to, without a reference to what is in it. Exclusive use of a part is what
-/// a [`Buffer`] stands for.
+/// The device, and peers within the region's access, may read and write all of it at any time; this code copies from
+/// and to it, without a reference to its content. A [`Buffer`] stands for exclusive use of a part.
 pub(crate) struct Region {
     mr: NonNull<sys::ibv_mr>,
     memory: NonNull<u8>,
     len: usize,
-    /// By which the memory was allocated; `None`: it is the program's.
+    /// The layout with which the memory was allocated; `None`: it is the program's.
     layout: Option<Layout>,
-    /// The address of the first byte in work requests and to peers.
+    /// The address of the first byte, for work requests and peers.
     address: u64,
     pd: Arc<ProtectionDomain>,
 }
 
 // SAFETY: The memory belongs to the region, and verbs may be called by any thread.
 unsafe impl Send for Region {}
-// SAFETY: As above; who may touch which part of the memory is the matter of `Buffer`s, or of the
-// region's only owner.
+// SAFETY: As above; access to parts of the memory is governed by the `Buffer`s, or by the region's only owner.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region of `len` bytes, which peers know by addresses from `address` on, a multiple of
-    /// the page size; `None`: from the address in memory on.
+    /// Makes a region of `len` bytes, which peers address from `address` on, a multiple of the page size; `None`: from
+    /// its address in memory on.
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
         len: usize,
@@ -93,7 +91,7 @@ impl Region {
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?;
         // SAFETY: The layout has a size.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
-        // SAFETY: The memory is there, and freed only after the region was deregistered.
+        // SAFETY: The memory exists, and is freed only after the region was deregistered.
         let region = unsafe { Self::of(pd, memory, size, access, address) };
         match region {
             Ok(mut region) => {
@@ -101,18 +99,18 @@ impl Region {
                 Ok(region)
             }
             Err(error) => {
-                // SAFETY: It was allocated by this layout, and nobody has it.
+                // SAFETY: The memory was allocated with this layout, and nobody has it.
                 unsafe { dealloc(memory.as_ptr(), layout) };
                 Err(error)
             }
         }
     }
 
-    /// Makes a region of `len` bytes of memory that is there, as [`Self::new`].
+    /// Makes a region of `len` bytes of existing memory, as [`Self::new`].
     ///
     /// # Safety
     ///
-    /// The memory is initialized, and stays where it is for as long as the region.
+    /// The memory is initialized, and does not move during the life of the region.
     unsafe fn of(
         pd: &Arc<ProtectionDomain>,
         memory: NonNull<u8>,
@@ -143,7 +141,7 @@ impl Region {
 
     /// Returns the key by which peers reach a region of [standing](Access::Standing) access.
     pub(crate) fn peer_key(&self) -> u32 {
-        // SAFETY: The region is there.
+        // SAFETY: The region exists.
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 
@@ -160,26 +158,25 @@ impl Region {
         range.start <= range.end && range.end <= self.len()
     }
 
-    /// Returns a part of it for a work request; `None`: there is no such part.
+    /// Returns a part of the region for a work request; `None` if the region has no such part.
     pub(crate) fn sge(&self, range: Range<usize>) -> Option<Sge> {
         let length = u32::try_from(range.len()).ok()?;
         self.has(&range).then(|| {
             Sge(sys::ibv_sge {
                 addr: self.address(range.start),
                 length,
-                // SAFETY: The region is there.
+                // SAFETY: The region exists.
                 lkey: unsafe { (*self.mr.as_ptr()).lkey },
             })
         })
     }
 
-    /// Copies bytes from `offset` on; `false`: there are not so many.
+    /// Copies bytes from `offset` on; returns `false` if the region has fewer bytes.
     #[must_use]
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(to.len())));
         if fits {
-            // SAFETY: The part is within the memory. A device may write to it meanwhile: then the
-            // bytes are any.
+            // SAFETY: The part is within the memory. A device may write to it meanwhile: then the bytes are arbitrary.
             unsafe {
                 copy_nonoverlapping(self.memory.as_ptr().add(offset), to.as_mut_ptr(), to.len());
             };
@@ -187,13 +184,13 @@ impl Region {
         fits
     }
 
-    /// Copies bytes to `offset` on; `false`: there is not so much room.
+    /// Copies bytes to `offset` on; returns `false` if the region has less room.
     #[must_use]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(from.len())));
         if fits {
-            // SAFETY: The part is within the memory, and nobody has a reference to it: a region of
-            // which buffers are made is not written to by this.
+            // SAFETY: The part is within the memory, and nobody has a reference to it: this does not write to a region
+            // that has buffers.
             unsafe {
                 copy_nonoverlapping(from.as_ptr(), self.memory.as_ptr().add(offset), from.len());
             }
@@ -208,17 +205,17 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: Nobody refers to it any more.
+        // SAFETY: The region has no reference any more.
         let result = by_value(unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) });
         if let (Ok(()), Some(layout)) = (result, self.layout) {
-            // SAFETY: No device reaches it any more; it was allocated by this layout.
+            // SAFETY: No device reaches the memory any more; it was allocated with this layout.
             unsafe { dealloc(self.memory.as_ptr(), layout) };
         }
-        // Otherwise a window is bound to it, and the memory is leaked.
+        // Otherwise a window is bound to the region, and the memory is leaked.
     }
 }
 
-/// What a window lets the peer do.
+/// The access of the peer through a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     /// RDMA READ.
@@ -237,8 +234,8 @@ impl Right {
     }
 }
 
-/// A memory window of type 2: a part of a region that a peer reaches by one queue pair, from when a
-/// work request binds it until it is invalidated. Its addresses begin at 0.
+/// A memory window of type 2: a part of a region that a peer reaches over one queue pair, from its bind by a work
+/// request until its invalidation. Its addresses begin at 0.
 pub(crate) struct Window {
     mw: NonNull<sys::ibv_mw>,
     /// The key of the last bind.
@@ -250,12 +247,12 @@ pub(crate) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Makes one that is not bound.
+    /// Makes a window that is not bound.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>) -> Result<Self, Errno> {
         let context = pd.context();
         // SAFETY: The domain keeps its context open.
         let alloc = unsafe { (*context).ops.alloc_mw }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: The domain is there.
+        // SAFETY: The domain exists.
         let mw = made(unsafe { alloc(pd.raw(), sys::IBV_MW_TYPE_2) })?;
         // SAFETY: As the inline function of verbs does, which not all providers do.
         unsafe {
@@ -263,7 +260,7 @@ impl Window {
             (*mw.as_ptr()).pd = pd.raw();
             (*mw.as_ptr()).type_ = sys::IBV_MW_TYPE_2;
         }
-        // SAFETY: The window is there.
+        // SAFETY: The window exists.
         let key = unsafe { (*mw.as_ptr()).rkey };
         Ok(Self {
             mw,
@@ -277,7 +274,7 @@ impl Window {
         self.key
     }
 
-    /// Makes the key of the next bind, and returns it: the low byte counts.
+    /// Makes the key of the next bind, and returns it: only the low byte changes.
     pub(super) fn next_key(&mut self) -> u32 {
         self.key = (self.key & !0xff) | (self.key.wrapping_add(1) & 0xff);
         self.key
@@ -290,10 +287,10 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: The window is there.
+        // SAFETY: The window exists.
         let dealloc = unsafe { (*(*self.mw.as_ptr()).context).ops.dealloc_mw };
         if let Some(dealloc) = dealloc {
-            // SAFETY: Nobody refers to it any more.
+            // SAFETY: The window has no reference any more.
             unsafe { dealloc(self.mw.as_ptr()) };
         }
     }
@@ -301,9 +298,9 @@ impl Drop for Window {
 
 /// Memory for the data of requests, which a volume has registered with its RDMA device.
 ///
-/// A buffer has its bytes for itself: it moves into a request, and comes back when that ends. It can
-/// be [split](Self::split_off), so that a request may have pieces that are not adjacent. The memory is freed when the last part
-/// is dropped.
+/// A buffer owns its bytes exclusively: it moves into a request, and is returned when the request ends. It can be
+/// [split](Self::split_off), so that a request may have pieces that are not adjacent. The memory is freed when the last
+/// part is dropped.
 pub struct Buffer {
     region: Arc<Region>,
     start: usize,
@@ -321,12 +318,12 @@ impl Buffer {
         })
     }
 
-    /// Makes a buffer of memory of the program's own.
+    /// Makes a buffer of the program's own memory.
     ///
     /// # Safety
     ///
-    /// The `len` bytes are initialized, and nobody else refers to them; they stay where they are until the buffer, all that was
-    /// split from it and the queues of the requests that had it are dropped.
+    /// The `len` bytes are initialized, and nobody else refers to them; they do not move until the buffer, all parts
+    /// that were split from it and the queues of the requests that had it are dropped.
     pub(crate) unsafe fn of(
         pd: &Arc<ProtectionDomain>,
         memory: NonNull<u8>,
@@ -341,12 +338,13 @@ impl Buffer {
         })
     }
 
-    /// Returns another buffer of the same bytes as a part of this one: for programs whose language knows no owner of memory. `None`:
-    /// there is no such part.
+    /// Returns a second buffer of the same bytes, a part of this one: for programs in a language without ownership.
+    /// `None` if the buffer has no such part.
     ///
     /// # Safety
     ///
-    /// While either of them, or a request that has it, may write to a byte nobody reads or writes that by the other one.
+    /// While the caller writes a byte through one of the two buffers, or a request with one of them may write it,
+    /// nobody may read or write that byte through the other.
     #[must_use]
     pub unsafe fn alias(&self, range: Range<usize>) -> Option<Self> {
         let fits = range.start <= range.end && range.end <= self.len;
@@ -357,18 +355,18 @@ impl Buffer {
         })
     }
 
-    /// Returns where its bytes are.
+    /// Returns the address of the bytes.
     pub fn as_ptr(&self) -> *mut u8 {
         // In bounds: it is a part of the region.
         self.region.memory.as_ptr().wrapping_add(self.start)
     }
 
-    /// Returns whether other buffers, or requests that have them, are of the same registered memory.
+    /// Returns whether the registered memory has other buffers, or requests with such buffers.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.region) != 1
     }
 
-    /// Splits it: it keeps the bytes before `at`, and those behind are returned.
+    /// Splits the buffer: it keeps the bytes before `at`, and the rest is returned.
     ///
     /// # Panics
     ///
@@ -389,7 +387,7 @@ impl Buffer {
         rest
     }
 
-    /// Joins it with `rest`, which begins where it ends. Returns `rest` if it does not.
+    /// Joins the buffer with `rest`, which begins where the buffer ends. Returns `rest` if it does not.
     pub fn join(&mut self, rest: Self) -> Result<(), Self> {
         if !Arc::ptr_eq(&self.region, &rest.region) || self.start + self.len != rest.start {
             return Err(rest);
@@ -398,17 +396,17 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns how many bytes it has.
+    /// Returns the number of bytes of the buffer.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether it has none.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns a part of it for a work request; `None`: there is no such part.
+    /// Returns a part of the buffer for a work request; `None` if the buffer has no such part.
     pub(crate) fn sge(&self, range: Range<usize>) -> Option<Sge> {
         match range.end <= self.len {
             true => self
@@ -418,7 +416,7 @@ impl Buffer {
         }
     }
 
-    /// Returns whether it was registered in this domain.
+    /// Returns whether the buffer was registered in this domain.
     pub(crate) fn is_of(&self, pd: &Arc<ProtectionDomain>) -> bool {
         Arc::ptr_eq(&self.region.pd, pd)
     }
@@ -436,8 +434,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: The part is within the memory, which was initialized, and of which no other buffer
-        // has a byte. No request has it while there is the buffer.
+        // SAFETY: The part is within the memory, which was initialized, and no other buffer has any of its bytes. While
+        // the buffer exists no request has it.
         unsafe { slice::from_raw_parts(self.region.memory.as_ptr().add(self.start), self.len) }
     }
 }

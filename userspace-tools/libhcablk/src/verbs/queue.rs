@@ -2,11 +2,10 @@
 
 //! Completion queues and queue pairs.
 //!
-//! Soft-RoCE tells user space of an invalidation by the flag that the kernel has for it (4), and not
-//! by that of verbs (8): `do_complete()` in `rxe_resp.c`. The 4 of verbs is about the checksum of
-//! IP headers, and never set on reliable connections. So where the device is soft-RoCE both are taken
-//! for an invalidation. To miss one would be worse than a mistake: the invalidation of a window that
-//! is not bound makes its kernel use a null pointer.
+//! Soft-RoCE reports an invalidation to user space with the flag of the kernel (4), not with that of verbs (8):
+//! `do_complete()` in `rxe_resp.c`. The 4 of verbs is about the checksum of IP headers, and never set on reliable
+//! connections. So on soft-RoCE both flags count as an invalidation. To miss one would be worse than a false one: the
+//! invalidation of an unbound window makes its kernel use a null pointer.
 
 use super::{
     by_errno, by_value,
@@ -29,7 +28,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Completions that are taken at a time.
+/// The largest number of completions that are polled at once.
 pub(crate) const POLL: usize = 16;
 const POLL_COUNT: c_int = 16;
 const _: () = assert!(POLL as u64 == POLL_COUNT as u64);
@@ -45,21 +44,21 @@ const RNR_TIMER: u8 = 12;
 )]
 const QP_STATE: c_int = sys::IBV_QP_STATE as c_int;
 
-/// What a completion reports.
+/// The event that a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// A work request of the send queue was carried out.
     Sent,
-    /// A receive buffer has a message, or took the immediate value of an RDMA WRITE, of so many
+    /// A receive buffer has a message of this many bytes, or received the immediate value of an RDMA WRITE of this many
     /// bytes.
     Received {
         bytes: u32,
         immediate: Option<u32>,
         invalidated: Option<u32>,
     },
-    /// It was given up, since the queue pair has failed.
+    /// The work request was flushed, since the queue pair has failed.
     Flushed,
-    /// It has failed, by this status.
+    /// The work request has failed, with this status.
     Failed(&'static str),
 }
 
@@ -82,7 +81,7 @@ pub(crate) struct CompletionQueue {
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
-    /// Makes one of so many entries.
+    /// Makes a completion queue of `entries` entries.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, entries: u32) -> Result<Self, Errno> {
         let context = pd.context();
         let entries = c_int::try_from(entries).map_err(|_| Errno::EINVAL)?;
@@ -104,21 +103,20 @@ impl CompletionQueue {
         Ok(queue)
     }
 
-    /// Has the next completion raise an event; with `solicited` the next that is solicited, or of an
-    /// error.
+    /// Makes the next completion raise an event; with `solicited` the next solicited one, or an error.
     pub(crate) fn arm(&mut self, solicited: bool) -> Result<(), Errno> {
         // SAFETY: The domain keeps its context open.
         let arm = unsafe { (*self.pd.context()).ops.req_notify_cq }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: The queue is there.
+        // SAFETY: The queue exists.
         by_value(unsafe { arm(self.raw.as_ptr(), solicited.into()) })
     }
 
-    /// Takes the events that were raised; returns whether there were any.
+    /// Takes the raised events; returns whether there were any.
     pub(crate) fn take_events(&mut self) -> bool {
         let mut count = 0;
         loop {
             let (mut queue, mut context) = (null_mut(), null_mut());
-            // SAFETY: The channel is there, and there is room for the pointers.
+            // SAFETY: The channel exists, and there is room for the pointers.
             let result = unsafe {
                 sys::ibv_get_cq_event(self.channel.as_ptr(), &raw mut queue, &raw mut context)
             };
@@ -128,19 +126,19 @@ impl CompletionQueue {
             count += 1;
         }
         if count != 0 {
-            // SAFETY: So many events of this queue, the only one of the channel, were returned.
+            // SAFETY: This number of events of this queue, the only one of the channel, was returned.
             unsafe { sys::ibv_ack_cq_events(self.raw.as_ptr(), count) };
         }
         count != 0
     }
 
-    /// Takes some completions, and hands them to `handle`. Returns how many; 0: there were none.
+    /// Polls some completions, and passes them to `handle`. Returns their number.
     pub(crate) fn poll(&mut self, mut handle: impl FnMut(Completion)) -> Result<usize, Errno> {
         // SAFETY: All zeroes are valid.
         let mut completions: [sys::ibv_wc; POLL] = unsafe { zeroed() };
         // SAFETY: The domain keeps its context open.
         let poll = unsafe { (*self.pd.context()).ops.poll_cq }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: The queue is there, and so is room for so many completions.
+        // SAFETY: The queue exists, and the array has room for this number of completions.
         let count = unsafe { poll(self.raw.as_ptr(), POLL_COUNT, completions.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| Errno::EIO)?;
         let invalidated = match self.pd.attributes().is_soft_roce {
@@ -154,7 +152,7 @@ impl CompletionQueue {
     }
 }
 
-/// `with_inv` are the flags of which one says that a key was invalidated.
+/// `with_inv` are the flags that report the invalidation of a key.
 fn to_completion(wc: &sys::ibv_wc, with_inv: u32) -> Completion {
     let done = match wc.status {
         sys::IBV_WC_SUCCESS if wc.opcode & sys::IBV_WC_RECV != 0 => {
@@ -173,7 +171,7 @@ fn to_completion(wc: &sys::ibv_wc, with_inv: u32) -> Completion {
         sys::IBV_WC_SUCCESS => Done::Sent,
         sys::IBV_WC_WR_FLUSH_ERR => Done::Flushed,
         status => {
-            // SAFETY: Any status has a text, which stays.
+            // SAFETY: Any status has a text, which is static.
             let text = unsafe { CStr::from_ptr(sys::ibv_wc_status_str(status)) };
             Done::Failed(text.to_str().unwrap_or("unknown error"))
         }
@@ -183,14 +181,14 @@ fn to_completion(wc: &sys::ibv_wc, with_inv: u32) -> Completion {
 
 impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: The channel has a descriptor, which is open as long as it.
+        // SAFETY: The channel has a descriptor, which is open during the channel's life.
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 }
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: Each event was acknowledged, and no queue pair uses it any more.
+        // SAFETY: Each event was acknowledged, and no queue pair uses the queue any more.
         unsafe {
             sys::ibv_destroy_cq(self.raw.as_ptr());
             sys::ibv_destroy_comp_channel(self.channel.as_ptr());
@@ -198,7 +196,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// How large a queue pair is.
+/// The size of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
     pub(crate) sends: u32,
@@ -207,19 +205,19 @@ pub(crate) struct Capacity {
     pub(crate) pieces: u32,
 }
 
-/// A queue pair, as long as it is there.
+/// A queue pair, or nothing once it is destroyed.
 struct Place(Option<NonNull<sys::ibv_qp>>);
 
 // SAFETY: Verbs may be called by any thread.
 unsafe impl Send for Place {}
 
-/// By which any thread fails a queue pair.
+/// A handle with which any thread fails a queue pair.
 #[derive(Clone)]
 pub(crate) struct Stopper(Arc<Mutex<Place>>);
 
 impl Stopper {
-    /// Has the queue pair fail: nothing comes by it or goes any more, and all its work requests complete. It
-    /// may have failed already, or be gone.
+    /// Makes the queue pair fail: it sends and receives nothing any more, and all its work requests complete. It may
+    /// have failed already, or be gone.
     pub(crate) fn fail(&self) {
         let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(qp) = place.0 {
@@ -246,7 +244,7 @@ pub(crate) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Makes one, whose completions all go to `cq`, for the connection `id`. Receives can be posted.
+    /// Makes a queue pair for the connection `id`, whose completions all go to `cq`. Receives can be posted.
     pub(crate) fn new(id: &Id, cq: CompletionQueue, capacity: Capacity) -> Result<Self, Errno> {
         if !cq.pd.is_of(id) {
             return Err(Errno::EXDEV);
@@ -288,11 +286,11 @@ impl QueuePair {
             sys::IBV_QPS_RTR => attr.min_rnr_timer = RNR_TIMER,
             _ => {}
         }
-        // SAFETY: The queue pair is there, and so are the attributes.
+        // SAFETY: The queue pair and the attributes exist.
         by_value(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &raw mut attr, mask) })
     }
 
-    /// Brings it up, when the peer has granted the connection `id`.
+    /// Brings the queue pair up, when the peer has granted the connection `id`.
     pub(crate) fn bring_up(&self, id: &Id) -> Result<(), Errno> {
         self.modify(id, sys::IBV_QPS_INIT)?;
         self.modify(id, sys::IBV_QPS_RTR)?;
@@ -419,7 +417,7 @@ impl QueuePair {
         self.waiting.push(wr);
     }
 
-    /// Rings the doorbell for what was added. After a failure the queue pair is of no use.
+    /// Rings the doorbell for the work requests that were added. After a failure the queue pair cannot be used.
     pub(crate) fn ring(&mut self) -> Result<(), Errno> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -428,7 +426,7 @@ impl QueuePair {
         let mut next = null_mut();
         for wr in self.waiting.iter_mut().rev() {
             wr.next = next;
-            // In bounds: it is the number of pieces that were there before its own.
+            // In bounds: the index is the number of pieces before its own.
             wr.sg_list = pieces.wrapping_add(wr.sg_list.addr());
             next = wr;
         }
@@ -460,7 +458,7 @@ impl Drop for QueuePair {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         place.0 = None;
-        // SAFETY: Nobody refers to it any more. When it is gone nothing comes by it.
+        // SAFETY: The queue pair has no other reference. Once it is destroyed it receives nothing.
         unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
     }
 }
