@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: the resource agents for Pacemaker do what ocf-tester asks of one, and their monitors tell what is there from what works.
+# Proves: the resource agents for Pacemaker pass ocf-tester, and their monitors distinguish a resource that exists from one that works.
 # turn: 12
 # takes: 50
 # guests: target c1
@@ -8,7 +8,7 @@
 . "${0%/*}/../lib/lib.sh"
 
 agents=/usr/lib/ocf/resource.d/hcablk
-# Exit codes of agents.
+# The agents' exit codes.
 ok=0 generic=1 unimplemented=3 configured=6 not_running=7
 
 # agent GUEST NAME ACTION [PARAMETER=VALUE…]: prints its exit code.
@@ -28,19 +28,19 @@ words=()
 for word in "${export[@]}"; do
 	words+=("-o '$word'")
 done
-ON_SECONDS=900 check "ocf-tester has nothing against the agent of exports" on target "modprobe hcablk_target; ocf-tester -v -n vol1 ${words[*]} $agents/export"
-same "one that is not started does not run" $not_running "$(agent target export monitor "${export[@]}")"
-same "it starts" $ok "$(agent target export start "${export[@]}")"
-same "and runs" $ok "$(agent target export monitor "${export[@]}")"
+ON_SECONDS=900 check "ocf-tester accepts the agent of exports" on target "modprobe hcablk_target; ocf-tester -v -n vol1 ${words[*]} $agents/export"
+same "monitor: an export that was not started does not run" $not_running "$(agent target export monitor "${export[@]}")"
+same "the export starts" $ok "$(agent target export start "${export[@]}")"
+same "monitor: the export runs" $ok "$(agent target export monitor "${export[@]}")"
 must on target 'hcablk target unlisten --all'
-same "without a port that listens it does not work" $generic "$(agent target export monitor "${export[@]}")"
-like "and says so" 'no port listens' "$(on target 'cat /tmp/agent.said')"
-same "what is there, but not enabled, does not run" $not_running \
+same "monitor: an export without a listening port has failed" $generic "$(agent target export monitor "${export[@]}")"
+like "the agent reports that no port listens" 'no port listens' "$(on target 'cat /tmp/agent.said')"
+same "monitor: a disabled export does not run" $not_running \
 	"$(must on target "echo 0 > $target/volumes/vol1/enable" && agent target export monitor "${export[@]}")"
-same "a start repairs it" $ok "$(agent target export start "${export[@]}")"
-same "without its drive it is refused" 5 "$(agent target export validate-all volume=vol2 device=/dev/none "allow=$host")"
-same "as is a host that is none" $configured "$(agent target export validate-all volume=vol2 "device=$drive" allow=c1)"
-same "and what agents do not do" $unimplemented "$(agent target export promote "${export[@]}")"
+same "start enables a disabled export" $ok "$(agent target export start "${export[@]}")"
+same "validate-all refuses an export without its drive" 5 "$(agent target export validate-all volume=vol2 device=/dev/none "allow=$host")"
+same "validate-all refuses a malformed host id" $configured "$(agent target export validate-all volume=vol2 "device=$drive" allow=c1)"
+same "the agent refuses an action that it does not implement" $unimplemented "$(agent target export promote "${export[@]}")"
 
 must on target 'hcablk target listen || true'
 disk=(disk=data "address=$target_address" volume=vol1 'options=--ctrl-loss-tmo 600' wait=5)
@@ -48,22 +48,22 @@ words=()
 for word in "${disk[@]}"; do
 	words+=("-o '$word'")
 done
-ON_SECONDS=900 check "ocf-tester has nothing against the agent of disks" on c1 "modprobe hcablk; ocf-tester -v -n data ${words[*]} $agents/disk"
-same "it starts" $ok "$(agent c1 disk start "${disk[@]}")"
-check "and there is a disk" wait_until c1 20 '[ -b /dev/hcablk0 ]'
-same "a notification changes nothing" $ok "$(agent c1 disk notify "${disk[@]}")"
+ON_SECONDS=900 check "ocf-tester accepts the agent of disks" on c1 "modprobe hcablk; ocf-tester -v -n data ${words[*]} $agents/disk"
+same "the disk starts" $ok "$(agent c1 disk start "${disk[@]}")"
+check "the started disk has a block device" wait_until c1 20 '[ -b /dev/hcablk0 ]'
+same "notify leaves the disk as it is" $ok "$(agent c1 disk notify "${disk[@]}")"
 must on c1 'mkfs.ext4 -q -F /dev/hcablk0 && mount /dev/hcablk0 /mnt'
-same "one that is in use is not taken away" $generic "$(agent c1 disk stop "${disk[@]}")"
+same "stop fails while the disk is mounted" $generic "$(agent c1 disk stop "${disk[@]}")"
 must on c1 'umount /mnt'
-# The export moves: its node ends it in order, and the disk waits.
-same "the export is stopped under it" $ok "$(agent target export stop "${export[@]}")"
+# The export moves to another node: this one ends it in order, and the disk waits.
+same "the export stops under the disk" $ok "$(agent target export stop "${export[@]}")"
 check "the disk waits" wait_until c1 60 "grep -q queueing $initiator/data/state"
-same "which is no failure" $ok "$(agent c1 disk monitor "${disk[@]}")"
-same "the export is started again" $ok "$(agent target export start "${export[@]}")"
-check "the disk goes on" wait_until c1 60 "grep -q '^live' $initiator/data/state"
+same "monitor: a waiting disk has not failed" $ok "$(agent c1 disk monitor "${disk[@]}")"
+same "the export starts again" $ok "$(agent target export start "${export[@]}")"
+check "the disk is live again" wait_until c1 60 "grep -q '^live' $initiator/data/state"
 must on c1 "echo 1 > $initiator/data/force_disconnect"
-same "one that has failed is not taken for one that runs" $generic "$(agent c1 disk monitor "${disk[@]}")"
-same "it is stopped" $ok "$(agent c1 disk stop "${disk[@]}")"
-same "and does not run then" $not_running "$(agent c1 disk monitor "${disk[@]}")"
-same "parameters that do not go together are refused" $configured "$(agent c1 disk validate-all disk=data volume=vol1)"
-same "without the target it does not start" $generic "$(agent c1 disk start disk=data address=10.77.0.99 wait=0 'options=--connect-timeout 2')"
+same "monitor: a disconnected disk has failed" $generic "$(agent c1 disk monitor "${disk[@]}")"
+same "the disk stops" $ok "$(agent c1 disk stop "${disk[@]}")"
+same "monitor: the stopped disk does not run" $not_running "$(agent c1 disk monitor "${disk[@]}")"
+same "validate-all refuses a volume without an address" $configured "$(agent c1 disk validate-all disk=data volume=vol1)"
+same "the disk does not start without its target" $generic "$(agent c1 disk start disk=data address=10.77.0.99 wait=0 'options=--connect-timeout 2')"

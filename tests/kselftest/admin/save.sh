@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a running system that is saved is the same again after a fresh boot and apply, in all of configfs on both sides.
+# Proves: a saved system has the same configfs on both sides after a fresh boot and hcablk apply.
 # turn: 17
 # takes: 90
 # guests: target c1
@@ -8,7 +8,7 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# whole GUEST TREE: everything in configfs but what counts, names sessions, or is only written
+# whole GUEST TREE: prints all of configfs except counters, names of sessions and write-only files
 whole() {
 	on "$1" "cd $2 && find . -type d | sort && find . -type f | sort | while read -r file; do
 			case \${file##*/} in
@@ -18,7 +18,7 @@ whole() {
 		done"
 }
 
-# has_all_defaults GUEST DIRECTORY MADE: a directory that apply made of a table without settings holds what a fresh one does
+# has_all_defaults GUEST DIRECTORY: a directory that apply made from a table without settings equals a fresh one
 has_all_defaults() {
 	local fresh=${2%/*}/fresh
 	on "$1" "mkdir $fresh; status=0
@@ -30,17 +30,17 @@ has_all_defaults() {
 		rmdir $fresh; exit \$status"
 }
 
-# What the command takes for the defaults are the drivers'.
+# The command's defaults equal the drivers'.
 must on target "mkdir -p /etc/hcablk && printf '[export.plain]\ndevice = \"$drive\"\nenabled = false\n[port.plain]\nenabled = false\n' > /etc/hcablk/hcablk.toml"
 must on target 'hcablk apply'
 check "a volume without settings has the driver's defaults" has_all_defaults target $target/volumes/plain
-check "and so has a port" has_all_defaults target $target/ports/plain
+check "a port without settings has the driver's defaults" has_all_defaults target $target/ports/plain
 must on c1 "printf '[disk.plain]\naddress = \"$target_address\"\nenabled = false\n' > /etc/hcablk/hcablk.toml && hcablk apply"
-check "and so has a disk" has_all_defaults c1 $initiator/plain
+check "a disk without settings has the driver's defaults" has_all_defaults c1 $initiator/plain
 must on target 'hcablk target unexport plain && hcablk target unlisten --all; rmdir /sys/kernel/config/hcablk_target/ports/plain 2> /dev/null; rm /etc/hcablk/hcablk.toml'
 must on c1 'hcablk disconnect plain && rm /etc/hcablk/hcablk.toml'
 
-# A system with all sorts of settings.
+# A system with all kinds of settings.
 id=$(host_id c1)
 other=0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11
 must on target "hcablk target export data $drive --insecure --mode cached --chunk-kib 64 --allow $id --allow $other"
@@ -54,8 +54,8 @@ must wait_until c1 60 "[ \$(cat $initiator/a/state) = live ]"
 
 must on target 'hcablk config save'
 must on c1 'hcablk config save'
-check "what was saved is what runs, at the target" on target 'hcablk config diff'
-check "and at the client" on c1 'hcablk config diff'
+check "the target's saved configuration equals the running one" on target 'hcablk config diff'
+check "the client's saved configuration equals the running one" on c1 'hcablk config diff'
 before_target=$(whole target $target)
 before_c1=$(whole c1 $initiator)
 file_target=$(on target 'cat /etc/hcablk/hcablk.toml')
@@ -73,14 +73,14 @@ END"
 must on c1 "cat > /etc/hcablk/hcablk.toml << 'END'
 $file_c1
 END"
-check "the target's configuration is applied after a fresh boot" on target 'hcablk target apply'
-check "and the client's" on c1 'hcablk apply'
+check "the target applies its configuration after a fresh boot" on target 'hcablk target apply'
+check "the client applies its configuration after a fresh boot" on c1 'hcablk apply'
 must wait_until c1 60 "[ \$(cat $initiator/a/state) = live ]"
-same "all of the target's configfs is as before" "$before_target" "$(whole target $target)"
-same "and all of the client's" "$before_c1" "$(whole c1 $initiator)"
-same "applying again does nothing" 0 "$(on c1 'hcablk apply --json' | jq '.steps + .pending | length')"
-check "nor does anything differ" on target 'hcablk config diff'
-same "and what would be saved is what is configured" "$(on c1 'hcablk config show')" "$(on c1 'hcablk config show --running')"
-check "the disk works" on c1 'dd if=/dev/urandom of=/dev/hcablk0 bs=64k count=16 oflag=direct 2>&1'
-check "all is disconnected" on c1 'hcablk disconnect --all'
-check "all is withdrawn" on target 'hcablk target unlisten --all && hcablk target unexport --all'
+same "the target's configfs is the same as before the boot" "$before_target" "$(whole target $target)"
+same "the client's configfs is the same as before the boot" "$before_c1" "$(whole c1 $initiator)"
+same "a second apply changes nothing" 0 "$(on c1 'hcablk apply --json' | jq '.steps + .pending | length')"
+check "config diff reports no difference at the target" on target 'hcablk config diff'
+same "config show and config show --running agree" "$(on c1 'hcablk config show')" "$(on c1 'hcablk config show --running')"
+check "the disk can be written" on c1 'dd if=/dev/urandom of=/dev/hcablk0 bs=64k count=16 oflag=direct 2>&1'
+check "the client disconnects all disks" on c1 'hcablk disconnect --all'
+check "the target withdraws all ports and volumes" on target 'hcablk target unlisten --all && hcablk target unexport --all'

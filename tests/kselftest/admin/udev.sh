@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: with the package's rules udev makes by-id, by-uuid, by-label and partitions' links of a disk, and follows changes.
+# Proves: with the package's rules udev makes the links by-id, by-uuid and by-label of a disk and its partitions, and follows changes.
 # turn: 23
 # takes: 30
 # guests: target c1
@@ -9,7 +9,7 @@
 
 uuid=0a3407de-014b-458b-b5c1-848e92a327a3
 
-# links_to NAME PATH: a link below /dev/disk comes to lead there
+# links_to NAME PATH: waits until a link below /dev/disk leads to PATH
 links_to() {
 	wait_until c1 30 "[ \"\$(readlink -f /dev/disk/$1)\" = $2 ]"
 }
@@ -17,32 +17,32 @@ links_to() {
 must on c1 'mkdir -p /run/udev && /usr/lib/systemd/systemd-udevd --daemon'
 trap 'code=$?; on c1 "udevadm control --exit" > /dev/null 2>&1; (exit $code); _finish' EXIT
 export_volume vol1 "$drive" c1
-# One hardware queue: the kernel chooses a scheduler for such disks.
+# One hardware queue: the kernel would choose a scheduler for such a disk.
 connect c1 vol1 --queues 1 --ctrl-loss-tmo 600 --keep-alive-tmo 1
 wwid=$(on c1 "cat /sys/block/$disk/wwid")
-like "the disk has an id" '^uuid\.[0-9a-f-]{36}$' "$wwid"
+like "the disk has a wwid" '^uuid\.[0-9a-f-]{36}$' "$wwid"
 check "by-id leads to the disk" links_to "by-id/hcablk-$wwid" "$device"
-check "it has no I/O scheduler" wait_until c1 30 "grep -q '\[none\]' /sys/block/$disk/queue/scheduler"
+check "the disk has no I/O scheduler" wait_until c1 30 "grep -q '\[none\]' /sys/block/$disk/queue/scheduler"
 must on c1 "env echo mq-deadline > /sys/block/$disk/queue/scheduler && udevadm trigger --settle --action=change /sys/block/$disk"
-like "but one that is chosen stays" '\[mq-deadline\]' "$(on c1 "cat /sys/block/$disk/queue/scheduler")"
+like "a change event keeps the scheduler that the administrator chose" '\[mq-deadline\]' "$(on c1 "cat /sys/block/$disk/queue/scheduler")"
 must on c1 "udevadm trigger --settle --action=add /sys/block/$disk"
-like "until the disk comes anew" '\[none\]' "$(on c1 "cat /sys/block/$disk/queue/scheduler")"
+like "an add event sets the scheduler to none" '\[none\]' "$(on c1 "cat /sys/block/$disk/queue/scheduler")"
 must on c1 "mkfs.ext4 -q -L shared -U $uuid $device"
-check "a file system that is made has by-uuid" links_to by-uuid/$uuid "$device"
-check "and by-label" links_to by-label/shared "$device"
-check "it is mounted by its UUID" on c1 "mkdir -p /mnt && mount UUID=$uuid /mnt && umount /mnt"
+check "a new file system gets a by-uuid link" links_to by-uuid/$uuid "$device"
+check "a new file system gets a by-label link" links_to by-label/shared "$device"
+check "the file system is mounted by its UUID" on c1 "mkdir -p /mnt && mount UUID=$uuid /mnt && umount /mnt"
 
-# Nothing can be read now: udev must not try when it is told of states.
+# The disk cannot be read now: udev must not try when it gets events of states.
 must vm pause target
 check "the disk has no path" wait_until c1 60 "grep -q queueing $initiator/vol1/state"
-check "udev is done with that" on c1 'udevadm settle --timeout=20'
-check "the links stay" links_to by-uuid/$uuid "$device"
+check "udev settles while the disk has no path" on c1 'udevadm settle --timeout=20'
+check "the by-uuid link stays while the disk has no path" links_to by-uuid/$uuid "$device"
 must vm resume target
 check "the disk is back" wait_until c1 60 "grep -q live $initiator/vol1/state"
 must on c1 'udevadm settle --timeout=60'
-check "with its links" links_to by-label/shared "$device"
+check "the by-label link is there when the disk is back" links_to by-label/shared "$device"
 
-# Nor has it reason to read when it is told of lost writes.
+# udev has no reason to read when it gets an event about lost writes.
 must on c1 "dd if=/dev/zero of=$device bs=4k seek=1024 count=1 oflag=direct conv=notrunc"
 must vm link-down target 0
 must wait_until c1 60 "grep -q queueing $initiator/vol1/state"
@@ -56,19 +56,19 @@ reads() {
 }
 before=$(reads)
 must on c1 'hcablk acknowledge-loss vol1 && udevadm settle --timeout=60'
-same "when udev is told of lost writes it reads nothing" "$before" "$(reads)"
-check "and the links stay" links_to by-uuid/$uuid "$device"
+same "udev reads nothing on an event about lost writes" "$before" "$(reads)"
+check "the by-uuid link stays after an event about lost writes" links_to by-uuid/$uuid "$device"
 
 must on c1 "wipefs -a $device > /dev/null 2>&1 || dd if=/dev/zero of=$device bs=1M count=4 oflag=direct 2> /dev/null"
-check "what is wiped has no link any more" wait_until c1 30 "[ ! -e /dev/disk/by-uuid/$uuid ]"
+check "a wiped file system loses its by-uuid link" wait_until c1 30 "[ ! -e /dev/disk/by-uuid/$uuid ]"
 must on c1 "printf 'label: gpt\nsize=100M, name=first, uuid=$uuid\n' | sfdisk -q --wipe always $device"
 part=${device}p1
-check "a partition has by-partuuid" links_to by-partuuid/$uuid "$part"
-check "and by-partlabel" links_to by-partlabel/first "$part"
-check "and by-id" links_to "by-id/hcablk-$wwid-part1" "$part"
+check "a partition gets a by-partuuid link" links_to by-partuuid/$uuid "$part"
+check "a partition gets a by-partlabel link" links_to by-partlabel/first "$part"
+check "a partition gets a by-id link" links_to "by-id/hcablk-$wwid-part1" "$part"
 must on c1 "mkfs.ext4 -q -L inner $part"
-check "and by-label of what is in it" links_to by-label/inner "$part"
+check "the partition's file system gets a by-label link" links_to by-label/inner "$part"
 
 disconnect c1 vol1
-check "nothing is left when the disk goes" wait_until c1 30 "! ls /dev/disk/by-id/hcablk-* /dev/disk/by-label/inner > /dev/null 2>&1"
+check "no link is left when the disk is removed" wait_until c1 30 "! ls /dev/disk/by-id/hcablk-* /dev/disk/by-label/inner > /dev/null 2>&1"
 check "udev ends" on c1 'udevadm control --exit'

@@ -10,15 +10,15 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/chunks.sh"
 
-[ "$slow" = 1 ] || skip "what takes long on this kernel is the processor's part"
+[ "$slow" = 1 ] || skip "on this kernel the processor takes most of the time"
 [ "$rdma" != siw ] || skip "on iWARP writes move whole"
 
-# Drive and wire pass on 2.5 MB/s each, far less than the processor could.
+# Drive and wire move 2.5 MB/s each, far less than the processor could.
 rate=20mbit
-# Requests of 1 MiB, one at a time, so often in turn.
+# The number of requests of 1 MiB to each device, one at a time.
 rounds=3
 
-# medians GUEST read|write DEVICE…: the median time of a request to each, in microseconds, all in one line.
+# medians GUEST read|write DEVICE…: prints the median time of a request to each device, in microseconds, in one line.
 medians() {
 	local guest=$1 pattern=$2 what
 	shift 2
@@ -37,12 +37,12 @@ medians() {
 	done | xargs; rm /tmp/times"
 }
 
-# ms MICROSECONDS
+# ms MICROSECONDS: prints milliseconds with one decimal
 ms() {
 	printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100))
 }
 
-# compare "NAME" DRIVE STREAMS KIB: the drive, STREAMS of them side by side, exported with chunks of KIB KiB and without.
+# compare "NAME" DRIVE STREAMS KIB: exports the drive, STREAMS drives side by side, with chunks of KIB KiB and without.
 compare() {
 	local name=$1 path=$2 streams=$3 kib=$4 pattern drive_time wire on off ideal
 	export_volume on "$path" --chunk-kib="$kib" c1
@@ -52,19 +52,19 @@ compare() {
 	connect c1 off
 	local disk_off=$device
 	for pattern in read write; do
-		# A machine with much else to do may need more than one try until that is not what is measured.
+		# On a busy machine the first tries may measure something else.
 		for _ in 1 2 3; do
 			drive_time=$(medians target $pattern "$path")
 			read -r on off wire <<< "$(medians c1 $pattern "$disk_on" "$disk_off" "$disk_wire")"
 			((on * 100 >= off * 85)) || break
 		done
-		# All but the first chunks of the one overlap with the other.
+		# All chunks of one side overlap with the other, except its first ones.
 		ideal=$((drive_time > wire ? drive_time + wire * streams * kib / 1024 : wire + drive_time * streams * kib / 1024))
 		table+=("$(printf '%-18s %-5s %8s %8s %8s %8s %8s %7d %% %7d %%' "$name" $pattern "$(ms "$drive_time")" "$(ms "$wire")" \
 			"$(ms "$off")" "$(ms "$on")" "$(ms $ideal)" $(((on - ideal) * 100 / ideal)) $(((off - on) * 100 / off)))")
-		within "$name, $pattern: in chunks it takes clearly less time" $((on * 100)) $((off * 85))
+		within "$name, $pattern: a request in chunks takes clearly less time" $((on * 100)) $((off * 85))
 	done
-	less "$name: most chunks went on before the last had come" $(($(stat_of target $target/volumes/on chunks) / 2)) \
+	less "$name: most chunks were passed on before the last one arrived" $(($(stat_of target $target/volumes/on chunks) / 2)) \
 		"$(stat_of target $target/volumes/on early_chunks)"
 	disconnect c1 on
 	disconnect c1 off

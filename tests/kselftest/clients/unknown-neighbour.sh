@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a connection comes up soon also when the neighbour is not known yet, however its answer falls.
+# Proves: a connection is made in time although the neighbour's address is unknown, whenever the neighbour's answer arrives.
 # turn: 13
 # takes: 50
 # waits: yes
@@ -8,8 +8,8 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# The kernel can miss an answer that arrives while it looks for it, and then waits for as long as it
-# was told to: one try of many does so here, more of them on a busy machine.
+# The kernel can miss an answer that arrives while it looks up the neighbour, and then waits for its full timeout: one
+# try of many misses it here, more of them on a busy machine.
 must export_volume vol1 "$drive" c1
 must connect c1 vol1
 must disconnect c1 vol1
@@ -24,4 +24,4 @@ late=$(ON_SECONDS=900 on c1 "
 		hcablk disconnect vol1 > /dev/null || { echo still connected; exit; }
 	done
 	echo \$late")
-same "$rounds connections come up, none of them late" 0 "$late"
+same "$rounds connections are made, none of them late" 0 "$late"

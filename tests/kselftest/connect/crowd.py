@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-# Proves: hosts that ask for connections and never finish them, as many as may, keep no other from connecting, coming back and leaving; nor do those of a drive that hangs.
+# Proves: hosts with as many unfinished connection requests as the target allows, or with requests that wait for a hung drive, keep no other host from connecting, reconnecting and disconnecting.
 # tier: heart
 # turn: 12
 # takes: 30
@@ -14,9 +14,9 @@ import uuid
 
 from hcablk import RDMA, c1, c2, check, like, must, refuse, skip, target, test, within
 
-# Connection requests that may be under way in all; of those that wait for drives a host may have 32, and 16 sessions.
+# The most connection requests under way in all, the most of one host that wait for drives, and the most sessions of a host.
 ALL, OWN, SESSIONS = 40, 32, 16
-# And how many may wait for one drive, while nobody waits for another one: half of all.
+# The most requests that wait for one drive while no request waits for another: half of all.
 DRIVES = 64
 SOON = 60
 ONE_QUEUE = "--queues 1 --io-timeout 600 --message-requests 1"
@@ -25,25 +25,25 @@ DRIVE_GOES_ON = "dmsetup resume hung"
 
 
 def request(host_id, volume, session, epoch):
-    """A connection request for the admin queue pair of a session of one more, in hexadecimal."""
+    """Return a connection request in hexadecimal: the admin queue pair of a session with one more queue pair."""
     head = struct.pack("<4sBBHBBHQI", b"HCAB", 2, 2, 1, 0xFF, 1, 0, session, epoch)
     return (head + uuid.UUID(host_id).bytes + volume.name.encode().ljust(16, b"\0")).hex()
 
 
 def ask(guest, words):
-    """What the target answers to one connection request."""
+    """Send one connection request, and return the target's answer."""
     return guest.run(f"hcablk-peer connect {target.address} 7744 {words}", SOON).text
 
 
 def session_of(host_id, volume):
-    """A host's own session of that volume, and its epoch."""
+    """Return the id and the epoch of the host's own session of the volume."""
     text = target.must(f"awk '$1 == \"{volume.name}\" && $2 == \"{host_id}\" {{ print $3, $4 }}' {target.configfs}/ports/*/sessions")
     session, epoch = text.split()[:2]
     return int(session, 16), int(epoch)
 
 
 class Crowd:
-    """Many connection requests of one guest, which are never finished."""
+    """Many connection requests of one guest, none of which is ever finished."""
 
     number = 0
 
@@ -54,20 +54,20 @@ class Crowd:
         self.job = guest.start(command, 280)
 
     def settles(self, what, granted, refused, waiting):
-        """What it says last comes to be so."""
+        """Check that the crowd's last report comes to have these numbers."""
         line = f"granted {granted}, refused {refused}, waiting {waiting}"
         check(what, self.guest.wait(f"tail -n 1 {self.file} | grep -qx '{line}'"))
 
 
 def disperse(guest, *crowds):
-    """End all that there are on the guest."""
+    """End all crowds on the guest."""
     guest.run("killall hcablk-peer; rm /tmp/crowd*")
     for crowd in crowds:
         crowd.job.join()
 
 
 def read_what_hangs(volume, disks):
-    """Reads that the drive has, of each disk."""
+    """Start reads of each disk, and return when the drive has them all."""
     before = volume.stat("receives")
     jobs = [disk.fio("--rw=randread --bs=4k --iodepth=8 --number_ios=8", 300) for disk in disks]
     all_have = before + 8 * len(disks)
@@ -76,12 +76,12 @@ def read_what_hangs(volume, disks):
 
 
 def comes_back(well):
-    """c2 replaces a session of its own on `well`, as an initiator does that has lost it."""
-    # Another session of the host's instance.
+    """Let c2 replace a session of its own on `well`, as an initiator does after a loss."""
+    # A second session of the host's instance.
     second = session_of(c2.id, well)[0] & ~0xFFFF | 4711
     first = c2.start(f"hcablk-peer connect {target.address} 7744 {request(c2.id, well, second, 1)} wait > /tmp/first")
     must(c2.wait("grep -q established /tmp/first"))
-    like("it comes back to a volume that does not hang", "^established", ask(c2, f"{request(c2.id, well, second, 2)} close"))
+    like("a host can replace its session of a volume that does not hang", "^established", ask(c2, f"{request(c2.id, well, second, 2)} close"))
     first.join()
 
 
@@ -90,12 +90,12 @@ def writes(disk):
 
 
 def sessions_that_come_to_nothing(well):
-    """Sessions that are granted and of which nothing more comes."""
+    """A host requests sessions, and goes no further after they are granted."""
     crowd = Crowd(c2, request(c2.id, well, 815, 1), "session", SESSIONS + 8)
-    crowd.settles("of a host's sessions that come to nothing there are so many", SESSIONS, 8, 0)
-    like("another host has a session besides", "^established", ask(c1, f"{request(c1.id, well, 4712, 1)} close"))
+    crowd.settles(f"a host gets at most {SESSIONS} sessions that it does not finish", SESSIONS, 8, 0)
+    like("another host gets a session meanwhile", "^established", ask(c1, f"{request(c1.id, well, 4712, 1)} close"))
     disperse(c2, crowd)
-    check("they end with those who asked", well.wait_no_clients())
+    check("the unfinished sessions end with their requests", well.wait_no_clients())
 
 
 def hosts_come_back_to_what_hangs(hung, well):
@@ -106,45 +106,45 @@ def hosts_come_back_to_what_hangs(hung, well):
     identifiers = target.must("rdma resource show cm_id | wc -l")
     session1, epoch1 = session_of(c1.id, hung)
     crowd1 = Crowd(c1, request(c1.id, hung, session1, epoch1 + 1), "epoch", OWN + 200)
-    crowd1.settles("of a host that asks again and again, so many requests wait", 0, 200, OWN)
+    crowd1.settles(f"at most {OWN} requests of one host wait for the hung drive, and more are refused", 0, 200, OWN)
 
     disk = c2.connect(well, seconds=SOON)
-    check("another host connects and is served", writes(disk))
+    check("another host connects meanwhile, and its writes succeed", writes(disk))
     comes_back(well)
     disk.disconnect()
-    check("it leaves, and nothing is left of it", well.wait_no_clients())
+    check("the target has no client of that volume after the disconnect", well.wait_no_clients())
 
-    # Both together are all that may be under way.
+    # The requests of both hosts together are as many as the target allows.
     disk = c2.connect(well, seconds=SOON)
     session, epoch = session_of(c2.id, hung)
     crowd2 = Crowd(c2, request(c2.id, hung, session, epoch + 1), "epoch", OWN + 100)
-    crowd2.settles("all together so many wait", 0, OWN + 100 - ALL + OWN, ALL - OWN)
+    crowd2.settles(f"the requests of all hosts that wait are limited to {ALL}", 0, OWN + 100 - ALL + OWN, ALL - OWN)
     started = time.monotonic()
     busy = b"HCAB".hex() + struct.pack("<H", 5).hex()
-    like("then a request is refused at once", f"^rejected {busy}", ask(c1, f"{request(c1.id, well, 4713, 1)} close"))
-    within("which takes no time", time.monotonic() - started, 15)
-    check("who is connected is served", writes(disk))
+    like("a further request is refused at once", f"^rejected {busy}", ask(c1, f"{request(c1.id, well, 4713, 1)} close"))
+    within("the refusal comes within 15 s", time.monotonic() - started, 15)
+    check("a connected host is served while further requests are refused", writes(disk))
     disk.disconnect()
-    check("and leaves, and nothing is left of it", well.wait_no_clients())
+    check("the connected host disconnects, and the target has no client left", well.wait_no_clients())
     disperse(c2, crowd2)
-    check("when some of them are gone there is room for another", c2.wait(f"hcablk connect {target.address} well", SOON))
+    check("another host connects when some of the requests have ended", c2.wait(f"hcablk connect {target.address} well", SOON))
     c2.must("hcablk disconnect well")
 
     disperse(c1, crowd1)
     must(target.wait(f"[ $(rdma resource show cm_id | wc -l) -le {identifiers} ]", SOON))
     crowd1 = Crowd(c1, request(c1.id, hung, session1, epoch1 + 1000), "epoch", OWN + 20)
-    crowd1.settles("those who gave up are not counted any more", 0, 20, OWN)
+    crowd1.settles("requests that were given up are not counted any more", 0, 20, OWN)
     target.must(DRIVE_GOES_ON)
-    crowd1.settles("when the drive has finished, all who wait have their answers", "[1-9][0-9]*", "[1-9][0-9]*", 0)
+    crowd1.settles("all waiting requests are answered when the drive has finished", "[1-9][0-9]*", "[1-9][0-9]*", 0)
     disperse(c1, crowd1)
     for disk, read in zip(disks, reads):
-        refuse(f"what {disk.guest.name} read fails, since it came back", read.join())
+        refuse(f"the reads of {disk.guest.name} fail, since a newer session replaced theirs", read.join())
         disk.disconnect(force=True)
-    check("nothing is left", hung.wait_no_clients())
+    check("the hung volume has no client left", hung.wait_no_clients())
 
 
 def many_hosts_wait_for_one_drive(hung, well, hung_drive):
-    """Several hosts, each with something in the drive and as many requests as it may have."""
+    """Several hosts have reads in the drive, and each as many waiting requests as a host may have."""
     hosts = [f"0c0ffee0-0000-4000-8000-{n:012}" for n in range(DRIVES // OWN + 1)]
     must(hung.export(hung_drive))
     for host in hosts:
@@ -158,11 +158,11 @@ def many_hosts_wait_for_one_drive(hung, well, hung_drive):
         words = request(host, hung, session, epoch + 1)
         if n < DRIVES // OWN:
             crowds.append(Crowd(c2, words, "epoch", OWN + 3))
-            crowds[-1].settles(f"host {n}: as many wait for the drive as may", 0, 3, OWN)
+            crowds[-1].settles(f"host {n}: as many requests wait for the drive as a host may have", 0, 3, OWN)
         else:
-            # A guest runs no more commands at a time.
+            # A guest runs no more commands at a time than it has now.
             beyond = Crowd(c1, words, "epoch", OWN + 3)
-            beyond.settles(f"when {DRIVES} wait for a drive, none of another host does", 0, OWN + 3, 0)
+            beyond.settles(f"while {DRIVES} requests wait for a drive, no request of another host waits for it", 0, OWN + 3, 0)
     must(well.export(target.drive2, c2))
     disk = c2.connect(well, seconds=SOON)
     comes_back(well)
@@ -173,12 +173,12 @@ def many_hosts_wait_for_one_drive(hung, well, hung_drive):
     for disk, read in zip(disks, reads):
         read.join()
         disk.disconnect(force=True)
-    check("nothing is left of these hosts", hung.wait_no_clients())
+    check("the hung volume has no client of these hosts left", hung.wait_no_clients())
 
 
 with test():
     if RDMA != "rxe":
-        skip("the crowd's connection requests come from no queue pair, which siw does not have")
+        skip("the crowd sends connection requests without a queue pair, which siw cannot")
     target.must(f"modprobe hcablk_target pending_connects={ALL}")
     size = target.must(f"blockdev --getsz {target.drive}")
     target.device_mapper("hung", f"0 {size} linear {target.drive} 0")

@@ -12,9 +12,9 @@ echo "# $(on c1 "hcablk-scatter $device sizes 0")"
 seed=$RANDOM
 echo "# seed $seed"
 for case in sizes pages edges gaps bytes random; do
-	check "$case" on c1 "hcablk-scatter $device $case $((seed + 1)) 24"
+	check "$case: hcablk-scatter reads what it wrote" on c1 "hcablk-scatter $device $case $((seed + 1)) 24"
 done
-same "the drive holds what the client sees" "$(on target "dd if=$drive bs=1M count=24 iflag=direct | sha256sum")" \
+same "the drive holds what the client reads" "$(on target "dd if=$drive bs=1M count=24 iflag=direct | sha256sum")" \
 	"$(on c1 "dd if=$device bs=1M count=24 iflag=direct | sha256sum")"
-same "no protocol errors at the client" 0 "$(stat_of c1 $initiator/vol1 protocol_errors)"
-same "no protocol errors at the target" 0 "$(stat_of target $target/volumes/vol1 protocol_errors)"
+same "the client has no protocol errors" 0 "$(stat_of c1 $initiator/vol1 protocol_errors)"
+same "the target has no protocol errors" 0 "$(stat_of target $target/volumes/vol1 protocol_errors)"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a write with FUA is durable when answered, whatever way its data takes to the target and from there to the drive.
+# Proves: a FUA write is durable when it is answered, on every data path to the target and from there to the drive.
 # turn: 21
 # takes: 40
 # timeout: 480
@@ -9,9 +9,9 @@
 . "${0%/*}/../lib/p2p.sh"
 
 trace=/sys/kernel/tracing
-# Of every size there are so many writes, each size at a place of its own.
+# The number of writes of each size; each size has its own place.
 each=2
-# place BYTES: the MiB at which the writes of this size are.
+# place BYTES: prints the MiB at which the writes of this size begin.
 place() {
 	case $1 in
 	4096) echo 8 ;;
@@ -21,12 +21,12 @@ place() {
 	esac
 }
 
-# counter NAME "COUNTERS"
+# counter NAME "COUNTERS": prints the counter's value in the text of a file `stats`
 counter() {
 	awk -v name="$1" '$1 == name { print $2 }' <<< "$2"
 }
 
-# drive_saw DEVICE: what the drive was told since the trace was emptied, "FUA-BYTES OTHER-BYTES FUA-WRITES FLUSHES", and a word
+# drive_saw DEVICE: prints the drive's commands since the trace was emptied, "FUA-BYTES OTHER-BYTES FUA-WRITES FLUSHES", and a word
 # MIB:BYTES for every second MiB that was written with FUA.
 drive_saw() {
 	on target "dev=\$(lsblk -dno MAJ:MIN $1 | tr -d ' ' | tr : ,)
@@ -46,9 +46,9 @@ drive_saw() {
 		}' $trace/trace; echo > $trace/trace"
 }
 
-# writes KIND DRIVE HOW CHUNKS "SIZES" [plain]: writes of these sizes that go to the target so, and what becomes of them there:
-#	fua		the drive does FUA: it is told so for all of their bytes, and no more
-#	flush		it does not, or the page cache is between: it has their bytes, and is flushed behind each
+# writes KIND DRIVE HOW CHUNKS "SIZES" [plain]: makes writes of these sizes on the data path KIND, and checks what the drive gets:
+#	fua		the drive supports FUA: it gets FUA for all of their bytes, and for no others
+#	flush		it does not, or the page cache is between: it gets their bytes, and a flush after each
 #	either		a file system chooses for each write
 writes() {
 	local kind=$1 drive=$2 how=$3 chunks=$4 sizes=$5 plain=${6:-} sync=,dsync
@@ -67,36 +67,36 @@ writes() {
 		grew[$name]=$(($(counter $name "$after") - $(counter $name "$before")))
 	done
 	case $kind in
-	inline) same "$what: the data comes with the request" "$n 0 0" "${grew[inline_writes]} ${grew[eager_writes]} ${grew[rdma_reads]}" ;;
-	eager) same "$what: the data is in the eager ring" "0 $n 0" "${grew[inline_writes]} ${grew[eager_writes]} ${grew[rdma_reads]}" ;;
+	inline) same "$what: the data arrives with the request" "$n 0 0" "${grew[inline_writes]} ${grew[eager_writes]} ${grew[rdma_reads]}" ;;
+	eager) same "$what: the data arrives in the eager ring" "0 $n 0" "${grew[inline_writes]} ${grew[eager_writes]} ${grew[rdma_reads]}" ;;
 	registered)
-		same "$what: the data is fetched" "0 0 1" "${grew[inline_writes]} ${grew[eager_writes]} $((grew[rdma_reads] >= n))"
-		same "$what: large ones in so many chunks" "$chunks" "${grew[chunks]}"
+		same "$what: the target reads the data by RDMA READ" "0 0 1" "${grew[inline_writes]} ${grew[eager_writes]} $((grew[rdma_reads] >= n))"
+		same "$what: large writes move in $chunks chunks" "$chunks" "${grew[chunks]}"
 		;;
 	esac
 	if [ -n "$plain" ]; then
-		same "$what: neither the target nor the drive is told of any" "0 0 0" "${grew[fua_writes]} $fua $flushes"
+		same "$what: neither the target nor the drive sees FUA or a flush" "0 0 0" "${grew[fua_writes]} $fua $flushes"
 		return
 	fi
-	same "$what: the target counts each" "$n $n" "${grew[writes]} ${grew[fua_writes]}"
-	# dd's own flushes come behind its writes and are counted by the target.
+	same "$what: the target counts each FUA write" "$n $n" "${grew[writes]} ${grew[fua_writes]}"
+	# dd's own flushes follow its writes; the target counts them.
 	case $how in
 	fua)
-		same "$what: the drive does all of their bytes with FUA" "$total, ${places# }" "$fua, $at"
+		same "$what: the drive writes all bytes with FUA" "$total, ${places# }" "$fua, $at"
 		;;
 	flush)
-		less "$what: the drive has their bytes" $((total - 1)) "$written"
-		less "$what: and is flushed behind each" $((n + grew[flushes] - 1)) "$flushes"
+		less "$what: the drive writes all bytes" $((total - 1)) "$written"
+		less "$what: the drive is flushed after each write" $((n + grew[flushes] - 1)) "$flushes"
 		;;
 	either)
-		less "$what: the drive has their bytes" $((total - 1)) $((fua + written))
-		less "$what: with FUA, or is flushed behind each" $((n + grew[flushes] - 1)) $((told + flushes))
+		less "$what: the drive writes all bytes" $((total - 1)) $((fua + written))
+		less "$what: the drive gets FUA or a flush for each write" $((n + grew[flushes] - 1)) $((told + flushes))
 		;;
 	esac
-	same "$what: dd's flushes are flushes" $n "${grew[flushes]}"
+	same "$what: the target counts dd's flushes" $n "${grew[flushes]}"
 }
 
-# kinds HOW DRIVE CHUNKS "KIND…": the volume's writes of every kind.
+# kinds HOW DRIVE CHUNKS "KIND…": makes the volume's writes of every kind.
 kinds() {
 	local how=$1 drive=$2 chunks=$3 kind options sizes
 	for kind in $4; do
@@ -108,7 +108,7 @@ kinds() {
 		esac
 		# shellcheck disable=SC2086 # options
 		connect c1 "$volume" --queues 1 $options
-		# The target lets us into its memory with its first answer.
+		# The target registers its eager ring with its first response.
 		must on c1 "dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
 		writes "$kind" "$drive" "$how" "$chunks" "$sizes"
 		[ "$volume" != direct ] || writes "$kind" "$drive" "$how" "$chunks" "$sizes" plain
@@ -117,14 +117,14 @@ kinds() {
 	must on target "hcablk target unexport $volume"
 }
 
-# exported VOLUME PATH [--OPTION…]
+# exported VOLUME PATH [--OPTION…]: exports the volume to c1, and sets $volume
 exported() {
 	volume=$1
 	export_volume "$@" c1
 }
 
 all="inline eager registered"
-# On iWARP, and with force_mr, what is fetched moves whole.
+# On iWARP, and with force_mr, data that is read by RDMA READ moves whole.
 cut=$((each * 8))
 { [ "$rdma" = rxe ] && ! on target 'grep -q hcablk_target.force_mr=1 /proc/cmdline'; } || cut=0
 must on target "modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/nofua && cd /sys/kernel/config/nullb/nofua &&
@@ -138,7 +138,7 @@ exported direct "$drive" --chunk-kib=64
 kinds fua "$drive" $cut "$all"
 exported whole "$drive" --chunk-kib=0
 kinds fua "$drive" 0 registered
-# A drive that is flushed for FUA gets the data whole.
+# A drive that needs a flush for FUA gets the data whole.
 exported nofua /dev/nofua --chunk-kib=64
 kinds flush /dev/nofua 0 "$all"
 exported lines "$drive" --cache-mib=8 --chunk-kib=0

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: no instruction of the driver touches data on its way, neither at the client nor at the target, but where a copy is meant.
+# Proves: no instruction of the driver touches data that passes, neither at the client nor at the target, except for intended copies.
 # turn: 6
 # takes: 60
 # skips: debug siw
@@ -9,12 +9,12 @@
 . "${0%/*}/../lib/lib.sh"
 
 [ "$rdma" = rxe ] || skip "soft-iWARP does not touch what it sends"
-# The kernel is asked for bios' places by a probe, and for accesses to them by the processor's debug registers.
+# A probe finds the memory of bios, and the processor's debug registers find the accesses to it.
 probes=/sys/kernel/tracing/kprobe_events
 on target "[ -e $probes ] && [ -e /proc/kcore ]" || skip "the kernel has no probes"
 
-# ours "WHO": accesses by the driver; transports "WHO": those of soft-RoCE, which is software and copies all that a card would
-# move by DMA: that it was seen says that what is watched is where the data goes.
+# ours "ACCESSES": prints the number of accesses by the driver; transports "ACCESSES": by soft-RoCE, which is software and copies
+# everything that a card would move by DMA: its accesses show that the watched memory is where the data goes.
 ours() {
 	awk '$1 ~ /^hcablk/ { n += $2 } END { print n + 0 }' <<< "$1"
 }
@@ -22,23 +22,23 @@ transports() {
 	awk '$1 == "rdma_rxe" { n += $2 } END { print n + 0 }' <<< "$1"
 }
 
-# untouched "DESCRIPTION" "WHO"; touched "DESCRIPTION" "WHO"
+# untouched "DESCRIPTION" "ACCESSES"; touched "DESCRIPTION" "ACCESSES": check that the driver has none, or some
 untouched() {
-	less "$1: the wire's accesses are seen" 0 "$(transports "$2")"
-	same "$1: the driver has none" "0 0" "$(ours "$2") $(awk '$1 == "lost" { print $2 }' <<< "$2" | grep . || echo 0)"
+	less "$1: accesses of soft-RoCE are seen" 0 "$(transports "$2")"
+	same "$1: the driver has no access" "0 0" "$(ours "$2") $(awk '$1 == "lost" { print $2 }' <<< "$2" | grep . || echo 0)"
 	echo "# $1: $(xargs <<< "$2")" >&2
 }
 touched() {
-	less "$1: the driver's accesses are seen" 0 "$(ours "$2")"
+	less "$1: accesses of the driver are seen" 0 "$(ours "$2")"
 	echo "# $1: $(xargs <<< "$2")" >&2
 }
 
-# Where the data of bios is, as the target submits them.
+# Finds the data of bios when the target submits them.
 must on target "echo 'p:hcablk/bio submit_bio page=bio->bi_io_vec->bv_page:x64 offset=bio->bi_io_vec->bv_offset:u32 size=bio->bi_iter.bi_size:u32 frames=@vmemmap_base:x64' > $probes
 	echo 1 > /sys/kernel/tracing/events/hcablk/bio/enable"
 base=0x$(on target 'hcablk-watch base')
 
-# places BYTES|any: up to two pages in memory from which bios of so many bytes went, where the data begins and within it.
+# places BYTES|any: prints up to two pages from which bios of BYTES bytes went: where their data begins, and an address within it.
 places() {
 	local size=$1
 	[ "$size" != any ] || size="[0-9]*"
@@ -51,21 +51,21 @@ places() {
 		done
 }
 
-# io BYTES COUNT: as many writes and reads.
+# io BYTES COUNT: makes COUNT writes and COUNT reads.
 io() {
 	must on c1 "dd if=/dev/zero of=$device bs=$1 count=$2 oflag=direct conv=notrunc && dd if=$device of=/dev/null bs=$1 count=$2 iflag=direct"
 }
 
-# learn BYTES COUNT [BIO-BYTES]: where these writes and reads go.
+# learn BYTES COUNT [BIO-BYTES]: finds the memory of these writes and reads.
 learn() {
 	must on target "echo > /sys/kernel/tracing/trace"
 	io "$1" "$2"
 	must on target sync
 	places=$(places "${3:-$1}")
-	[ -n "$places" ] || die "no bios of ${3:-$1} bytes"
+	[ -n "$places" ] || die "the target submits no bios of ${3:-$1} bytes"
 }
 
-# watched BYTES COUNT: $output is who accesses these places while so many writes and reads are done.
+# watched BYTES COUNT: sets $output to the modules that access these places during COUNT writes and reads.
 watched() {
 	spawn watch target "exec hcablk-watch at $places > /tmp/watch"
 	must wait_until target 60 'grep -q watching /tmp/watch'
@@ -75,7 +75,7 @@ watched() {
 	output=$(on target 'grep -v watching /tmp/watch; rm /tmp/watch')
 }
 
-# Few buffers, so that each is used often.
+# Few buffers, so that each is often used.
 must on target 'hcablk target listen --queue-credits 8 --buffer-mib 1'
 export_volume vol1 "$drive" --chunk-kib=0 c1
 for kind in inline eager registered; do
@@ -108,7 +108,7 @@ untouched "target, chunks" "$output"
 disconnect c1 cut
 must on target 'hcablk target unexport cut'
 
-# Where the driver copies, the same witness sees it: what bios take there are pages of the page cache.
+# Where the driver copies, the same method sees it: the bios have pages of the page cache.
 export_volume cached "$drive" --mode=cached c1
 connect c1 cached --queues 1 --small-read 0 --small-write 0 --eager-write 0
 learn 65536 8 any

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a read-only volume is read, and written by nobody.
+# Proves: clients read a read-only volume, and cannot write it.
 # tier: heart
 # turn: 5
 # takes: 5
@@ -12,9 +12,9 @@ export_volume vol1 "$drive" --read-only c1
 connect c1 vol1
 same "the disk is read-only" 1 "$(on c1 "blockdev --getro $device")"
 before=$(on target "dd if=$drive bs=1M count=4 iflag=direct | sha256sum")
-same "what is read is what the drive has" "$before" "$(on c1 "dd if=$device bs=1M count=4 iflag=direct | sha256sum")"
-refuse "it is not written" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
-# Whoever lifts the disk's own protection finds the target's.
+same "the client reads what the drive has" "$before" "$(on c1 "dd if=$device bs=1M count=4 iflag=direct | sha256sum")"
+refuse "a write to the read-only disk fails" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
+# A client may clear its disk's read-only flag: the target still refuses writes.
 on c1 "blockdev --setrw $device" > /dev/null 2>&1
-refuse "not by force either" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
-same "the drive is as it was" "$before" "$(on target "dd if=$drive bs=1M count=4 iflag=direct | sha256sum")"
+refuse "a write fails after the client has cleared the read-only flag" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
+same "the drive's data has not changed" "$before" "$(on target "dd if=$drive bs=1M count=4 iflag=direct | sha256sum")"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: writes arrive whole and at their place when their data is fetched into registered memory, as on iWARP.
+# Proves: writes arrive whole and at their place when the target reads their data into registered memory, as on iWARP.
 # turn: 16
 # takes: 90
 # timeout: 800
@@ -16,15 +16,15 @@ echo "# $(on c1 "hcablk-scatter $device sizes 0")"
 seed=$RANDOM
 echo "# seed $seed"
 for case in sizes pages edges gaps random; do
-	check "$case" on c1 "hcablk-scatter $device $case $seed 24"
+	check "$case: hcablk-scatter reads what it wrote" on c1 "hcablk-scatter $device $case $seed 24"
 done
-check "many at a time, of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-1M \
+check "fio verifies many requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-1M \
 	--blockalign=512 --iodepth=32 --numjobs=2 --size=$(few 16)M --offset_increment=100M --verify=crc32c --verify_fatal=1"
-check "one at a time" fio c2 "--name=v --filename=$device --rw=randwrite --bs=4k --iodepth=1 --offset=400M --size=$(few 1)M \
+check "fio verifies small writes, one at a time" fio c2 "--name=v --filename=$device --rw=randwrite --bs=4k --iodepth=1 --offset=400M --size=$(few 1)M \
 	--verify=crc32c --verify_fatal=1"
-same "the drive holds what the client sees" "$(on target "dd if=$drive bs=1M count=24 iflag=direct | sha256sum")" \
+same "the drive holds what the client reads" "$(on target "dd if=$drive bs=1M count=24 iflag=direct | sha256sum")" \
 	"$(on c1 "dd if=$device bs=1M count=24 iflag=direct | sha256sum")"
-same "every write was fetched so" "$(stat_of target $target/volumes/vol1 writes)" \
+same "the target registered memory for every write" "$(stat_of target $target/volumes/vol1 writes)" \
 	"$(stat_of target $target/volumes/vol1 registrations)"
-same "no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
-same "no protocol errors at the target" 0 "$(stat_of target $target/volumes/vol1 protocol_errors)"
+same "the client has no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
+same "the target has no protocol errors" 0 "$(stat_of target $target/volumes/vol1 protocol_errors)"

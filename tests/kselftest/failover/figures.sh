@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a loss is noticed, the other path is used, and a path that is back is used, as soon as docs/design/reconnect.md says; it prints how soon.
+# Proves: a loss is noticed, the other path is used, and a restored path is used, as soon as docs/design/reconnect.md states; the test prints the times.
 # turn: 19
 # takes: 110
 # waits: yes
@@ -12,8 +12,8 @@
 
 [ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request is not answered in time"
 
-# All times are of the client's trace clock, from a mark that the command which causes something makes just before. What is compared
-# with limits is compared with many times the goal, since a guest may not run when it should; the figures are the lines `# …`.
+# All times are of the client's trace clock, from a mark that the causing command makes just before. The limits are many times
+# the goals, since a guest may not run when it should; the lines `# …` have the measured times.
 tracing=/sys/kernel/tracing
 two_cards 1 target c1
 target_address=10.77.1.1
@@ -27,14 +27,14 @@ must on c1 "modprobe hcablk && cd $tracing && echo mono > trace_clock && echo 81
 mark="echo mark > $tracing/trace_marker"
 ending='hcablk_session:.*state=ending'
 live='hcablk_session:.*state=live'
-# Of a request that was done, not one that is issued again.
+# Matches a request that ended, not one that is issued again.
 done_='hcablk_completed:.*status=0'
 
-# fresh: forgets what was traced
+# fresh: empties the trace
 fresh() {
 	must on c1 "echo > $tracing/trace"
 }
-# span FROM TO: milliseconds from the first event like FROM to the next one like TO
+# span FROM TO: prints the milliseconds from the first event like FROM to the next one like TO
 span() {
 	on c1 "awk -v from='$1' -v to='$2' '
 		{ for (i = 1; i <= NF; i++) if (\$i ~ /^[0-9]+\.[0-9]+:\$/) { at = \$i * 1000; break } }
@@ -42,7 +42,7 @@ span() {
 		begun && \$0 ~ to { printf \"%d\\n\", at - begin + 0.5; found = 1; exit }
 		END { exit !found }' $tracing/trace" || { on c1 "grep -v hcablk_completed $tracing/trace | tail -n 40" >&2; die "no event like $2 after $1"; }
 }
-# gap: milliseconds of the longest time after the mark in which no request was done
+# gap: prints the longest time in milliseconds after the mark in which no request ended
 gap() {
 	on c1 "awk -v done='$done_' '
 		{ for (i = 1; i <= NF; i++) if (\$i ~ /^[0-9]+\.[0-9]+:\$/) { at = \$i * 1000; break } }
@@ -50,22 +50,22 @@ gap() {
 		marked && \$0 ~ done { if (at - last > most) most = at - last; last = at }
 		END { printf \"%d\\n\", most + 0.5 }' $tracing/trace"
 }
-# of TIMES…: prints them in order, the least first
+# of TIMES…: prints them in ascending order
 of() {
 	printf '%s\n' "$@" | sort -n | xargs
 }
-# least TIMES…: what it takes where the guests run when they should
+# least TIMES…: prints the least, which is the time in guests that ran when they should
 least() {
 	printf '%s\n' "$@" | sort -n | head -n 1
 }
-# reads_go_on: some are done from here on
+# reads_go_on: waits until more reads end
 reads_go_on() {
 	local before
 	before=$(on c1 "awk '{ print \$1 }' /sys/block/$disk/stat")
 	must wait_until c1 60 "[ \$(awk '{ print \$1 }' /sys/block/$disk/stat) -gt $((before + 20)) ]"
 }
-# lost_path COMMAND: with a reader on both paths in turn the command loses the first path; sets $noticed, $stalled and $after, from
-# when it was noticed to the next request that is done
+# lost_path COMMAND: while a reader uses both paths in turn, the command loses the first path; sets $noticed, $stalled and $after,
+# the time from the notice to the next request that ends
 lost_path() {
 	fresh
 	reads_go_on
@@ -101,14 +101,14 @@ for kind in port silent; do
 	done
 	[ $kind = port ] && what="own port down" limit=1000 || what="peer silent, keep_alive_tmo 1 s" limit=2500
 	echo "# $what: noticed after $(of "${notices[@]}")"
-	within "$what: it is noticed soon" "$(least "${notices[@]}")" "$limit"
-	echo "# $what: from there to the next request by the other path $(of "${afters[@]}")"
+	within "$what: the loss is noticed in time" "$(least "${notices[@]}")" "$limit"
+	echo "# $what: from the notice to the next request over the other path $(of "${afters[@]}")"
 	within "$what: the other path is used at once" "$(least "${afters[@]}")" 1000
 	echo "# $what: longest stall of a reader with a healthy second path $(of "${stalls[@]}")"
-	within "$what: nothing stalls for much longer than that" "$(least "${stalls[@]}")" $((limit + 1500))
+	within "$what: no request stalls much longer than the limit" "$(least "${stalls[@]}")" $((limit + 1500))
 done
 
-# The target says that it ends the connection: what the runner takes to have it do so is in that.
+# The target disconnects: the time includes what the runner takes to start the command.
 fresh
 must on c1 "$mark"
 must on target "rdma link delete ${rdma}1"
@@ -118,12 +118,12 @@ fresh
 must on c1 "$mark"
 must on target 'true'
 must on c1 "echo end > $tracing/trace_marker"
-echo "# the target's RDMA device goes (its connection manager disconnects): noticed after $disconnected, of which a command takes $(span 'mark_write: mark' 'mark_write: end') to begin and end"
-within "disconnected: it is noticed soon" "$disconnected" 10000
+echo "# the target's RDMA device is removed (its connection manager disconnects): noticed after $disconnected, of which a command takes $(span 'mark_write: mark' 'mark_write: end') to begin and end"
+within "disconnected: the loss is noticed in time" "$disconnected" 10000
 must on target "rdma link add ${rdma}1 type $rdma netdev path1"
 must disk_is c1 vol1 live
 
-# The only path returns: nothing is sent by c1 for a while, and then is again.
+# The only path returns: the client's packets are dropped for a while, and then pass again.
 must on c1 "echo 0 > $initiator/vol1/paths/1/enable"
 returns=() firsts=()
 for _ in 1 2 3; do
@@ -137,12 +137,12 @@ for _ in 1 2 3; do
 	firsts+=("$(span 'mark_write: mark' "$done_")")
 done
 echo "# the only path returns, reconnect_delay 1 s: session live after $(of "${returns[@]}"), first request done after $(of "${firsts[@]}")"
-within "the first request is done soon after the path is back" "$(least "${firsts[@]}")" 3000
+within "the first request ends soon after the only path returns" "$(least "${firsts[@]}")" 3000
 must on c1 'kill $(pidof fio)'
 ! join reader
 disconnect c1 vol1
 
-# Queue pairs come up side by side.
+# Queue pairs connect in parallel.
 declare -A took=()
 for queues in 1 4; do
 	options="--queues 1"
@@ -155,14 +155,14 @@ for queues in 1 4; do
 		fresh
 		export_volume vol2 "$drive2" c1
 		must disk_is c1 vol2 live
-		# The attempt that succeeds is the last one.
+		# The last attempt is the one that succeeds.
 		times+=("$(on c1 "awk '
 			{ for (i = 1; i <= NF; i++) if (\$i ~ /^[0-9]+\.[0-9]+:\$/) { at = \$i * 1000; break } }
 			/hcablk_session:.*state=connecting/ { begin = at }
 			/hcablk_session:.*state=live/ { printf \"%d\\n\", at - begin + 0.5; exit }' $tracing/trace")")
 	done
 	pairs=$(queue_pairs c1)
-	same "it has $queues queue pairs and one for administration" $((queues + 1)) "$pairs"
+	same "the session has $queues queue pairs and the admin queue pair" $((queues + 1)) "$pairs"
 	took[$queues]=$(least "${times[@]}")
 	echo "# a session of $queues queue pairs and the admin queue pair is connected again within $(of "${times[@]}")"
 	disconnect c1 vol2

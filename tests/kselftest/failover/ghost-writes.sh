@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: what is issued again by another path comes behind what was sent by the lost one, though the drive delays what it likes.
+# Proves: a request that is issued again over another path reaches the drive after its first issue over the lost path, however the drive delays writes.
 # tier: heart
 # turn: 0
 # takes: 80
@@ -11,10 +11,10 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/multi.sh"
 
-# Requests that are issued again by the other path: each could be overtaken by what is left of its first issue. More: make soak.
+# The number of requests that are issued again over the other path: remains of the first issue could overtake each. More: make soak.
 wanted=${HCABLK_REISSUES:-$(few 120)}
-# Milliseconds for which the drive holds one of eight writes back, at most: much longer than a path takes to be lost at
-# keep_alive_tmo 1, so that the drive still has some of its writes then.
+# The drive delays one of eight writes by up to this many milliseconds: much longer than the loss of a path takes at
+# keep_alive_tmo 1, so that the drive still has writes of the lost path then.
 hold=6000
 
 on target 'modprobe -q -n nbd' || skip "this kernel has no nbd"
@@ -31,7 +31,7 @@ ON_SECONDS=7000 spawn writers c1 "exec hcablk-versions write $device 32 > /tmp/v
 
 faults=0 before=0
 while [ "$(stat_of c1 $initiator/vol1 retries)" -lt "$wanted" ] && kill -0 "${_jobs[writers]}" 2> /dev/null; do
-	# The writers have something under way again.
+	# Wait until the writers have requests under way again.
 	before=$(on c1 "awk '{ print \$5 }' /sys/block/$disk/stat")
 	wait_until c1 20 "awk '{ exit !(\$5 > $before + 16) }' /sys/block/$disk/stat" || break
 	faults=$((faults + 1))
@@ -44,13 +44,13 @@ done
 echo "# $faults cuts, $(stat_of c1 $initiator/vol1 retries) requests issued again"
 less "paths were lost, and requests issued again" $((wanted - 1)) "$(stat_of c1 $initiator/vol1 retries)"
 must on c1 'touch /tmp/stop'
-check "whoever reads what was acknowledged finds nothing older" join writers
+check "readers never see data older than an acknowledged write" join writers
 same "no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
 versions=$(on c1 'cat /tmp/versions; rm /tmp/versions /tmp/stop')
 must on c1 "echo 0 > $initiator/vol1/paths/1/enable && rmdir $initiator/vol1/paths/1"
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1'
-check "nor has the drive anything older" on target "echo '$versions' | hcablk-versions check /dev/nbd0"
+check "the drive has no data older than an acknowledged write" on target "echo '$versions' | hcablk-versions check /dev/nbd0"
 must on target 'killall hcablk-reorder'
-check "no write came to the drive while it still had an earlier one of the same place" join drive
+check "the drive got no write while it had an earlier write of the same place" join drive
 must wait_until target 30 'rmmod nbd'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: what a slow path tells late of a volume does not undo what another one has told since.
+# Proves: a late notice over a slow path does not undo what a faster path has reported since.
 # turn: 9
 # takes: 15
 # guests: target c1
@@ -16,7 +16,7 @@ connect c1 vol1 --ctrl-loss-tmo 600 --queues 1 --keep-alive-tmo $((30 * slow))
 add_path c1 vol1 1 10.77.2.1
 must disk_is c1 vol1 live
 
-# grows MIB
+# grows MIB: grows the volume, and waits for the disk
 grows() {
 	must on target "truncate -s $1M /tmp/image && losetup -c /dev/loop0"
 	check "the disk has $1 MiB" wait_until c1 30 "[ \$(blockdev --getsz $device) = $(($1 * 2048)) ]"
@@ -24,18 +24,18 @@ grows() {
 sizes() {
 	in_log c1 "vol1: the volume has [0-9]* sectors" | grep -o "has [0-9]*" | tr -dc "0-9\n"
 }
-# told N: the paths were told so often
+# told N: waits until the paths have N notices
 told() {
 	wait_until c1 60 "[ \$(awk '/^notices / { print \$2 }' $initiator/vol1/stats) -ge $1 ]"
 }
-# What the target says by the second path takes seconds: it tells of 128 MiB when the first one has told of 160.
+# The second path delays the target's notices by seconds: that of 128 MiB arrives after the first path's of 160 MiB.
 grows 96
 must told 2
 netem target path2 delay $((2000 * slow))ms
 grows 128
 must wait_until target 30 "tc -s qdisc show dev path2 | grep -q 'backlog [1-9]'"
 grows 160
-check "the second path has told of 128 MiB, too" told 5
+check "the second path's notice of 128 MiB arrives" told 5
 netem target path2
 grows 192
 sizes=$(sizes)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: requests that were under way when a path was lost are issued again in the order in which they were first.
+# Proves: requests that were under way when a path was lost are issued again in the order in which they were first issued.
 # turn: 13
 # takes: 20
 # waits: yes
@@ -16,17 +16,17 @@ two_cards 1 target c1
 target_address=10.77.1.1
 must on target "echo 'write through' > /sys/block/\$(basename \$(readlink -f $drive))/queue/write_cache"
 export_volume vol1 "$drive" c1
-# No more tags than requests under way, so that these are used in disorder.
+# As many tags as requests, so that tags are used in disorder.
 requests=16
 connect c1 vol1 --ctrl-loss-tmo 600 --keep-alive-tmo $((1 * slow)) --queues 1 --poll-queues 0 --queue-depth $requests
-# A scheduler would have an order of its own the first time.
+# A scheduler would order the first issue in its own way.
 must on c1 "echo none > /sys/block/$disk/queue/scheduler"
 
-# Tags and sectors of the requests that were given to the target, in that order.
+# sent: prints tags and sectors of the requests that were sent to the target, in order.
 sent() {
 	on c1 "cat $tracing/trace" | sed -nE 's/.*hcablk_sent: .*tag=([0-9]+).*sector=([0-9]+).*/\1 \2/p'
 }
-# iostats: by the times at which the block layer made them; without, by the order in which they were issued.
+# With iostats the order is that of the block layer's times; without, the order of issue.
 for iostats in 1 0; do
 	what="iostats $iostats"
 	must on c1 "echo $iostats > /sys/block/$disk/queue/iostats && echo > $tracing/trace && echo 1 > $tracing/events/hcablk/hcablk_sent/enable"
@@ -40,14 +40,14 @@ for iostats in 1 0; do
 	must on c1 "echo 0 > $tracing/events/hcablk/hcablk_sent/enable"
 	must on c1 'killall -INT fio'
 	join load
-	# Large ones take longer, so that they end in disorder. Each sector is written once, but for what was issued again.
+	# Large requests take longer, so that requests end in disorder. Each sector is written once, except by reissued requests.
 	trace=$(sent)
 	again=$(awk 'seen[$2]++ == 1' <<< "$trace")
 	first=$(awk 'NR == FNR { twice[$2] = 1; next } $2 in twice && !seen[$2]++' <(echo "$again") <(echo "$trace"))
 	less "$what: requests were issued again" 1 "$(wc -l <<< "$again")"
 	tags=$(awk '{ print $1 }' <<< "$first")
 	echo "# $what: $(wc -l <<< "$again") requests, $([ "$tags" = "$(sort -n <<< "$tags")" ] || echo "not ")in the order of their tags"
-	same "$what: the second time in the order of the first" "$first" "$again"
+	same "$what: the reissue order is the order of the first issue" "$first" "$again"
 done
 same "no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
 disconnect c1 vol1

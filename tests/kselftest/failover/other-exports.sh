@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: only the export that a lost path was of has it fenced: another machine never becomes a path, a restarted target by any one address.
+# Proves: only the export that a lost path belonged to can fence it: another machine never becomes a path, a restarted target becomes one at any one address.
 # turn: 21
 # takes: 60
 # waits: yes
@@ -21,43 +21,43 @@ add_path c1 vol1 1 10.77.2.1
 must path_is c1 vol1 1 live
 
 add_path c1 vol1 2 10.77.2.3
-# silence CARD, unsilence CARD: the target says nothing by it any more, and again; the other machine is still heard
+# silence CARD, unsilence CARD: drops what the target sends from the card, and ends that; the other machine can still send
 silence() {
 	netem target "$1" loss 100%
 }
 unsilence() {
 	netem target "$1"
 }
-# sessions GUEST WORD: how often its target has said that of a session
+# sessions GUEST WORD: prints how many lines of this kind the target on GUEST has logged about sessions
 sessions() {
 	on "$1" "dmesg | grep -c 'vol1: session .* $2'"
 }
-# another_attempt: the other machine has granted a session since, which ended
+# another_attempt: waits until the other machine has granted one more session, which ended
 another_attempt() {
 	local begun
 	begun=$(sessions c2 begun)
 	wait_until c2 60 "[ \$(dmesg | grep -c 'vol1: session .* begun') -gt $begun ]"
 }
-check "while a path is live the other machine is none" another_attempt
+check "the other machine is asked while a path is live" another_attempt
 silence path1
 silence path2
 check "all paths are lost" disk_is c1 vol1 queueing
-check "then it is tried" another_attempt
-check "and once more" another_attempt
-same "but is no path" queueing "$(on c1 "cat $initiator/vol1/state")"
+check "the other machine is asked while no path is live" another_attempt
+check "the other machine is asked again" another_attempt
+same "the other machine is no path" queueing "$(on c1 "cat $initiator/vol1/state")"
 spawn write c1 "dd if=/dev/urandom of=$device bs=64k count=16 oflag=direct"
 
-# What the target has forgotten came to its end before: one of its addresses shows that for all of them.
+# The requests that a restarted target has forgotten have ended: a session at one of its addresses proves that for all addresses.
 must on target 'hcablk target unexport --force vol1'
 export_volume vol1 /dev/ram0 --wwid=$wwid c1
 unsilence path2
-check "the restarted target is one by its second address" path_is c1 vol1 1 live
-check "the disk goes on" join write
-same "the first one is still lost" degraded "$(on c1 "cat $initiator/vol1/state")"
+check "the restarted target's second address becomes a path" path_is c1 vol1 1 live
+check "the waiting write succeeds" join write
+same "the first path is still lost" degraded "$(on c1 "cat $initiator/vol1/state")"
 unsilence path1
-check "it comes back" wait_until c1 60 "[ \$(ls $initiator/vol1/paths | wc -l) = 2 ] && dmesg | grep -q 'vol1: connected again'"
+check "the first path is connected again" wait_until c1 60 "[ \$(ls $initiator/vol1/paths | wc -l) = 2 ] && dmesg | grep -q 'vol1: connected again'"
 must on c1 "echo 0 > $initiator/vol1/paths/2/enable"
-check "then all are there" disk_is c1 vol1 live
+check "the disk has all its paths" disk_is c1 vol1 live
 
 silence path1
 silence path2
@@ -66,21 +66,21 @@ must on target 'hcablk target unexport --force vol1'
 export_volume vol1 /dev/ram0 --wwid=$wwid c1
 unsilence path1
 unsilence path2
-check "a target restarts while all are lost: they come back together" disk_is c1 vol1 live
-check "and work" fio c1 --name=w --filename="$device" --rw=randwrite --bs=4k --size=1m --verify=crc32c --iodepth=8
-same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
-same "nothing was written at the other machine" 0 "$(stats_of c2 $target/volumes/vol1 writes)"
-same "nor read" 0 "$(stats_of c2 $target/volumes/vol1 reads)"
+check "all paths come back after the target restarted" disk_is c1 vol1 live
+check "fio verifies the disk on the restarted target" fio c1 --name=w --filename="$device" --rw=randwrite --bs=4k --size=1m --verify=crc32c --iodepth=8
+same "the client has no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
+same "the other machine got no write" 0 "$(stats_of c2 $target/volumes/vol1 writes)"
+same "the other machine got no read" 0 "$(stats_of c2 $target/volumes/vol1 reads)"
 
-# The only path that was ever live loses its device: that is not held until another one has been.
+# The only path that was ever live loses its device: the disk must not hold the device until another path was live.
 must on c1 "echo 0 > $initiator/vol1/paths/1/enable"
 must on c1 "echo 1 > $initiator/vol1/paths/2/enable"
 check "the disk waits for a path to the other machine" path_is c1 vol1 2 waiting
-check "the RDMA device of the last live path goes" on c1 "timeout 60 rdma link delete ${rdma}1"
-check "the disk stays" disk_is c1 vol1 queueing
+check "the RDMA device of the last live path can be removed" on c1 "timeout 60 rdma link delete ${rdma}1"
+check "the disk waits without that device" disk_is c1 vol1 queueing
 must on c1 "rmdir $initiator/vol1/paths/1"
 add_path c1 vol1 3 10.77.2.1
-check "another path carries it on" path_is c1 vol1 3 live
-check "with all that it has" fio c1 --name=r --filename="$device" --rw=randread --bs=4k --size=1m
+check "a new path becomes live" path_is c1 vol1 3 live
+check "the disk is read over the new path" fio c1 --name=r --filename="$device" --rw=randread --bs=4k --size=1m
 must on c1 "echo 1 > $initiator/vol1/force_disconnect"
 must on c2 'hcablk target unexport vol1 && hcablk target unlisten --all'

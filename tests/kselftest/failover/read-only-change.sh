@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a volume that becomes read-only, or writable, while a path is lost is the same volume: the path comes back, and the disk follows before a request goes out.
+# Proves: when a volume becomes read-only or writable while a path is lost, the path comes back, and the disk follows the change before it sends a request.
 # turn: 8
 # takes: 20
 # waits: yes
@@ -14,11 +14,11 @@ must on target 'modprobe loop max_loop=1 && truncate -s 64M /tmp/image && losetu
 export_volume vol1 /dev/loop0 --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a08 c1
 connect c1 vol1 --ctrl-loss-tmo 600 --queues 2 --keep-alive-tmo $((1 * slow))
 
-# becomes ro|rw
+# becomes ro|rw: changes the volume's drive
 becomes() {
 	must on target "blockdev --set$1 /dev/loop0"
 }
-# is_ro 0|1: the disk comes to be so
+# is_ro 0|1: waits until the disk's read-only flag has this value
 is_ro() {
 	wait_until c1 30 "[ \$(cat /sys/block/$disk/ro) = $1 ]"
 }
@@ -30,13 +30,13 @@ for what in ro rw; do
 	must disk_is c1 vol1 queueing
 	becomes $what
 	mend path1
-	check "$what while the only path was lost: it comes back" disk_is c1 vol1 live
+	check "$what while the only path was lost: the path comes back" disk_is c1 vol1 live
 	if [ $what = ro ]; then
-		check "and the disk is read-only" is_ro 1
-		refuse "it is not written" writes
+		check "the disk is read-only after the loss" is_ro 1
+		refuse "the read-only disk refuses a write" writes
 	else
-		check "and the disk is writable" is_ro 0
-		check "it is written" writes
+		check "the disk is writable after the loss" is_ro 0
+		check "the writable disk is written" writes
 	fi
 done
 add_path c1 vol1 1 10.77.2.1
@@ -45,11 +45,11 @@ for what in ro rw; do
 	cut path2
 	must disk_is c1 vol1 degraded
 	becomes $what
-	check "$what while one of two was lost: the disk follows by the other" is_ro "$([ $what = ro ] && echo 1 || echo 0)"
+	check "$what while one of two paths was lost: the disk follows over the other" is_ro "$([ $what = ro ] && echo 1 || echo 0)"
 	mend path2
-	check "$what: the lost one comes back" disk_is c1 vol1 live
-	check "$what: and changes nothing" is_ro "$([ $what = ro ] && echo 1 || echo 0)"
+	check "$what: the lost path comes back" disk_is c1 vol1 live
+	check "$what: the returned path keeps the disk's read-only flag" is_ro "$([ $what = ro ] && echo 1 || echo 0)"
 done
-same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
+same "the client has no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1 && losetup -d /dev/loop0; rm /tmp/image'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: while another queue pair is waited for, a path that is lost ends at once, and an RDMA device that goes is let go of also after that failed.
+# Proves: while a replacement queue pair is connected, a lost path ends at once; an RDMA device can be removed also after the replacement failed.
 # turn: 6
 # takes: 30
 # waits: yes
@@ -19,30 +19,30 @@ connect c1 vol1 --ctrl-loss-tmo 600 --queues 1 --io-timeout 4 --connect-timeout 
 pairs=$(queue_pairs c1)
 must on target 'dmsetup suspend --nolockfs gate'
 spawn held c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct"
-check "a queue pair is made for one that has timed out" wait_until c1 30 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $pairs ]"
-# The other one comes beside it, so that the disk goes on by that.
+check "a queue pair that timed out gets a replacement" wait_until c1 30 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $pairs ]"
+# The second path connects meanwhile, so that the disk continues over it.
 add_path c1 vol1 1 10.77.2.1
 must path_is c1 vol1 1 live
 cut path1
 started=$(now_ms)
-check "the disk has lost it" disk_is c1 vol1 degraded
-within "not only when no queue pair has come" $(($(now_ms) - started)) $((30000 * slow))
+check "the disk loses the path" disk_is c1 vol1 degraded
+within "the loss does not wait for the replacement to fail" $(($(now_ms) - started)) $((30000 * slow))
 must on target 'dmsetup resume gate'
-check "the write is done by the other" join held
+check "the write succeeds over the other path" join held
 mend path1
 check "the lost path comes back" disk_is c1 vol1 live
-same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
+same "the client has no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
 disconnect c1 vol1
 
 connect c1 vol1 --ctrl-loss-tmo 600 --queues 1 --io-timeout 4 --connect-timeout 6
 must on target 'dmsetup suspend --nolockfs gate'
 spawn held c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct"
 must disk_is c1 vol1 queueing
-like "no queue pair came in time" 'cannot be replaced' "$(in_log c1 'cannot be replaced')"
-# Else what refers to the device would be there until the disk is given up.
-check "its RDMA device goes" on c1 "timeout $((60 * slow)) rdma link delete ${rdma}1"
-same "which the disk waits for" queueing "$(on c1 "cat $initiator/vol1/state")"
+like "the log reports that the queue pair cannot be replaced" 'cannot be replaced' "$(in_log c1 'cannot be replaced')"
+# References to the device must not last until the disk is given up.
+check "the RDMA device can be removed" on c1 "timeout $((60 * slow)) rdma link delete ${rdma}1"
+same "the disk still waits" queueing "$(on c1 "cat $initiator/vol1/state")"
 must on target 'dmsetup resume gate'
 must on c1 'hcablk disconnect --force vol1'
-refuse "nothing holds the disk up" join held
+refuse "the held write fails when the disk is disconnected by force" join held
 must on target 'hcablk target unexport --force vol1 && dmsetup remove gate'

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: whichever allocation of connecting, exporting or ending fails, it is a clean error, and nothing is left behind.
+# Proves: when any one allocation of connecting, exporting or ending fails, the caller gets a clean error, and nothing is left behind.
 # turn: 15
 # takes: 5
 # skips: stock
 # timeout: 1800
 # expect-log: Call Trace:
-# (That of a warning of vmalloc, which says of each failure where it was. What counts has a headline of its own.)
+# (The call trace belongs to a warning of vmalloc about each failed allocation. Reports that count have a headline.)
 
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/fault.sh"
@@ -17,7 +17,7 @@ dev=$initiator/nth
 settings="mkdir -p $dev && echo $target_address > $dev/address && echo vol1 > $dev/volume && echo $(host_id c1) > $dev/host_id &&
 	echo 2 > $dev/queue_depth && echo 1 > $dev/queues"
 
-check "connecting: every allocation" rounds c1 "$settings" $dev/enable 1 "
+check "connecting survives the failure of every allocation" rounds c1 "$settings" $dev/enable 1 "
 	if [ \$result = failed ]; then
 		[ \$(cat $dev/state) = new ] && [ -n \"\$(cat $dev/error)\" ] && [ -z \"\$(cat $dev/device)\" ]
 	else
@@ -25,7 +25,7 @@ check "connecting: every allocation" rounds c1 "$settings" $dev/enable 1 "
 	fi && rmdir $dev && $soon_no_pairs"
 check "the target has no session left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ] && $no_pairs"
 
-check "disconnecting: every allocation" rounds c1 "[ -d $dev ] && [ \$(cat $dev/enable) = 1 ] || { $settings && echo 1 > $dev/enable; }" \
+check "disconnecting survives the failure of every allocation" rounds c1 "[ -d $dev ] && [ \$(cat $dev/enable) = 1 ] || { $settings && echo 1 > $dev/enable; }" \
 	$dev/enable 0 "
 	if [ \$result = failed ]; then
 		[ \$(cat $dev/state) = live ] && dd if=/dev/\$(cat $dev/device) of=/dev/null bs=4k count=1 iflag=direct 2> /dev/null
@@ -35,17 +35,17 @@ check "disconnecting: every allocation" rounds c1 "[ -d $dev ] && [ \$(cat $dev/
 must on c1 "echo 0 > $dev/enable; rmdir $dev"
 
 volume=$target/volumes/nth
-check "exporting: every allocation" rounds target "mkdir -p $volume && echo $drive2 > $volume/path" $volume/enable 1 "
+check "exporting survives the failure of every allocation" rounds target "mkdir -p $volume && echo $drive2 > $volume/path" $volume/enable 1 "
 	if [ \$result = failed ]; then [ \$(cat $volume/enable) = 0 ]; else echo 0 > $volume/enable; fi && rmdir $volume"
-check "unexporting: every allocation" rounds target "mkdir -p $volume && { [ \$(cat $volume/enable) = 1 ] ||
+check "unexporting survives the failure of every allocation" rounds target "mkdir -p $volume && { [ \$(cat $volume/enable) = 1 ] ||
 	{ echo $drive2 > $volume/path && echo 1 > $volume/enable; }; }" $volume/enable 0 "true"
 must on target "echo 0 > $volume/enable; rmdir $volume"
 port=$target/ports/nth
-check "listening: every allocation" rounds target "mkdir -p $port && echo 7790 > $port/port" $port/enable 1 "
+check "listening survives the failure of every allocation" rounds target "mkdir -p $port && echo 7790 > $port/port" $port/enable 1 "
 	if [ \$result = failed ]; then [ \$(cat $port/enable) = 0 ]; else echo 0 > $port/enable; fi && rmdir $port"
 
-# made DIRECTORY: mkdir while its first, second, … allocation fails, until that is beyond its last for long; those of
-# starting the program come first. After each that failed nothing must be left of it, so that the next succeeds.
+# made DIRECTORY: repeats mkdir while its first, second, … allocation fails, until the number is far beyond its last allocation;
+# the first ones are of the program's start. After each failure nothing may be left, so that the next mkdir succeeds.
 made() {
 	ON_SECONDS=600 on target '
 		n=0; passed=0; failed=0
@@ -62,12 +62,12 @@ made() {
 		echo "$n allocations, $failed failed"
 		[ $failed -gt 0 ]'
 }
-check "allowing a host: every allocation" made $target/volumes/vol1/hosts/00000000-0000-4000-8000-0000000000cc
-check "making a volume: every allocation" made $target/volumes/nth
-check "making a port: every allocation" made $target/ports/nth
+check "allowing a host survives the failure of every allocation" made $target/volumes/vol1/hosts/00000000-0000-4000-8000-0000000000cc
+check "making a volume survives the failure of every allocation" made $target/volumes/nth
+check "making a port survives the failure of every allocation" made $target/ports/nth
 
-# What the target allocates for a client it does in the kernel's threads: any allocation in whose call chain our module
-# is fails once, at random.
+# The target allocates memory for a client in kernel threads: one random allocation with our module in its call chain fails
+# in each round.
 only_of target hcablk_target
 ON_SECONDS=600
 injected=$(on target 'cat /sys/kernel/debug/failslab/times')
@@ -79,21 +79,21 @@ for ((round = 1; round <= 25; round++)); do
 	must on target 'echo 0 > /sys/kernel/debug/failslab/probability'
 	[ "$(on target 'cat /sys/kernel/debug/failslab/times')" != 0 ] || injected=hit
 done
-same "the target's allocations did fail" hit "$injected"
-check "the target has no session left after its own faults" wait_until target 60 \
+same "allocations of the target failed" hit "$injected"
+check "the target has no session left after its failed allocations" wait_until target 60 \
 	"[ -z \"\$(cat $target/volumes/vol1/clients)\" ] && $no_pairs"
 must on target 'cd /sys/kernel/debug/failslab && echo 0 > require-start && echo 0xffffffffffffffff > require-end'
 
 connect c1 vol1
-check "all works at the end" on c1 "hcablk-scatter $device random 90 4"
+check "the disk works after the failed allocations" on c1 "hcablk-scatter $device random 90 4"
 
-# Under load allocations fail at random everywhere: a request fails or is tried again, and what was read is right.
+# Under load, allocations fail at random everywhere: a request may fail or be tried again, but data that was read is right.
 for guest in c1 target; do
 	must on $guest 'cd /sys/kernel/debug/failslab && echo Y > ignore-gfp-wait && echo -1 > times && echo 2 > probability'
 done
 output=$(ON_SECONDS=200 on c1 "hcablk-scatter $device random 91 4 2>&1")
 echo "# $output" >&2
-refuse "what was read was right" grep -E 'is wrong|holds neither' <<< "$output"
+refuse "no data that was read is wrong" grep -E 'is wrong|holds neither' <<< "$output"
 for guest in c1 target; do
 	must on $guest 'echo 0 > /sys/kernel/debug/failslab/probability; echo N > /sys/kernel/debug/failslab/ignore-gfp-wait'
 done
@@ -101,4 +101,4 @@ must on c1 "hcablk disconnect --if-exists vol1"
 mend_management c1
 mend_management target
 connect c1 vol1
-check "and after that" on c1 "hcablk-scatter $device random 92 4"
+check "the disk works after random failures" on c1 "hcablk-scatter $device random 92 4"

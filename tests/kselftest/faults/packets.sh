@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: packets that are lost, late, sent twice or out of order, on either side, change no data, and what can be sent again is borne.
+# Proves: packets that are lost, late, duplicated or out of order, on either side, change no data, and the disk survives faults after which packets are sent again.
 # tier: heart
 # turn: 4
 # takes: 60
@@ -11,7 +11,7 @@
 share c1 c2
 lost=0
 
-# Packets that netem took away at places where it was turned off, so far.
+# lost: prints the number of packets that netem has dropped so far, at places where it was turned off.
 lost() {
 	echo "$lost"
 }
@@ -19,13 +19,13 @@ dropped() {
 	on "$1" "tc -s qdisc show dev $2 | sed -n 's/.*dropped \([0-9]*\).*/\1/p' | head -n 1"
 }
 
-# tcp_count GUEST TABLE NAME: of the kernel's TCP
+# tcp_count GUEST TABLE NAME: prints a counter of the kernel's TCP
 tcp_count() {
 	on "$1" "cat /proc/net/snmp /proc/net/netstat | awk '\$1 == \"$2:\" && !seen { seen = split(\$0, name); next }
 		\$1 == \"$2:\" { for (i = 2; i <= seen; i++) if (name[i] == \"$3\") print \$i }'"
 }
 
-# What tells that a fault has reached the transport, and what it did: the transport's own counters.
+# The transport's own counters show that a fault reached it, and what it did.
 case $rdma in
 rxe)
 	sent_again() { rxe_count "$1" completer_retry_err; }
@@ -39,20 +39,20 @@ rxe)
 	;;
 esac
 
-# verified FAULT-SEED: load on c1 that finds what it wrote.
+# verified SEED: runs load on c1 that verifies its data.
 verified() {
 	fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-128k --iodepth=16 --size=$(few 2)M --randseed=$1 \
 		--verify=crc32c --verify_fatal=1 --allow_file_create=0" && on c1 "hcablk-scatter $device gaps $1 2"
 }
 
-# small FAULT-SEED: the same, of requests that register no memory, all of which soft-RoCE can send again.
+# small SEED: runs load of requests that register no memory, all of which soft-RoCE can send again.
 small() {
 	fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-8k --iodepth=8 --size=1M --offset=128M --randseed=$1 \
 		--verify=crc32c --verify_fatal=1 --allow_file_create=0"
 }
 
-# under "DESCRIPTION" LOAD SEED "EMULATION" PLACE…: load while the network emulator at these places ("GUEST CARD") is on,
-# which is then turned off.
+# under "DESCRIPTION" LOAD SEED "EMULATION" PLACE…: runs the load while the network emulator is on at these places ("GUEST CARD"),
+# and then turns it off.
 under() {
 	local what=$1 load=$2 seed=$3 emulation=$4 place
 	shift 4
@@ -74,8 +74,8 @@ under() {
 	}
 }
 
-# provokes "DESCRIPTION" SEED "EMULATION" "EVIDENCE" "COUNTER" PLACE…: the same until the counter, a command, has moved.
-# Soft-RoCE gives a connection up over almost anything, and that may be the first thing it does.
+# provokes "DESCRIPTION" SEED "EMULATION" "EVIDENCE" "COUNTER" PLACE…: repeats that until the command COUNTER prints another number.
+# Soft-RoCE ends a connection after nearly any fault, perhaps before it counts anything.
 provokes() {
 	local what=$1 seed=$2 emulation=$3 evidence=$4 counter=$5 before after try
 	shift 5
@@ -88,25 +88,25 @@ provokes() {
 	less "$evidence" "$before" "$after"
 }
 
-# loses PLACE SEED TRY: small requests while packets are lost there.
+# loses PLACE SEED TRY: runs small requests while packets are lost there.
 loses() {
-	under "$1 loses packets of small requests" small $(($2 * 10 + $3)) "loss 2%" "$1"
+	under "packets of small requests are lost at $1" small $(($2 * 10 + $3)) "loss 2%" "$1"
 }
 
-provokes "the client loses packets" 761 "loss 2%" "the client has lost some" lost "c1 eth0"
+provokes "packets of the client are lost" 761 "loss 2%" "some packets of the client were lost" lost "c1 eth0"
 bears "packets of the client are lost" "sent_again c1" 6 loses "c1 eth0" 771
-provokes "the client says it twice" 762 "duplicate 20%" "the target was told twice" "came_twice target" "c1 eth0"
-provokes "the client is out of order" 763 "delay 2ms reorder 75% 50%" "the target was told out of order" "out_of_order target" \
+provokes "packets of the client are duplicated" 762 "duplicate 20%" "the target received packets twice" "came_twice target" "c1 eth0"
+provokes "packets of the client are out of order" 763 "delay 2ms reorder 75% 50%" "the target received packets out of order" "out_of_order target" \
 	"c1 eth0"
-provokes "the target loses packets" 764 "loss 2%" "the target has lost some" lost "target eth0"
+provokes "packets of the target are lost" 764 "loss 2%" "some packets of the target were lost" lost "target eth0"
 bears "packets of the target are lost" "sent_again target" 6 loses "target eth0" 774
-provokes "the target is late, by turns" 765 "delay 4ms 3ms" "the client was told out of order" "out_of_order c1" "target eth0"
+provokes "packets of the target are late, each by another time" 765 "delay 4ms 3ms" "the client received packets out of order" "out_of_order c1" "target eth0"
 
-# All of it on both sides, and another client on a clean wire.
+# All faults on both sides, and another client without faults.
 spawn neighbour c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=4 \
 	--offset=512M --size=$(few 4)M --verify=crc32c --verify_fatal=1 --allow_file_create=0"
-provokes "all at once" 766 "delay 2ms 1ms loss 0.5% duplicate 2%" "some were lost" lost "c1 eth0" "target eth0"
-check "the neighbour's data is right" join neighbour
-same "the neighbour is connected still" live "$(on c2 "cat $initiator/vol1/state")"
-same "the neighbour saw no error" 0 "$(stat_of c2 $initiator/vol1 errors)"
-check "without faults all is well" verified 767
+provokes "all faults at once" 766 "delay 2ms 1ms loss 0.5% duplicate 2%" "some packets of both sides were lost" lost "c1 eth0" "target eth0"
+check "fio verifies the other client's data" join neighbour
+same "the other client is still connected" live "$(on c2 "cat $initiator/vol1/state")"
+same "the other client has no errors" 0 "$(stat_of c2 $initiator/vol1 errors)"
+check "fio verifies the data without faults" verified 767

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when the fence agent says that a node is off, by either method, nothing of it reaches the drive until it is let in again.
+# Proves: after the fence agent reports a node as off, with either method, no request of the node reaches the drive until it is admitted again.
 # turn: 2
 # takes: 250
 # waits: yes
@@ -8,7 +8,7 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# agent GUEST NAME=VALUE…: the agent with these lines; prints its exit code, and what it said to the log.
+# agent GUEST NAME=VALUE…: runs the agent with these lines on standard input; prints its exit code, and logs its output.
 agent() {
 	local guest=$1
 	shift
@@ -18,29 +18,29 @@ agent() {
 said() {
 	on "$1" 'cat /tmp/agent.said'
 }
-# The part of the volume that c2's load writes to, as it is on the drive.
+# on_drive: prints a checksum of the drive's part that c2's load writes.
 on_drive() {
 	on target "dd if=/dev/mapper/door bs=1M count=64 iflag=direct 2> /dev/null | md5sum"
 }
 is_live() {
 	wait_until "$1" 60 "[ \$(cat $initiator/vol1/state) = live ]"
 }
-# write GUEST: one write; prints why it failed.
+# write GUEST: makes one write, and prints the error if it fails.
 write() {
 	on "$1" "env dd if=/dev/zero of=/dev/hcablk0 bs=4k count=1 oflag=direct conv=notrunc status=none 2>&1"
 }
 conflict='Invalid exchange'
 
-check "what it tells of itself is XML" on c1 "fence_hcablk -o metadata | xmllint --noout - &&
+check "the agent's metadata are XML and list all actions" on c1 "fence_hcablk -o metadata | xmllint --noout - &&
 	[ \$(fence_hcablk -o metadata | grep -cE '<action name=\"(on|off|status|monitor|metadata)\"') = 5 ]"
-check "its page is one" on c1 "fence_hcablk -o manpage | grep -q '^.SH OPTIONS'"
-same "an option that is none is refused" 1 "$(on c1 'fence_hcablk --colour red > /dev/null; echo $?')"
+check "the agent prints its manual page" on c1 "fence_hcablk -o manpage | grep -q '^.SH OPTIONS'"
+same "the agent refuses an unknown option" 1 "$(on c1 'fence_hcablk --colour red > /dev/null; echo $?')"
 reserve=(method=reserve devices=/dev/hcablk0)
 for wrong in "action=reboot plug=c2" "action=off" "action=off plug=c2 method=shoot" "action=off plug=c2 devices=" \
 	"action=off plug=c2 devices=/dev/none" "action=off plug=c2 devices=/dev/null" "action=status plug=c2 power_timeout=soon" \
 	"action=off plug=c2 method=evict volume=vol1" "action=off plug=$(host_id c2) method=evict volume=a;b'c"; do
 	# shellcheck disable=SC2086 # words
-	same "refused: $wrong" "1 1" "$(agent c1 "${reserve[@]}" $wrong) $(said c1 | grep -c '^fence_hcablk: ')"
+	same "the agent refuses: $wrong" "1 1" "$(agent c1 "${reserve[@]}" $wrong) $(said c1 | grep -c '^fence_hcablk: ')"
 done
 
 must on target "modprobe -a dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
@@ -49,66 +49,66 @@ must on target "modprobe -a dm_mod && printf '0 2000000 linear $drive 0\n' | dms
 export_volume vol1 /dev/mapper/door c1 c2
 for guest in c1 c2; do
 	connect "$guest" vol1 --ctrl-loss-tmo -1
-	same "$guest: all that it needs is there" 0 "$(agent "$guest" action=monitor "${reserve[@]}")"
-	same "$guest: the options can be right" 0 "$(agent "$guest" action=validate-all "${reserve[@]}" pcmk_host_list=c1)"
+	same "$guest: monitor finds all that the agent needs" 0 "$(agent "$guest" action=monitor "${reserve[@]}")"
+	same "$guest: validate-all accepts the options" 0 "$(agent "$guest" action=validate-all "${reserve[@]}" pcmk_host_list=c1)"
 done
-like "what it does not know is told" 'pcmk-host-list' "$(said c2)"
-same "who is not registered fences nobody" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
-like "it says so" 'not registered' "$(said c1)"
-same "a node is let in by itself only" 1 "$(agent c1 action=on plug=c2 "${reserve[@]}")"
+like "the agent reports an unknown option" 'pcmk-host-list' "$(said c2)"
+same "a node that is not registered cannot fence" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
+like "the agent reports that the node is not registered" 'not registered' "$(said c1)"
+same "a node cannot switch on another node" 1 "$(agent c1 action=on plug=c2 "${reserve[@]}")"
 for guest in c1 c2; do
-	same "$guest is let in" 0 "$(agent "$guest" action=on nodename="$guest" "${reserve[@]}")"
+	same "$guest switches itself on" 0 "$(agent "$guest" action=on nodename="$guest" "${reserve[@]}")"
 done
-same "once more" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
-same "it is on" "0 Status: ON" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
-same "another one is not" "2 Status: OFF" "$(agent c1 action=status plug=c9 "${reserve[@]}") $(said c1)"
-same "no node fences itself" 1 "$(agent c1 action=off plug=c1 "${reserve[@]}")"
+same "a node that is on can be switched on again" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
+same "the status of a registered node is on" "0 Status: ON" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
+same "the status of an unknown node is off" "2 Status: OFF" "$(agent c1 action=status plug=c9 "${reserve[@]}") $(said c1)"
+same "a node cannot fence itself" 1 "$(agent c1 action=off plug=c1 "${reserve[@]}")"
 
 start_load victim c2 /dev/hcablk0 --size=64M
 same "a node that writes is fenced" 0 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
 before=$(on_drive)
-refuse "its writes fail" join victim
-same "nothing of it has come since" "$before" "$(on_drive)"
-same "it is off" "2 Status: OFF" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
+refuse "the writes of the fenced node fail" join victim
+same "no write of the fenced node has reached the drive since" "$before" "$(on_drive)"
+same "the status of the fenced node is off" "2 Status: OFF" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
 must is_live c2
-like "what it writes now conflicts" "$conflict" "$(write c2)"
-silent "what the other one writes does not" write c1
-same "it is fenced once more" 0 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
-same "it is let in again" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
-silent "and writes" write c2
+like "a write of the fenced node gives a reservation conflict" "$conflict" "$(write c2)"
+silent "a write of the other node succeeds" write c1
+same "a fenced node can be fenced again" 0 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
+same "the fenced node switches itself on" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
+silent "the node that is on again writes" write c2
 
-# A write that the drive has, and does not finish: a preemption that was given up is not taken for one that has returned.
+# The drive has a write, and does not finish it: a preemption that was given up must not count as one that succeeded.
 must on target 'dmsetup suspend --nolockfs gate'
 ON_SECONDS=300 spawn held c2 "dd if=/dev/zero of=/dev/hcablk0 bs=64k count=1 oflag=direct conv=notrunc status=none"
 must drive_holds write
-same "a node whose write the drive has is not fenced" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
-like "it says so" 'preempt-abort .* failed' "$(said c1)"
-same "nor is it when that is repeated" 124 "$(agent_by='timeout 10' agent c1 action=off plug=c2 "${reserve[@]}")"
+same "fencing fails while the drive has a write of the node" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
+like "the agent reports that preempt-abort failed" 'preempt-abort .* failed' "$(said c1)"
+same "a repeated fencing does not return while the drive has the write" 124 "$(agent_by='timeout 10' agent c1 action=off plug=c2 "${reserve[@]}")"
 must on target 'dmsetup resume gate'
-same "it is when the drive has finished it" 0 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
+same "fencing succeeds when the drive has finished the write" 0 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
 join held
 must is_live c2
-same "all are let in" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
+same "the fenced node switches itself on after the hang" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
 
-same "blkpr is found by whoever has a short PATH" 0 "$(agent_by='env PATH=/usr/bin:/bin' agent_path=/usr/sbin/ agent c1 action=validate-all "${reserve[@]}")"
+same "the agent finds blkpr with a short PATH" 0 "$(agent_by='env PATH=/usr/bin:/bin' agent_path=/usr/sbin/ agent c1 action=validate-all "${reserve[@]}")"
 
 victim=$(host_id c2)
 evict=(method=evict volume=vol1)
-same "the target has what evicting needs" 0 "$(agent target action=monitor "${evict[@]}")"
-same "a node's name is no mistake before pcmk_host_map is applied" 0 "$(agent target action=validate-all plug=c2 "${evict[@]}")"
-same "not of a volume that is not there" 1 "$(agent target action=monitor method=evict volume=vol2)"
-same "it lists the hosts" 0 "$(agent target action=list "${evict[@]}")"
-like "this one, too" "$victim," "$(said target)"
-same "it is on" "0 Status: ON" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
+same "monitor finds all that the method evict needs" 0 "$(agent target action=monitor "${evict[@]}")"
+same "validate-all accepts a node's name, before pcmk_host_map is applied" 0 "$(agent target action=validate-all plug=c2 "${evict[@]}")"
+same "monitor fails for an unknown volume" 1 "$(agent target action=monitor method=evict volume=vol2)"
+same "the agent lists the hosts" 0 "$(agent target action=list "${evict[@]}")"
+like "the list has the host of c2" "$victim," "$(said target)"
+same "the status of an allowed host is on" "0 Status: ON" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
 start_load victim c2 /dev/hcablk0 --size=64M
 same "a host that writes is evicted" 0 "$(agent target action=off plug="$victim" "${evict[@]}")"
 before=$(on_drive)
-refuse "its writes fail" join victim
-same "nothing of it has come since" "$before" "$(on_drive)"
-same "it is off" "2 Status: OFF" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
+refuse "the writes of the evicted host fail" join victim
+same "no write of the evicted host has reached the drive since" "$before" "$(on_drive)"
+same "the status of the evicted host is off" "2 Status: OFF" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
 must on c2 'hcablk disconnect vol1'
-refuse "it is not let in" on c2 "hcablk connect $target_address vol1"
-# What ssh is asked to do is done here, for one of two targets; the other one is not reached.
+refuse "the evicted host cannot connect" on c2 "hcablk connect $target_address vol1"
+# A script stands for ssh, and runs the command here for one of two targets; the second target is unreachable.
 must on target "mkdir -p /tmp/bin && cat > /tmp/bin/ssh << 'END' && chmod 755 /tmp/bin/ssh
 #!/bin/sh
 echo \"\$*\" >> /tmp/ssh.log
@@ -118,25 +118,25 @@ exec sh -c \"\$3\"
 END"
 agent_by='env PATH=/tmp/bin:/usr/sbin:/usr/bin'
 evict+=(username=fencer identity_file=/root/key)
-same "it is let in by ssh" 0 "$(agent target action=on plug="$victim" ip="$target_address" "${evict[@]}")"
-like "by the name and key that were given" "-l fencer -i /root/key -- 10.77.0.1 hcablk target admit" "$(on target 'cat /tmp/ssh.log')"
+same "the agent admits the host through ssh" 0 "$(agent target action=on plug="$victim" ip="$target_address" "${evict[@]}")"
+like "ssh gets the user name, the key file and the command" "-l fencer -i /root/key -- 10.77.0.1 hcablk target admit" "$(on target 'cat /tmp/ssh.log')"
 connect c2 vol1
-same "one target of two that is not reached is a failure" 1 \
+same "the agent fails when one of two targets is unreachable" 1 \
 	"$(agent target action=off plug="$victim" ip="$target_address,10.77.0.9" "${evict[@]}")"
-like "it says which" '10.77.0.9 failed.*No route' "$(said target)"
-same "the other one has evicted it all the same" "$victim" "$(on target "cut -d' ' -f1 $target/volumes/vol1/evicted")"
-# Of several volumes at one target.
+like "the agent names the unreachable target" '10.77.0.9 failed.*No route' "$(said target)"
+same "the reachable target has evicted the host" "$victim" "$(on target "cut -d' ' -f1 $target/volumes/vol1/evicted")"
+# Several volumes at one target.
 evicted="cut -d' ' -f1 $target/volumes/vol1/evicted $target/volumes/vol2/evicted"
 export_volume vol2 "$drive2" c1 c2
 must on target "rm /tmp/ssh.log"
 both=("${evict[@]}" "volume=vol1,vol2" "ip=$target_address")
-same "it is let in to two volumes" 0 "$(agent target action=on plug="$victim" "${both[@]}")"
-silent "by both" on target "$evicted"
-same "it is evicted from both" 0 "$(agent target action=off plug="$victim" "${both[@]}")"
-same "that is so" "$victim $victim" "$(on target "$evicted" | xargs)"
-same "each time the target was logged in to once" 2 "$(on target 'wc -l < /tmp/ssh.log')"
-same "when one of two volumes fails, so does the agent" 1 "$(agent target action=off plug="$victim" "${both[@]}" volume=vol2,none)"
-like "it says why" 'none' "$(said target)"
+same "the agent admits the host to two volumes" 0 "$(agent target action=on plug="$victim" "${both[@]}")"
+silent "neither volume has an evicted host" on target "$evicted"
+same "the agent evicts the host from two volumes" 0 "$(agent target action=off plug="$victim" "${both[@]}")"
+same "both volumes have the evicted host" "$victim $victim" "$(on target "$evicted" | xargs)"
+same "each action has logged in to the target once" 2 "$(on target 'wc -l < /tmp/ssh.log')"
+same "the agent fails when one of two volumes fails" 1 "$(agent target action=off plug="$victim" "${both[@]}" volume=vol2,none)"
+like "the agent names the volume that failed" 'none' "$(said target)"
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'
 done

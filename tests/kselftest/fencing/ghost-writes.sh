@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: over lost connections and replaced queue pairs no write comes to the drive after its retry, though the drive delays what it likes.
+# Proves: over lost connections and replaced queue pairs, no write reaches the drive after its retry, however the drive delays writes.
 # turn: 5
 # takes: 180
 # waits: yes
@@ -12,9 +12,9 @@
 
 [ "$rdma" = rxe ] || skip "the library of the peer that takes sessions over speaks soft-RoCE only"
 
-# Requests that are issued again: each could be overtaken by what is left of its first issue. More: make soak.
+# The number of requests that are issued again: remains of the first issue could overtake each. More: make soak.
 wanted=${HCABLK_REISSUES:-$(few 300)}
-# Milliseconds for which the drive holds one of eight writes back, at most: longer than io_timeout.
+# The drive delays one of eight writes by up to this many milliseconds: longer than io_timeout.
 hold=2500
 
 on target 'modprobe -q -n nbd' || skip "this kernel has no nbd"
@@ -32,7 +32,7 @@ reissued() {
 is_live() {
 	wait_until c1 120 "[ \$(cat $initiator/vol1/state) = live ]"
 }
-# Somebody comes with the session's next epoch: the target takes the session down while the drive has its writes.
+# take_over: requests the session's next epoch: the target ends the session while the drive has its writes.
 take_over() {
 	local session epoch
 	read -r session epoch <<< "$(on c1 "cat $initiator/vol1/session")"
@@ -46,7 +46,7 @@ cut() {
 }
 faults=0 cuts=0
 while must is_live && [ "$(reissued)" -lt "$wanted" ] && kill -0 "${_jobs[writers]}" 2> /dev/null; do
-	# The writers have something under way again.
+	# Wait until the writers have requests under way again.
 	before=$(on c1 "awk '{ print \$5 }' /sys/block/$disk/stat")
 	wait_until c1 20 "awk '{ exit !(\$5 > $before + 16) }' /sys/block/$disk/stat" || break
 	faults=$((faults + 1))
@@ -59,15 +59,15 @@ while must is_live && [ "$(reissued)" -lt "$wanted" ] && kill -0 "${_jobs[writer
 done
 echo "# $faults faults, $cuts of them cuts, $(reissued) requests issued again"
 less "connections were lost, and requests issued again" $((wanted - 1)) "$(reissued)"
-# The drive holds a write for longer than io_timeout often enough.
-check "queue pairs were replaced, too" wait_until c1 120 "awk '\$1 == \"replaced_queues\" { exit !(\$2 > 0) }' $initiator/vol1/stats"
+# The drive delays writes for longer than io_timeout often enough.
+check "some queue pairs were replaced" wait_until c1 120 "awk '\$1 == \"replaced_queues\" { exit !(\$2 > 0) }' $initiator/vol1/stats"
 must on c1 'touch /tmp/stop'
-check "whoever reads what was acknowledged finds nothing older" join writers
+check "readers never see data older than an acknowledged write" join writers
 same "no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
 versions=$(on c1 'cat /tmp/versions; rm /tmp/versions /tmp/stop')
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1'
-check "nor has the drive anything older" on target "echo '$versions' | hcablk-versions check /dev/nbd0"
+check "the drive has no data older than an acknowledged write" on target "echo '$versions' | hcablk-versions check /dev/nbd0"
 must on target 'killall hcablk-reorder'
-check "no write came to the drive while it still had an earlier one of the same place" join drive
+check "the drive got no write while it had an earlier write of the same place" join drive
 must wait_until target 30 'rmmod nbd'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a host that was started again comes behind what is left of it, and of two machines with one id the later one stays.
+# Proves: a restarted host is served only after the requests of its old session have ended, and of two machines with one id the later one keeps its disk.
 # tier: heart
 # turn: 11
 # takes: 30
@@ -20,43 +20,43 @@ export_volume vol1 /dev/mapper/door c1
 connect c1 vol1 --queues 1
 must on target 'dmsetup suspend --nolockfs gate'
 spawn held c1 "tr '\0' A < /dev/zero | dd of=$device bs=64k count=1 iflag=fullblock oflag=direct conv=notrunc status=none"
-# Else the target may not have read the data from its memory when it goes.
+# The target must have read the data from the host's memory before the host is killed.
 must drive_holds write
 must vm kill c1
 join held
 must vm start c1
 ON_SECONDS=150 spawn again c1 "exec hcablk connect $target_address vol1 --connect-timeout 120"
-check "the host was started again: the target ends its old session" \
+check "the target ends the old session of the restarted host" \
 	wait_log target 60 "vol1: session .* of $victim ended: "
 must wait_until c1 30 "[ \$(cat $initiator/vol1/state) = connecting ]"
-# Everything that hinders it but the drive has passed when the connection manager has forgotten the old queue pairs.
+# When the connection manager has forgotten the old queue pairs, only the drive still delays the new session.
 must wait_until target 60 "[ \$(rdma resource show qp | grep -v 'type GSI' | grep -c 'state RTS') = 0 ]"
-refuse "while the drive has a write of it, it is not let in" becomes_true c1 4 "[ \$(cat $initiator/vol1/state) = live ]"
-same "there is the old session only" 1 "$(on target "wc -l < $target/volumes/vol1/clients")"
+refuse "the restarted host is not served while the drive has its old write" becomes_true c1 4 "[ \$(cat $initiator/vol1/state) = live ]"
+same "the target has only the old session" 1 "$(on target "wc -l < $target/volumes/vol1/clients")"
 must on target 'dmsetup resume gate'
-check "when the drive has finished it, it is" join again
-check "what it writes now" on c1 "tr '\0' B < /dev/zero | dd of=/dev/hcablk0 bs=64k count=1 iflag=fullblock oflag=direct conv=notrunc status=none"
-same "comes behind what it had written" "65536" "$(on target "dd if=/dev/mapper/door bs=64k count=1 iflag=direct 2> /dev/null | tr -dc B | wc -c")"
+check "the restarted host is served when the drive has finished the write" join again
+check "the restarted host writes" on c1 "tr '\0' B < /dev/zero | dd of=/dev/hcablk0 bs=64k count=1 iflag=fullblock oflag=direct conv=notrunc status=none"
+same "the drive has the new write, not the old one" "65536" "$(on target "dd if=/dev/mapper/door bs=64k count=1 iflag=direct 2> /dev/null | tr -dc B | wc -c")"
 disconnect c1 vol1
 
 # Two machines with one id.
 connect c1 vol1 --ctrl-loss-tmo -1
 connect c2 vol1 --host-id "$victim"
-pass "a second machine with the same id is let in"
-check "the first one loses its disk" state_is c1 vol1 failed
-like "why is told" "later instance of this host" "$(on c1 "cat $initiator/vol1/error")"
+pass "a second machine with the same id connects"
+check "the first machine loses its disk" state_is c1 vol1 failed
+like "the first machine's error has the reason" "later instance of this host" "$(on c1 "cat $initiator/vol1/error")"
 must on c1 'hcablk disconnect vol1'
-like "it does not come in again" "later instance of this host" "$(on c1 "hcablk connect $target_address vol1" 2>&1)"
-check "the second keeps its own" on c2 "dd if=$device of=/dev/null bs=4k count=4 iflag=direct && [ \$(cat $initiator/vol1/state) = live ]"
+like "the first machine cannot connect again" "later instance of this host" "$(on c1 "hcablk connect $target_address vol1" 2>&1)"
+check "the second machine keeps its disk" on c2 "dd if=$device of=/dev/null bs=4k count=4 iflag=direct && [ \$(cat $initiator/vol1/state) = live ]"
 must wait_until c1 30 'hcablk disconnect --if-exists --all && rmmod hcablk'
 connect c1 vol1
-pass "the first one is let in when its module was loaded again: it is a later instance"
-check "and the second one loses its disk" wait_until c2 60 "[ \$(cat $initiator/vol1/state) = failed ]"
+pass "the first machine connects as a later instance after its module was reloaded"
+check "the second machine loses its disk" wait_until c2 60 "[ \$(cat $initiator/vol1/state) = failed ]"
 must on c2 'hcablk disconnect vol1'
 
-# Several disks of one instance are one host's.
+# Several disks of one host instance belong to one host.
 connect c1 vol1 --name second
-check "a second disk of the same host takes nothing from the first" on c1 "[ \$(cat $initiator/vol1/state) = live ]"
+check "a second disk of a host does not end the first" on c1 "[ \$(cat $initiator/vol1/state) = live ]"
 disconnect c1 second
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1 && dmsetup remove door && dmsetup remove gate'

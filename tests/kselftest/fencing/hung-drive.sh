@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: while a drive hangs, no queue pair of a host that is evicted or forbidden works any more, also beside one that is being replaced, and other hosts are allowed and forbidden.
+# Proves: while a drive hangs, all queue pairs of an evicted or forbidden host stop working, also one that is being replaced, and other hosts can be allowed and forbidden.
 # turn: 7
 # takes: 15
 # waits: yes
@@ -10,7 +10,7 @@
 
 [ "$rdma" = rxe ] || skip "the states of queue pairs are soft-RoCE's"
 host=$(host_id c1)
-# How many queue pairs of the target can take a request.
+# A command that prints how many queue pairs of the target can take a request.
 working="rdma resource show qp | grep -v 'type GSI' | grep -c 'state RTS'"
 none_works="[ \$($working) = 0 ]"
 
@@ -26,31 +26,31 @@ hold() {
 }
 
 hold $((4 * slow))
-# Its admin queue pair and the other data queue pair are left.
+# The admin queue pair and the other data queue pair are left.
 must wait_until target 60 "[ \$($working) = 2 ]"
-pass "a queue pair is being replaced, whose drive hangs"
-refuse "its host is evicted, and what the drive has is waited for" on target "hcablk target evict --timeout 2 vol1 $host"
-check "no queue pair of it works any more" wait_until target 20 "$none_works"
-same "though the drive has not finished" "$host draining" "$(on target "cat $target/volumes/vol1/evicted")"
+pass "a queue pair is being replaced while its drive hangs"
+refuse "an eviction with a timeout fails while the drive has a write of the host" on target "hcablk target evict --timeout 2 vol1 $host"
+check "no queue pair of the evicted host works any more" wait_until target 20 "$none_works"
+same "the host is evicted and still draining" "$host draining" "$(on target "cat $target/volumes/vol1/evicted")"
 must on target 'dmsetup resume gate'
-check "when it has, nothing is left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
-refuse "what was written has failed" join held
+check "the host has no session left when the drive has finished" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+refuse "the write of the evicted host has failed" join held
 must on c1 'hcablk disconnect --if-exists --force vol1'
 must on target "hcablk target admit vol1 $host"
 
 hold 600
 ON_SECONDS=200 spawn forbidding target "exec hcablk target forbid vol1 $host"
 check "a host is forbidden while the drive hangs" wait_until target 30 "[ ! -e $target/volumes/vol1/hosts/$host ]"
-check "no queue pair of it works any more" wait_until target 20 "$none_works"
+check "no queue pair of the forbidden host works any more" wait_until target 20 "$none_works"
 ON_SECONDS=30
-check "meanwhile another host is allowed" on target "hcablk target allow well 0c0ffee0-0000-4000-8000-000000000001"
-check "and forbidden" on target "hcablk target forbid well 0c0ffee0-0000-4000-8000-000000000001"
+check "another host can be allowed meanwhile" on target "hcablk target allow well 0c0ffee0-0000-4000-8000-000000000001"
+check "another host can be forbidden meanwhile" on target "hcablk target forbid well 0c0ffee0-0000-4000-8000-000000000001"
 ON_SECONDS=120
 check "the command waits for the drive" on target '[ -n "$(pidof hcablk)" ]'
-same "which has something of the host" "$host" "$(on target "cut -d' ' -f1 $target/volumes/vol1/clients")"
+same "the volume still has the forbidden host as a client" "$host" "$(on target "cut -d' ' -f1 $target/volumes/vol1/clients")"
 must on target 'dmsetup resume gate'
-check "when that is done, so is the command" join forbidding
-same "nothing is left" 0 "$(on target "wc -l < $target/volumes/vol1/clients")"
-refuse "what was written has failed" join held
+check "the command ends when the drive has finished" join forbidding
+same "the volume has no client left" 0 "$(on target "wc -l < $target/volumes/vol1/clients")"
+refuse "the write of the forbidden host has failed" join held
 must on c1 'hcablk disconnect --if-exists --force vol1'
 must on target 'hcablk target unexport vol1 && hcablk target unexport well && dmsetup remove door && dmsetup remove gate'

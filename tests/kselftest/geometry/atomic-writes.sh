@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: RWF_ATOMIC reaches the drive as one atomic write, of the drive's own limits, also where its pages are cached; and only in a mode that can.
+# Proves: RWF_ATOMIC reaches the drive as one atomic write within the drive's limits, also where its pages are cached, and is offered only in modes that support it.
 # turn: 21
 # takes: 15
 # guests: target c1
@@ -19,12 +19,12 @@ less "the drive has atomic writes" 4095 "$(head -n1 <<< "$there")"
 limits() {
 	on c1 "cd /sys/block/$disk/queue && cat atomic_write_unit_min_bytes atomic_write_unit_max_bytes"
 }
-# commands: WRITE ATOMIC (16) that the drive has had, and how long they were.
+# commands: prints the number of WRITE ATOMIC (16) commands of the drive since the last call.
 must on target "cd /sys/kernel/tracing && echo 'opcode == 0x9c' > events/scsi/scsi_dispatch_cmd_start/filter && echo 1 > events/scsi/scsi_dispatch_cmd_start/enable"
 commands() {
 	on target "cat /sys/kernel/tracing/trace; echo > /sys/kernel/tracing/trace" | grep -c scsi_dispatch_cmd_start
 }
-# writes BYTES: atomically; $fill is what is there then
+# writes BYTES: writes the bytes $fill atomically
 writes() {
 	on c1 "fio --name=w --filename=$device --rw=write --bs=$1 --size=$1 --ioengine=pvsync2 --atomic=1 --direct=1 --buffer_pattern=0x$fill > /dev/null"
 }
@@ -33,27 +33,27 @@ holds() {
 }
 export_volume vol1 "$scsi" --chunk-kib=64 c1
 connect c1 vol1
-same "the client has them, too" "$there" "$(limits)"
+same "the client has the drive's limits" "$there" "$(limits)"
 commands > /dev/null
 fill=11
 for bytes in 4096 131072; do
-	check "$bytes bytes are written atomically" writes $bytes
-	same "$bytes: the drive got one command for it" 1 "$(commands)"
-	same "$bytes: they are there" $fill "$(holds c1 "$device" $bytes)"
+	check "a write of $bytes bytes is atomic" writes $bytes
+	same "$bytes: the drive gets one command" 1 "$(commands)"
+	same "$bytes: the data is on the drive" $fill "$(holds c1 "$device" $bytes)"
 	fill=$((fill + 11))
 done
-refuse "262144 bytes are not" writes 262144
+refuse "a write of 262144 bytes cannot be atomic" writes 262144
 must on target "dd if=$scsi of=/dev/null bs=128k count=1"
-check "what has pages on the target is written atomically, too" writes 131072
-same "the drive got one command for it" 1 "$(commands)"
-same "who reads these pages sees it" $fill "$(on target "dd if=$scsi bs=128k count=1 | od -An -v -tx1 -w1 | sort -u | tr -d ' \n'")"
+check "a write is atomic also where the target has cached pages" writes 131072
+same "the drive gets one command for cached pages" 1 "$(commands)"
+same "the target's readers of these pages see the write" $fill "$(on target "dd if=$scsi bs=128k count=1 | od -An -v -tx1 -w1 | sort -u | tr -d ' \n'")"
 disconnect c1 vol1
 for options in --mode=cached --cache-mib=8; do
 	must on target 'hcablk target unexport vol1'
 	export_volume vol1 "$scsi" $options c1
 	connect c1 vol1
-	same "$options: there are none" "0 0" "$(limits | tr '\n' ' ' | sed 's/ $//')"
-	refuse "$options: none is written" writes 4096
+	same "$options: the disk has no atomic writes" "0 0" "$(limits | tr '\n' ' ' | sed 's/ $//')"
+	refuse "$options: an atomic write is refused" writes 4096
 	disconnect c1 vol1
 done
 must on target "hcablk target unexport vol1 && echo 0 > /sys/kernel/tracing/events/scsi/scsi_dispatch_cmd_start/enable && rm /dev/scsi && rmmod scsi_debug"

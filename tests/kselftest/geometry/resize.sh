@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when the target's drive or file grows or shrinks, the disks of all clients follow while they are open and under load; one that goes ends no session.
+# Proves: when the target's drive or file grows or shrinks, the disks of all clients follow while they are open and under load; a drive that is removed ends no session.
 # turn: 18
 # takes: 110
 # waits: yes
@@ -8,35 +8,35 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# All volumes change at the same time: a loop device, a file in two modes, and a drive that goes. Test admin/notices is about how
-# soon that is told.
+# All volumes change at the same time: a loop device, a file in two modes, and a drive that is removed. Test admin/notices is
+# about how soon clients are notified.
 declare -A disk_of
 
-# has GUEST VOLUME MIB: the guest's disk gets to this size.
+# has GUEST VOLUME MIB: waits until the guest's disk has this size.
 has() {
 	wait_until "$1" 30 "[ \$(blockdev --getsize64 ${disk_of[$2]}) = $(($3 << 20)) ]"
 }
-# bytes GUEST VOLUME: of the disk now
+# bytes GUEST VOLUME: prints the disk's size
 bytes() {
 	on "$1" "blockdev --getsize64 ${disk_of[$2]}"
 }
-# attach GUEST VOLUME
+# attach GUEST VOLUME: connects the volume, and remembers its disk
 attach() {
 	connect "$1" "$2"
 	disk_of[$2]=$device
 }
-# resize MIB: the loop device
+# resize MIB: changes the size of the loop device
 resize() {
 	on target "truncate -s $1M /tmp/image && losetup -c /dev/loop0"
 }
-# resize_files MIB
+# resize_files MIB: changes the size of both files
 resize_files() {
 	on target "truncate -s $1M /mnt/files/direct && truncate -s $1M /mnt/files/cached"
 }
 
 must on target 'modprobe loop max_loop=1 && truncate -s 64M /tmp/image && losetup /dev/loop0 /tmp/image'
 export_volume vol1 /dev/loop0 c1 c2
-# Files of a file system of its own, so that not all of their blocks are in memory.
+# Files on a file system of their own, so that not all of their blocks are in memory.
 must on target "modprobe ext4; mkfs.ext4 -q -F -b 4096 $drive2 96M; mkdir -p /mnt/files && mount $drive2 /mnt/files"
 must resize_files 16
 for mode in direct cached; do
@@ -46,35 +46,35 @@ must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb
 	echo 64 > size && echo 1 > memory_backed && echo 1 > power'
 export_volume goes /dev/goes c2
 
-# It is its guest's first disk, so that both have it by one name.
+# vol1 is the first disk of each guest, so that both have it under one name.
 attach c1 vol1
 attach c2 vol1
 attach c1 direct
 attach c1 cached
 attach c2 goes
-same "both begin with the same size" "$((64 << 20)) $((64 << 20))" "$(bytes c1 vol1) $(bytes c2 vol1)"
-same "a file's size is the disk's" "$((16 << 20)) $((16 << 20))" "$(bytes c1 direct) $(bytes c1 cached)"
+same "the disks of both clients have the same size" "$((64 << 20)) $((64 << 20))" "$(bytes c1 vol1) $(bytes c2 vol1)"
+same "a file's size is the disk's size" "$((16 << 20)) $((16 << 20))" "$(bytes c1 direct) $(bytes c1 cached)"
 ON_SECONDS=1000 spawn holder c2 "exec sleep $((1000 * slow)) < ${disk_of[vol1]}"
 ON_SECONDS=1000 spawn file_holder c1 "exec sleep $((1000 * slow)) < ${disk_of[direct]} 3< ${disk_of[cached]}"
 ON_SECONDS=200 spawn load c1 "until [ -e /tmp/stop ]; do fio --name=v --filename=${disk_of[vol1]} --direct=1 --ioengine=libaio --rw=randrw \
 	--bs=4k --iodepth=8 --size=1M --verify=crc32c --verify_fatal=1 --allow_file_create=0 || exit 1; done"
 
-# new GUEST VOLUME MIB FROM: so much behind there is written and read
+# new GUEST VOLUME MIB FROM: writes and reads MIB MiB from FROM MiB on
 new() {
 	on "$1" "yes new | dd of=/tmp/data bs=1M count=$3 iflag=fullblock && dd if=/tmp/data of=${disk_of[$2]} bs=1M seek=$4 oflag=direct &&
 		dd if=${disk_of[$2]} bs=1M skip=$4 iflag=direct | cmp - /tmp/data"
 }
 must resize 96
 must resize_files 24
-check "a client under load follows what grows" has c1 vol1 96
-check "so does an idle one" has c2 vol1 96
-check "what is new is read and written" new c2 vol1 32 64
+check "the disk of a client under load grows" has c1 vol1 96
+check "the disk of an idle client grows" has c2 vol1 96
+check "the new blocks are read and written" new c2 vol1 32 64
 for mode in direct cached; do
-	check "$mode: a file that grows is followed" has c1 $mode 24
-	check "$mode: what is new is read and written" new c1 $mode 8 16
+	check "$mode: the disk of a file grows" has c1 $mode 24
+	check "$mode: the new blocks are read and written" new c1 $mode 8 16
 done
 
-# behind GUEST VOLUME MIB: how many bytes are read there
+# behind GUEST VOLUME MIB: prints how many bytes can be read from MIB MiB on
 behind() {
 	on "$1" "dd if=${disk_of[$2]} bs=1M skip=$3 count=1 iflag=direct | wc -c"
 }
@@ -82,28 +82,28 @@ asked=$(stat_of c2 $initiator/goes keep_alives)
 must on target 'echo 0 > /sys/kernel/config/nullb/goes/power'
 must resize 80
 must resize_files 12
-check "they follow what shrinks" has c1 vol1 80
-check "all of them" has c2 vol1 80
-same "nothing is read beyond the new end" 0 "$(behind c2 vol1 80)"
+check "the disk of a client under load shrinks" has c1 vol1 80
+check "the disk of an idle client shrinks" has c2 vol1 80
+same "a read beyond the new end returns nothing" 0 "$(behind c2 vol1 80)"
 must on c1 'touch /tmp/stop'
-check "the load saw right data only" join load
+check "the load saw only right data" join load
 must on c1 'rm /tmp/stop'
-same "and the sessions are those that were" "live live" "$(on c1 "cat $initiator/vol1/state") $(on c2 "cat $initiator/vol1/state")"
-same "without a breach of the protocol" "0 0" \
+same "both clients still have their sessions" "live live" "$(on c1 "cat $initiator/vol1/state") $(on c2 "cat $initiator/vol1/state")"
+same "client and target have no protocol errors" "0 0" \
 	"$(stat_of c1 $initiator/vol1 protocol_errors) $(stat_of target $target/volumes/vol1 protocol_errors)"
 for mode in direct cached; do
-	check "$mode: a file that shrinks is followed" has c1 $mode 12
-	same "$mode: nothing is read beyond its new end" 0 "$(behind c1 $mode 12)"
-	refuse "$mode: nor written" on c1 "dd if=/tmp/data of=${disk_of[$mode]} bs=1M seek=12 count=1 oflag=direct"
-	same "$mode: the file is as long as it was made" $((12 << 20)) "$(on target "stat -c %s /mnt/files/$mode")"
-	same "$mode: in one session, and in order" "live 0" \
+	check "$mode: the disk of a file shrinks" has c1 $mode 12
+	same "$mode: a read beyond the new end returns nothing" 0 "$(behind c1 $mode 12)"
+	refuse "$mode: a write beyond the new end fails" on c1 "dd if=/tmp/data of=${disk_of[$mode]} bs=1M seek=12 count=1 oflag=direct"
+	same "$mode: the file keeps its new size" $((12 << 20)) "$(on target "stat -c %s /mnt/files/$mode")"
+	same "$mode: the session is the first one, without protocol errors" "live 0" \
 		"$(on c1 "cat $initiator/$mode/state") $(stat_of c1 $initiator/$mode protocol_errors)"
 done
 
-# A drive that is gone has no size to tell.
+# A removed drive has no size to report.
 must wait_until c2 30 "grep -q failed $initiator/goes/state || awk '\$1 == \"keep_alives\" { exit \$2 <= $asked + 1 }' $initiator/goes/stats"
-same "the session outlives the drive" "live 0" "$(on c2 "cat $initiator/goes/state") $(stat_of c2 $initiator/goes protocol_errors)"
-refuse "and its requests fail" on c2 "dd if=${disk_of[goes]} of=/dev/null bs=4k count=1 iflag=direct"
+same "the session stays live when the drive is removed" "live 0" "$(on c2 "cat $initiator/goes/state") $(stat_of c2 $initiator/goes protocol_errors)"
+refuse "a read of the removed drive fails" on c2 "dd if=${disk_of[goes]} of=/dev/null bs=4k count=1 iflag=direct"
 
 must on c1 'killall sleep; rm /tmp/data'
 must on c2 'killall sleep; rm /tmp/data'

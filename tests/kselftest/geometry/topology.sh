@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: lsblk and mkfs.xfs see the same topology of a disk as of its drive: striped, RAID 5, a partition beside the physical blocks, a SCSI disk that says all.
+# Proves: lsblk and mkfs.xfs see the same topology of a disk as of its drive: striped, RAID 5, a misaligned partition, and a SCSI disk that reports all limits.
 # tier: heart
 # turn: 11
 # takes: 20
@@ -11,11 +11,11 @@
 . "${0%/*}/../lib/lib.sh"
 
 on target 'modprobe sd_mod' || skip "the kernel has no SCSI"
-# What tools see of disk $1. Of requests' sizes and read-ahead each machine has its own.
+# seen DISK: prints the limits of the disk that tools report. Request sizes and read-ahead belong to each machine.
 # shellcheck disable=SC2016 # expanded in the guest
 seen='seen() {
 	lsblk -dnb -o ALIGNMENT,MIN-IO,OPT-IO,PHY-SEC,LOG-SEC,ROTA $1
-	# Of a whole disk the kernel shows the offset of physical blocks as that of discards.
+	# For a whole disk the kernel shows the offset of physical blocks as that of discards.
 	echo "discards: $(lsblk -dnb -o DISC-GRAN $1)"
 	local sys=$(readlink -f /sys/class/block/${1#/dev/})
 	[ -d $sys/queue ] || sys=${sys%/*}
@@ -26,14 +26,14 @@ seen() {
 	on "$1" "$seen; seen $2"
 }
 
-# is_passed_on NAME DRIVE REGEX: what the client sees of it is what the target does, which is like this.
+# is_passed_on NAME DRIVE REGEX: checks that the target's tools report REGEX about the drive, and that the client's report the same.
 is_passed_on() {
 	local name=$1 path=$2 there
 	there=$(seen target "$path")
 	export_volume "$name" "$path" c1
 	connect c1 "$name"
-	like "$name: the drive has something to tell" "$3" "$there"
-	same "$name: the client sees the same" "$there" "$(seen c1 "$device")"
+	like "$name: the target's tools report the drive's topology" "$3" "$there"
+	same "$name: the client's tools report the same" "$there" "$(seen c1 "$device")"
 	disconnect c1 "$name"
 	must on target "hcablk target unexport $name"
 }
@@ -56,6 +56,6 @@ must on target "modprobe scsi_debug dev_size_mb=16 virtual_gb=1 physblk_exp=3 op
 scsi=/dev/$(on target 'readlink /dev/scsi')
 is_passed_on scsi "$scsi" "32768 *524288 *4096 *512"
 must on target "printf 'label: dos\nunit: sectors\nstart=63\n' | sfdisk -q --wipe always $scsi && until [ -b ${scsi}1 ]; do usleep 50000; done"
-# 63 * 512 is 512 bytes short of a physical block.
+# 63 * 512 is 512 bytes less than a multiple of a physical block.
 is_passed_on partition "${scsi}1" "^ *512 "
 must on target 'rm /dev/scsi && rmmod scsi_debug'

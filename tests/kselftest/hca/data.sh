@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: over devices that reach memory by DMA address alone, requests of every shape arrive whole and at their place.
+# Proves: over devices that reach memory only at DMA addresses, requests of every shape arrive whole and at their place.
 # turn: 7
 # takes: 60
 # guests: hca

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a device that never flushes keeps a session's end up for the time of one queue pair, however many it has; and its memory is touched no more.
+# Proves: a device that never flushes delays a session's end by the time of one queue pair, regardless of their number, and does not touch the session's memory afterwards.
 # turn: 9
 # takes: 170
 # guests: hca
@@ -11,7 +11,7 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/hca.sh"
 
-# begin OPTION…: a disk with load on it, and then neither device flushes what is posted to a queue pair in error.
+# begin OPTION…: puts load on a disk, and then lets neither device flush work requests of a queue pair in error.
 begin() {
 	connect c1 vol1 "$@"
 	start_load load c1 "$device"
@@ -21,7 +21,7 @@ begin() {
 	knob hca0 fail_wr 1
 }
 
-# ended WHAT: the load has ended, and the session is gone on either side.
+# ended WHAT: checks that the load has ended, and that both sides end the session.
 ended() {
 	ends_within load 120000 "$1"
 	check "$1: the client disconnects" wait_until c1 60 'hcablk disconnect --if-exists vol1'
@@ -35,7 +35,7 @@ flush() {
 	done
 }
 
-# As long as that takes.
+# timed WHAT OPTION…: begins and ends such a session, and sets $took to its milliseconds.
 timed() {
 	local from
 	from=$(now_ms)
@@ -49,27 +49,27 @@ timed() {
 hca_pair
 export_volume vol1 "$drive" c1
 timed "one queue pair" --queues 1
-# As many as a guest of two processors can have.
+# The most queue pairs of a guest with two processors.
 timed "four queue pairs" --queues 2 --poll-queues 2
-# Each side waits 30 s for its first queue pair, and the two may do so one after the other. One side that waited
-# for its five (four, and the admin queue pair) in turn would take 150 s.
-within "a side's five queue pairs drain within the time of one" "$took" 120000
+# Each side waits 30 s for its first queue pair, perhaps one side after the other. A side that waited for its five (four, and
+# the admin queue pair) in turn would take 150 s.
+within "the five queue pairs of a side drain within the time of one" "$took" 120000
 for side in send receive; do
-	like "what the $side queues had was taken from the device" "$side queue did not drain" "$(in_log c1 "$side queue did not drain")"
+	like "the log reports that $side queues did not drain" "$side queue did not drain" "$(in_log c1 "$side queue did not drain")"
 done
 
-# It is only late: nothing has to be taken from it.
+# The flushes are only late: no memory must be taken from the device.
 reports=$(in_log c1 'queue did not drain' | wc -l)
 begin --queues 2 --poll-queues 2
-# Four of each side, and the admin queue pairs.
+# Four queue pairs of each side, and the admin queue pairs.
 must wait_until c1 60 '[ $(rdma resource show qp | grep -c "state ERR") = 10 ]'
 flush
-ended "flushes that are late"
-same "nothing was taken from the device" "$reports" "$(in_log c1 'queue did not drain' | wc -l)"
+ended "late flushes"
+same "the log has no further queue that did not drain" "$reports" "$(in_log c1 'queue did not drain' | wc -l)"
 
 connect c1 vol1 --queues 2 --poll-queues 2
-check "all works again" on c1 "hcablk-scatter $device random $RANDOM 8"
+check "the disk works again" on c1 "hcablk-scatter $device random $RANDOM 8"
 for dev in hca0 hca1; do
-	same "$dev reached for nothing that was not its any more" 0 "$(counted $dev dma_faults)"
+	same "$dev made no access outside its memory regions" 0 "$(counted $dev dma_faults)"
 done
 hca_end

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when work requests fail, the port is down, or the device hangs, fails for good or is removed under I/O, requests end with errors or are issued again, and nothing hangs.
+# Proves: when work requests fail, a port is down, or a device hangs, fails for good or is removed under I/O, requests end with errors or are issued again, and nothing hangs.
 # turn: 16
 # takes: 110
 # guests: hca
@@ -9,13 +9,13 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/hca.sh"
 
-# begin: a disk with load on it.
+# begin: connects a disk, and puts load on it.
 begin() {
 	connect c1 vol1 --io-timeout $((5 * slow))
 	start_load load c1 "$device"
 }
 
-# lost "WHAT": the load ends, the disk goes, the target forgets the session, and a new connection works.
+# lost "WHAT": checks that the load ends, the disk is removed, and the target ends the session.
 lost() {
 	ends_within load 60000 "$1"
 	check "$1: the client disconnects" wait_until c1 60 'hcablk disconnect --if-exists vol1'
@@ -25,7 +25,7 @@ lost() {
 
 anew() {
 	connect c1 vol1
-	check "$1: all works again" on c1 "hcablk-scatter $device random $RANDOM 8"
+	check "$1: a new disk works" on c1 "hcablk-scatter $device random $RANDOM 8"
 	disconnect c1 vol1
 }
 
@@ -43,20 +43,20 @@ for dev in hca0 hca1; do
 	anew "$dev"
 done
 
-# Less than the transport's retries last: nobody is to notice.
+# Fewer losses than the transport has retries: no user may notice.
 connect c1 vol1
 spawn verify c1 "fio --output-format=terse --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k \
 	--iodepth=16 --size=24M --verify=crc32c --verify_fatal=1"
 must wait_until c1 30 "awk '{ exit !(\$1 + \$5 > 100) }' /sys/block/$disk/stat"
 knob hca1 lose 4
 must wait_until c1 20 "[ \$(cat /sys/kernel/debug/hcablk_hca/hca1/lose) = 0 ]"
-check "packets are lost: the data is right" join verify
-less "what was lost was sent again" 0 $(($(counted hca0 resent) + $(counted hca1 resent)))
+check "fio verifies the data although packets are lost" join verify
+less "lost packets were sent again" 0 $(($(counted hca0 resent) + $(counted hca1 resent)))
 disconnect c1 vol1
 
 begin
 knob hca1 port 0
-lost "a port that stays down"
+lost "the port stays down"
 knob hca1 port 1
 must wait_until c1 60 "rdma link show hca1/1 | grep 'state ACTIVE'"
 anew "the port is up"
@@ -67,7 +67,7 @@ ends_within load 60000 "the target's device hangs"
 knob hca1 stall 0
 must wait_until c1 60 'hcablk disconnect --if-exists vol1'
 must wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
-anew "it hangs no more"
+anew "the target's device works again"
 
 for dev in hca0 hca1; do
 	begin
@@ -78,7 +78,7 @@ for dev in hca0 hca1; do
 	[ $dev = hca0 ] || must on target 'hcablk target unlisten --all'
 	must on target 'hcablk target unexport vol1'
 	export_volume vol1 "$drive" c1
-	anew "$dev is there again"
+	anew "$dev is added again"
 done
 
 for dev in hca0 hca1; do
@@ -91,8 +91,8 @@ for dev in hca0 hca1; do
 	anew "$dev is reset"
 done
 
-# Nothing can be posted after that; the device drains by itself, with a completion for who asked or without; or the event of that
-# completion comes when the poller has looked for the last time.
+# The failed device refuses all work requests. It drains by itself: with a completion for the caller, without one, or with a
+# completion whose event comes after the poller's last look.
 for hca_parameters in own_drain=1 own_drain=2 own_drain=3; do
 	for dev in hca0 hca1; do
 		on target 'hcablk target unexport vol1; hcablk target unlisten --all' >&2
@@ -100,6 +100,6 @@ for hca_parameters in own_drain=1 own_drain=2 own_drain=3; do
 		export_volume vol1 "$drive" c1
 		begin
 		knob $dev fatal 1
-		lost "$dev fails, and takes nothing any more ($hca_parameters)"
+		lost "$dev fails and refuses work requests ($hca_parameters)"
 	done
 done

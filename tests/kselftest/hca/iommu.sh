@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: behind an IOMMU whose mappings go as soon as they are given up, requests of every shape arrive whole and at their place; and nvme-rdma's over the same devices do, which see every access astray.
+# Proves: behind an IOMMU that ends each mapping at once, requests of every shape arrive whole and at their place, those of nvme-rdma, too; the devices report every access without a mapping.
 # turn: 14
 # takes: 30
 # guests: hca-iommu
@@ -13,13 +13,13 @@
 hca_in hca-iommu
 hca_pair
 for dev in hca0 hca1; do
-	same "$dev's addresses are an IOMMU's, which forgets at once" DMA \
+	same "$dev uses an IOMMU that ends mappings at once" DMA \
 		"$(on c1 "cat /sys/class/infiniband/$dev/device/iommu_group/type")"
 done
 hca_verify
 hca_end
 
-# Linux' own NVMe-oF: what fails with it is a mistake of the device's.
+# Linux' own NVMe-oF: a failure with it is a mistake of the test's device.
 hca_pair
 must on target "modprobe nvmet_rdma && cd /sys/kernel/config/nvmet &&
 	mkdir subsystems/test subsystems/test/namespaces/1 ports/1 &&
@@ -31,8 +31,8 @@ must on c1 "modprobe nvme_rdma && echo transport=rdma,traddr=$target_address,trs
 must wait_until c1 30 "grep -qs rdma /sys/class/nvme/nvme*/transport && ls /sys/class/nvme-subsystem/*/nvme*n1 | grep -q ."
 name=$(on c1 'for n in /sys/class/nvme/*; do [ "$(cat $n/transport)" != rdma ] || echo ${n##*/}; done')
 must wait_until c1 30 "[ -b /dev/${name}n1 ]"
-check "nvme-rdma: memory of every shape" on c1 "hcablk-scatter /dev/${name}n1 random $RANDOM 24"
-check "nvme-rdma: many at a time" fio c1 "--name=v --filename=/dev/${name}n1 --rw=randrw --bsrange=512-1M \
+check "nvme-rdma: memory of every shape is written and read right" on c1 "hcablk-scatter /dev/${name}n1 random $RANDOM 24"
+check "nvme-rdma: fio verifies many requests at a time" fio c1 "--name=v --filename=/dev/${name}n1 --rw=randrw --bsrange=512-1M \
 	--blockalign=512 --iodepth=32 --numjobs=2 --size=$(few 8)M --offset_increment=100M --verify=crc32c --verify_fatal=1"
 for dev in hca0 hca1; do
 	same "nvme-rdma: $dev refused and lost nothing" "0 0 0" \
@@ -42,9 +42,9 @@ must on c1 "echo 1 > /sys/class/nvme/$name/delete_controller && modprobe -r nvme
 must on target 'cd /sys/kernel/config/nvmet && rm ports/1/subsystems/test &&
 	rmdir ports/1 subsystems/test/namespaces/1 subsystems/test && modprobe -r nvmet_rdma'
 
-# What it is to see, it sees: a receive buffer of the connection manager's is not to be read.
+# The devices must report a false access: nobody may read a receive buffer of the connection manager.
 mapped=$(on c1 "awk '\$3 == 2 { print \$1; exit }' /sys/kernel/debug/hcablk_hca/hca0/mappings")
-refuse "an address that is mapped to be written cannot be read" on c1 "echo $mapped > /sys/kernel/debug/hcablk_hca/hca0/read_at"
-check "that is reported" wait_log c1 20 "DMA fault: read of $mapped, which is not mapped in this direction"
-refuse "one that is not mapped cannot be read" on c1 'echo 0x12345678 > /sys/kernel/debug/hcablk_hca/hca0/read_at'
-check "that is reported, too" wait_log c1 20 'DMA fault: read of 0x12345678, which is not mapped'
+refuse "a read of an address that is mapped for writes fails" on c1 "echo $mapped > /sys/kernel/debug/hcablk_hca/hca0/read_at"
+check "the log reports the read in the wrong direction" wait_log c1 20 "DMA fault: read of $mapped, which is not mapped in this direction"
+refuse "a read of an address that is not mapped fails" on c1 'echo 0x12345678 > /sys/kernel/debug/hcablk_hca/hca0/read_at'
+check "the log reports the read without a mapping" wait_log c1 20 'DMA fault: read of 0x12345678, which is not mapped'

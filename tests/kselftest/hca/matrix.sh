@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when work fails on a queue pair, or a port is down, on either side, a disk with one path waits and one with two goes on: no error, no wrong data.
+# Proves: when work requests fail on a queue pair, or a port is down, on either side, a disk with one path waits and one with two continues: no error, no wrong data.
 # turn: 4
 # takes: 190
 # guests: hca
@@ -15,7 +15,7 @@ must on target "echo 'write through' > /sys/block/\$(basename \$(readlink -f $dr
 must on target 'hcablk target listen && hcablk target listen --id 7 --port 7755'
 export_volume vol1 "$drive" c1
 
-# row FAULT DEVICE "DESCRIPTION": as in matrix.sh, for disks with one path and with two through the same device
+# row FAULT DEVICE "DESCRIPTION": as in matrix.sh, for disks with one path and with two paths through the same device
 row() {
 	local fault=$1 dev=$2 what=$3 paths before
 	for paths in 1 2; do
@@ -29,10 +29,10 @@ row() {
 			--iodepth=16 --size=12M --verify=crc32c --verify_fatal=1 --randseed=$RANDOM --rate=1m"
 		must wait_until c1 30 "awk '{ exit !(\$1 + \$5 > 40) }' /sys/block/$disk/stat"
 		"fault_$fault" "$dev"
-		check "$what, $paths paths: one is lost" wait_until c1 60 "[ \$(dmesg | grep -c 'vol1: .* lost') -gt $before ]"
+		check "$what, $paths paths: a path is lost" wait_until c1 60 "[ \$(dmesg | grep -c 'vol1: .* lost') -gt $before ]"
 		"mend_$fault" "$dev"
-		check "$what, $paths paths: the disk is whole again" disk_is c1 vol1 live
-		check "$what, $paths paths: what was written is read" join verify
+		check "$what, $paths paths: the disk is live again" disk_is c1 vol1 live
+		check "$what, $paths paths: fio verifies the data" join verify
 		same "$what, $paths paths: no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
 		[ $paths = 1 ] || must on c1 "echo 0 > $initiator/vol1/paths/1/enable && rmdir $initiator/vol1/paths/1"
 		disconnect c1 vol1
@@ -55,4 +55,4 @@ row port hca0 "the client's port is down"
 row stall hca1 "the target's device hangs"
 must on target 'hcablk target unexport vol1 && hcablk target unlisten --all'
 must on c1 'modprobe -r hcablk hcablk_target'
-check "the devices go, with nothing left in them" on c1 "rmmod hcablk_hca"
+check "the module of the devices can be removed" on c1 "rmmod hcablk_hca"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a disk comes back by an RDMA device that has not enough memory regions for the lost session and the new one together.
+# Proves: a disk reconnects over an RDMA device that lacks the memory regions for the lost and the new session together.
 # turn: 1
 # takes: 40
 # guests: hca
@@ -9,7 +9,7 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/hca.sh"
 
-# regions: memory regions that hca0 has
+# regions: prints the number of hca0's memory regions
 regions() {
 	on c1 "rdma resource show" | awk '$2 == "hca0:" { for (n = 3; n < NF; n++) if ($n == "mr") print $(n + 1) }'
 }
@@ -17,10 +17,10 @@ regions() {
 hca_pair
 share c1
 needed=$(regions)
-less "a disk has regions" 16 "$needed"
+less "a disk has memory regions" 16 "$needed"
 hca_end
 
-# As a virtual function with a quota: not twice as many.
+# As a virtual function with a quota: fewer regions than two sessions need.
 hca_parameters=max_mr=$((needed * 3 / 2))
 hca_pair
 export_volume vol1 "$drive" c1
@@ -32,9 +32,9 @@ for turn in 1 2; do
 	knob hca0 port 0
 	check "$turn: the connection is lost" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = queueing ]"
 	knob hca0 port 1
-	check "$turn: the disk comes back with what the lost session had" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
+	check "$turn: the disk reconnects with the regions of the lost session" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
 done
-check "what was written is what is read" join load
-same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
-check "memory of every shape" on c1 "hcablk-scatter $device random $RANDOM 12"
+check "fio verifies the data" join load
+same "the client has no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
+check "memory of every shape is written and read right" on c1 "hcablk-scatter $device random $RANDOM 12"
 hca_end

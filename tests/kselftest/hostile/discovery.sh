@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: whatever a target answers that is asked for its lists, and however a host asks for them, is refused for its own reason, and leaves nothing behind.
+# Proves: a host refuses each malformed answer to its questions, and a target each malformed question, for the right reason, and nothing is left behind.
 # turn: 3
 # takes: 240
 # skips: siw
@@ -12,7 +12,7 @@
 [ "$rdma" = rxe ] || skip "the peer's library speaks soft-RoCE only"
 
 seed=${HCABLK_SEED:-1}
-# Each takes a connection or two.
+# Each answer takes a connection or two.
 chances=100
 [ -z "${HCABLK_WHOLE:-}" ] || chances=1500
 chances=${HCABLK_MESSAGES:-$(few $chances)}
@@ -23,18 +23,18 @@ for guest in c1 c2; do
 	must on $guest "printf '$secret\n$target_secret\n' > /tmp/keys"
 done
 
-# First the target that lies, c2.
+# First the malicious target, c2.
 asker=/sys/kernel/config/hcablk_discovery/asker
 must on c1 "modprobe hcablk && mkdir $asker && cd $asker && echo 10.77.0.3 > address && echo 7746 > port && echo $id1 > host_id"
 
-# lists WRONG: c2 is a target that does this wrong, in place of what it was.
+# lists WRONG: makes c2 a target with this fault.
 lists() {
 	must on c2 "[ ! -e /tmp/pid ] || { kill \$(cat /tmp/pid); while kill -0 \$(cat /tmp/pid); do usleep 10000; done; } 2> /dev/null
 		rm -f /tmp/lists
 		hcablk-prove lists 7746 $1 $seed < /tmp/keys > /tmp/lists 2>&1 & echo \$! > /tmp/pid
 		until grep -q listens /tmp/lists; do usleep 10000; done"
 }
-# answer QUESTION…: what c1's driver says of the answer to each, in one line.
+# answer QUESTION…: prints in one line the answer, or the error, that c1's driver has for each question.
 answer() {
 	local question script="cd $asker"
 	for question; do
@@ -42,15 +42,15 @@ answer() {
 	done
 	on c1 "$script" | paste -sd' '
 }
-# told WRONG WORDS [QUESTION…]: so the driver says what is wrong.
+# told WRONG WORDS [QUESTION…]: checks the driver's answers, or its error, for a target with this fault.
 told() {
 	lists "$1"
-	same "$mode: of $1 the reason is told" "$2" "$(answer "${@:3}")"
+	same "$mode: the driver's answer for a target with the fault $1" "$2" "$(answer "${@:3}")"
 }
-# list WRONG WORDS: so the command does, which asks for all of a list.
+# list WRONG WORDS: checks the error of the command, which asks for a whole list.
 list() {
 	lists "$1"
-	like "$mode: of $1 the command tells the reason" "$2" "$(on c1 "hcablk discover 10.77.0.3 --port 7746 --host-id $id1 ${3:-} 2>&1")"
+	like "$mode: the command's error for a target with the fault $1" "$2" "$(on c1 "hcablk discover 10.77.0.3 --port 7746 --host-id $id1 ${3:-} 2>&1")"
 }
 volumes="volumes 0" portals="portals 0"
 no="the target's answer makes no sense:" stranger="the peer is not an hcablk target"
@@ -60,7 +60,7 @@ all_good() {
 	told nothing "$good" "$volumes" "volumes 2" "$portals"
 	same "$mode: no queue pair is left" 0 "$(queue_pairs c1)"
 }
-# chance: as many answers as $chances, each of which the driver takes or refuses as the target says that it has to.
+# chance: checks for $chances random answers that the driver accepts those, and only those, which the target counts as good.
 chance() {
 	local took
 	lists by-chance
@@ -70,20 +70,20 @@ chance() {
 		n=\$((n + 1))
 	done")
 	sort <<< "$took" | uniq -c | sort -rn | sed 's/^/# /' >&2
-	same "$mode: $chances answers by seed $seed are taken and refused as they must" \
+	same "$mode: the driver accepts the good ones of $chances answers of seed $seed, and refuses the others" \
 		"$(on c2 'grep -v listens /tmp/lists' | cat -n)" "$(cut -d' ' -f1 <<< "$took" | cat -n)"
-	less "$mode: some are refused" 0 "$(grep -c bad <<< "$took")"
-	less "$mode: some are taken" 0 "$(grep -c good <<< "$took")"
+	less "$mode: the driver refuses some answers" 0 "$(grep -c bad <<< "$took")"
+	less "$mode: the driver accepts some answers" 0 "$(grep -c good <<< "$took")"
 }
 
-mode="by names"
+mode="without proof"
 all_good
 told long "$good" "$volumes" "volumes 2" "$portals"
 told twice "$good" "$volumes" "volumes 2" "$portals"
 told empty "$stranger" "$volumes"
 told hang-up "$stranger" "$volumes"
 told short=4 "$stranger" "$volumes"
-# What is missing comes as zeroes.
+# Bytes that are missing arrive as zeroes.
 told short=10 "$no the list has no revision" "$volumes"
 told short=12 "$no the list has no revision" "volumes 7"
 told short=16 "$no an entry is missing" "$volumes"
@@ -123,15 +123,15 @@ list 17=27 "$name"
 chance
 all_good
 
-# Who says nothing: the question ends in time, and keeps nobody waiting for its end.
+# A silent target: the question ends in time, and does not delay the next one.
 lists silent
 silent=$(on c1 "cd $asker && echo 3 > connect_timeout && { env echo volumes 0 > ask 2> /dev/null & } &&
 	until [ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) != 0 ]; do usleep 10000; done
 	env echo portals 0 2>&1 > ask; wait; cat error; echo 10 > connect_timeout")
-like "who asks meanwhile is refused" "busy" "$silent"
-like "a target that says nothing is given up" "waiting for the target's answer took too long" "$silent"
+like "a second question meanwhile is refused as busy" "busy" "$silent"
+like "a question to a silent target ends in time" "waiting for the target's answer took too long" "$silent"
 
-mode="by proof"
+mode="with proof"
 must on c1 "cd $asker && echo $secret > host_key && echo $target_secret > target_key"
 all_good
 told long "$good" "$volumes" "volumes 2" "$portals"
@@ -142,7 +142,7 @@ for wrong in host-key target-key unsealed reflected sealed-8=9 sealed-17=65 seal
 done
 lists replayed
 answer "$volumes" > /dev/null
-same "$mode: the answer to an earlier question is none" "$other" "$(answer "$volumes")"
+same "$mode: an answer to an earlier question is refused" "$other" "$(answer "$volumes")"
 told no-challenge "the peer asks for no proof, although keys are set: it is not the target, or too old" "$volumes"
 told challenges "the target asks for a proof at the wrong time" "$volumes"
 for byte in 9=64 10=1 11=128 12=1 48=1; do
@@ -151,61 +151,61 @@ done
 told accept "$stranger" "$volumes"
 told accept-proof "$stranger" "$volumes"
 told hang-up "$stranger" "$volumes"
-# What is wrong with who has the keys.
+# Malformed answers of a target that has the keys.
 told 17=47 "$name" "$volumes"
 told 55=128 "$size" "$volumes"
 told beyond "$no there is an entry beyond the last one" "volumes 2"
 chance
 lists silent-then
 must on c1 "echo 3 > $asker/connect_timeout"
-same "by proof: a target that is silent then is given up" "waiting for the target's answer took too long" "$(answer "$volumes")"
+same "$mode: a question to a target that becomes silent ends in time" "waiting for the target's answer took too long" "$(answer "$volumes")"
 must on c1 "echo 10 > $asker/connect_timeout"
 all_good
 must on c2 "kill \$(cat /tmp/pid)"
 must on c1 "rmdir $asker"
 
-# Then hosts that ask wrongly: c2 is one. The keyed volume is for c1, by proof, the open one for c2, by its name.
+# Then hosts that send malformed questions: c2 is one. c1 may use the keyed volume with a proof, c2 the open one by its id.
 must on target "modprobe -a ext4 loop; mkfs.ext4 -q -F $drive2 64M && mkdir -p /mnt/files && mount $drive2 /mnt/files &&
 	for name in keyed open; do truncate -s 1M /mnt/files/\$name; done"
 export_volume keyed /mnt/files/keyed c1
 must on target "hcablk target export open /mnt/files/open --insecure --allow $id2"
 
-# asks "DESCRIPTION" ANSWERS LIST HOST plain|hello|proven WRONG
+# asks "DESCRIPTION" ANSWERS LIST HOST plain|hello|proven WRONG: checks the target's answers to c2's question
 asks() {
 	same "$1" "$2" "$(on c2 "hcablk-prove question $target_address 7744 ${*:3} < /tmp/keys" 2>&1 | paste -sd' ')"
 }
 nobody=00000000-0000-0000-0000-000000000000 unknown=11111111-0000-4000-8000-000000000001
-asks "who asks rightly is told" "told 1 open" .volumes "$id2" plain nothing
-asks "and where is listened" "told 1 7744" .portals "$id2" plain nothing
-asks "of what is beyond the end, only the number" "told 1" .volumes "$id2" plain index=1
-asks "however far" "told 1" .volumes "$id2" plain index=4294967295
-asks "a later version is as good" "told 1 open" .volumes "$id2" plain 5=3
+asks "a good question for volumes is answered" "told 1 open" .volumes "$id2" plain nothing
+asks "a good question for portals is answered" "told 1 7744" .portals "$id2" plain nothing
+asks "a question for an index after the last volume is answered with the number only" "told 1" .volumes "$id2" plain index=1
+asks "a question for the largest index is answered with the number only" "told 1" .volumes "$id2" plain index=4294967295
+asks "a question of a later version is answered" "told 1 open" .volumes "$id2" plain 5=3
 for list in .volumes .portals; do
-	asks "who does not prove it has the name of another one for nothing ($list)" "told 0" "$list" "$id1" plain nothing
-	asks "so has a stranger ($list)" "told 0" "$list" "$unknown" plain nothing
+	asks "a host that uses another host's id without a proof sees nothing ($list)" "told 0" "$list" "$id1" plain nothing
+	asks "an unknown host sees nothing ($list)" "told 0" "$list" "$unknown" plain nothing
 done
 for byte in 0=73 4=3 5=1 6=2 7=1 8=0 8=254 9=2 10=1 11=128 12=1 19=1 20=1 23=255 40=118 47=122 52=1 55=255; do
-	asks "byte $byte is malformed" 1 .volumes "$id2" plain "$byte"
+	asks "a question with the byte $byte is malformed" 1 .volumes "$id2" plain "$byte"
 done
-asks "so is nobody's question" 1 .volumes "$nobody" plain nothing
-asks "and a short one" 1 .volumes "$id2" plain short=40
-asks "whoever says that it proves who it is, is challenged" challenged .volumes "$unknown" hello nothing
-asks "but for what is malformed" 1 .volumes "$id1" hello 12=1
-asks "who has the keys is told" "told 1 keyed" .volumes "$id1" proven nothing
-asks "where is listened, too" "told 1 7744" .portals "$id1" proven nothing
+asks "a question without a host id is malformed" 1 .volumes "$nobody" plain nothing
+asks "a short question is malformed" 1 .volumes "$id2" plain short=40
+asks "a host that announces a proof is challenged" challenged .volumes "$unknown" hello nothing
+asks "a malformed announcement is not challenged" 1 .volumes "$id1" hello 12=1
+asks "a host with the keys sees its volume" "told 1 keyed" .volumes "$id1" proven nothing
+asks "a host with the keys sees the portals" "told 1 7744" .portals "$id1" proven nothing
 for wrong in mac-bit no-mac host-key target-key keys-swapped other-host handle other-question share-is-point; do
-	asks "a proof with $wrong is none" 13 .volumes "$id1" proven "$wrong"
+	asks "a proof with $wrong is refused" 13 .volumes "$id1" proven "$wrong"
 done
-asks "a proof is good for one answer" "told 1 keyed 13" .volumes "$id1" proven same-proof
-asks "a host without a key cannot prove it" 13 .volumes "$id2" proven nothing
-asks "nor can a stranger" 13 .volumes "$unknown" proven nothing
-# More than one address may have challenges for; and then whoever comes.
+asks "a proof is accepted for one answer only" "told 1 keyed 13" .volumes "$id1" proven same-proof
+asks "a proof of a host without a key is refused" 13 .volumes "$id2" proven nothing
+asks "a proof of an unknown host is refused" 13 .volumes "$unknown" proven nothing
+# More hellos than one address may have challenges; and then random questions.
 output=$(ON_SECONDS=300 on c2 "hcablk-prove hellos $target_address 7744 $id1 16 $(few 40) < /tmp/keys")
-like "many at once are challenged" "hellos, 0 processes failed" "$output"
+like "many hellos at a time are challenged" "hellos, 0 processes failed" "$output"
 output=$(ON_SECONDS=$((chances + 200)) on c2 "hcablk-prove questions $target_address 7744 $id2 1 $seed $((2 * chances)) < /tmp/keys")
 echo "# $output" >&2
-like "by seed $seed each question has the answer that it must" "of reason 14.* $((2 * chances)) in all" "$output"
-same "who comes after all that is told" keyed "$(on c1 "hcablk discover $target_address --json" | jq -r '.volumes[].name')"
-check "no queue pair is left" wait_until target 60 "$no_queue_pairs"
-silent "nor a session" on target "cat $target/volumes/*/clients"
+like "random questions of seed $seed get the right answers" "of reason 14.* $((2 * chances)) in all" "$output"
+same "an honest host sees its volume afterwards" keyed "$(on c1 "hcablk discover $target_address --json" | jq -r '.volumes[].name')"
+check "the target has no queue pair left" wait_until target 60 "$no_queue_pairs"
+silent "the target has no session left" on target "cat $target/volumes/*/clients"
 must on target 'hcablk target unexport keyed && hcablk target unexport open && umount /mnt/files'

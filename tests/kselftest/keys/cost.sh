@@ -8,16 +8,16 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-[ "$rdma" != siw ] || skip "iWARP's connection manager counts nothing"
+[ "$rdma" != siw ] || skip "the connection manager of iWARP has no counters"
 messages=/sys/class/infiniband/$rdma_link/ports/1/cm_tx_msgs
 
-# sent GUEST: connection requests, replies, and rejects that it has sent, in one line
+# sent GUEST: prints how many connection requests, replies and rejects it has sent, in one line
 sent() {
 	on "$1" "cat $messages/req $messages/rep $messages/rej" | tr '\n' ' '
 }
 
-# cost QUEUES POLLED: what connecting so many queue pairs takes of the initiator's requests, the target's replies and rejects, in
-# $took, and how many queue pairs there were, in $pairs.
+# cost QUEUES POLLED: connects a disk with these queues; sets $took to the initiator's requests and the target's replies and
+# rejects, and $pairs to the number of queue pairs.
 cost() {
 	local before after
 	read -ra before <<< "$(sent c1) $(sent target)"
@@ -34,7 +34,7 @@ shapes="1.0 2.0 2.1 2.2"
 export_volume vol1 "$drive" c1
 for shape in $shapes; do
 	cost "${shape%.*}" "${shape#*.}"
-	same "by names: $shape: a request and a reply for each queue pair" "$pairs $pairs 0" "$took"
+	same "without keys: $shape: a request and a reply for each queue pair" "$pairs $pairs 0" "$took"
 	by_names[$shape]=$pairs
 done
 must on target 'hcablk target unexport vol1'
@@ -43,6 +43,6 @@ use_keys c1
 export_volume vol1 "$drive" c1
 for shape in $shapes; do
 	cost "${shape%.*}" "${shape#*.}"
-	same "by keys: $shape: as many queue pairs" "${by_names[$shape]}" "$pairs"
-	same "by keys: $shape: one request more, which a challenge rejects" "$((pairs + 1)) $pairs 1" "$took"
+	same "with keys: $shape: as many queue pairs" "${by_names[$shape]}" "$pairs"
+	same "with keys: $shape: one more request, which a challenge rejects" "$((pairs + 1)) $pairs 1" "$took"
 done

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: the core's safe layers do what they say, and refuse what they should, on a real RDMA device and block layer.
+# Proves: the core's safe layers do what they promise, and refuse what they should, on a real RDMA device and block layer.
 # turn: 7
 # takes: 5
 # skips: stock siw
@@ -12,10 +12,10 @@
 . "${0%/*}/../lib/lib.sh"
 
 on target 'modinfo hcablk_kunit > /dev/null 2>&1 && [ -d /sys/kernel/debug/kunit ]' ||
-	skip "the kernel has no KUnit built in: these tests are made for the debug kernel only"
-[ "$rdma" = rxe ] || skip "iWARP wants a registered region for every RDMA READ; these tests read into plain memory"
+	skip "the kernel has no built-in KUnit: these tests need the debug kernel"
+[ "$rdma" = rxe ] || skip "iWARP needs a registered region for every RDMA READ; these tests read into plain memory"
 
-# The tests let allocations fail, of every kind and silently; by themselves none does. vmalloc() is left out: it complains.
+# The tests let allocations of every kind fail silently. Allocations of vmalloc() are left out: they would log a warning.
 must on target 'set -- $(sort /proc/kallsyms | grep -A 1 " __vmalloc_node_range_noprof$" | cut -d " " -f 1)
 for f in failslab fail_page_alloc; do
 	cd /sys/kernel/debug/$f && echo 0 > probability && echo 0 > verbose && echo N > ignore-gfp-wait &&
@@ -38,22 +38,22 @@ for suite in $suites; do
 	count=$(grep -cE '^    (not )?ok ' <<< "$results")
 	bad=$(grep -E '^    not ok |# SKIP' <<< "$results")
 	less "$suite has tests" 0 "$count"
-	same "$suite: all that it announced" "$(sed -nE 's/^    1\.\.([0-9]+)$/\1/p' <<< "$results")" "$count"
+	same "$suite: all announced tests have a result" "$(sed -nE 's/^    1\.\.([0-9]+)$/\1/p' <<< "$results")" "$count"
 	if [ -z "$bad" ] && grep -q "^ok 1 $suite" <<< "$results"; then
-		pass "$suite: $count tests"
+		pass "$suite: all $count tests pass"
 	else
-		fail "$suite: $count tests"
+		fail "$suite: all $count tests pass"
 		printf '# %s\n' "$results" >&2
-		# Which they are is to be seen without the log: the injected bugs are told by them.
+		# Names of failed tests must be in the output, not only in the log: the injected bugs are found by these.
 		[ -z "$bad" ] || awk '{ $1 = $1; print "# " $0 }' <<< "$bad"
 		in_log target 'hcablk_kunit: ' | sed 's/^/# /'
 	fi
 	total=$((total + count))
 done
-same "there are no other suites" "$(wc -w <<< "$suites")" "$(on target 'ls -d /sys/kernel/debug/kunit/hcablk_*' | wc -l)"
+same "no other suite exists" "$(wc -w <<< "$suites")" "$(on target 'ls -d /sys/kernel/debug/kunit/hcablk_*' | wc -l)"
 echo "# $total tests"
 
-# The module's directories, through the file system. fails "WHY" COMMAND: with that error's text.
+# fails "WHY" COMMAND: checks that the command in the module's directories fails with this text.
 tree=/sys/kernel/config/hcablk_kunit
 fails() {
 	local output
@@ -66,10 +66,10 @@ fails() {
 shows() {
 	same "$1 shows what it should" "$2" "$(on target "cat $tree/$1")"
 }
-same "text that just fits is all there" 64 "$(on target "wc -l < $tree/texts/full")"
-same "of longer text whole lines are" "4036 $(printf '%063d' 62) ..." \
+same "text that just fits is complete" 64 "$(on target "wc -l < $tree/texts/full")"
+same "longer text is cut after a whole line" "4036 $(printf '%063d' 62) ..." \
 	"$(on target "cd $tree/texts && echo \$(wc -c < long) \$(tail -n 2 long)")"
-same "of a longer line as much as fits" 4096 "$(on target "tr -d -c y < $tree/texts/line | wc -c")"
+same "a longer line is cut at the size of the buffer" 4096 "$(on target "tr -d -c y < $tree/texts/line | wc -c")"
 fails 'No such device' 'cat texts/fails'
 fails 'out of range' 'env echo 1 > texts/fails'
 fails 'Invalid argument' 'env echo 1 > pin'
@@ -80,9 +80,9 @@ fails 'No space' 'mkdir halfway'
 shows removed 1
 fails 'Invalid argument' "mkdir \$(printf '\\377')"
 fails 'not permitted' 'mkdir texts/one'
-check "a directory is made" on target "mkdir $tree/one"
+check "a directory can be made" on target "mkdir $tree/one"
 fails 'exists' 'mkdir one'
-same "every attribute is itself" "$(seq -s ' ' 0 37)" "$(on target "cd $tree/one && echo \$(cat a??)")"
+same "every attribute has its own value" "$(seq -s ' ' 0 37)" "$(on target "cd $tree/one && echo \$(cat a??)")"
 must on target "printf ' \t two words \n\n' > $tree/one/echo"
 shows one/echo '[two words]'
 fails 'Invalid argument' "printf 'x\\377' | env dd of=one/echo status=none"
@@ -93,8 +93,8 @@ fails 'in use' 'rmmod hcablk_kunit'
 fails 'not permitted' 'rmdir one/inner'
 must on target "env echo 0 > $tree/one/pin"
 shows removed 1
-refuse "a directory keeps the module" on target 'rmmod hcablk_kunit'
-check "it is removed" on target "rmdir $tree/one"
+refuse "the module cannot be unloaded while it has a directory" on target 'rmmod hcablk_kunit'
+check "the directory can be removed" on target "rmdir $tree/one"
 shows removed 2
 check "the module unloads" on target 'rmmod hcablk_kunit'
 check "the core unloads" on target 'rmmod hcablk_core'

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034 # names are for the tests
 # SPDX-License-Identifier: GPL-2.0
 #
-# What the tests of large requests that move in chunks share: drives that need their time.
+# Functions of the tests of large requests that move in chunks: slow drives.
 
-# make_drive NAME NANOSECONDS KIB [SETTING=VALUE…]: /dev/NAME on the target, that does one command after the other, each of
-# up to KIB KiB in this time.
+# make_drive NAME NANOSECONDS KIB [SETTING=VALUE…]: makes /dev/NAME on the target, which does one command at a time, each of up to
+# KIB KiB in this time.
 make_drive() {
 	local name=$1 time=$2 kib=$3 script
 	shift 3
@@ -17,8 +17,7 @@ make_drive() {
 	must on target "$script && echo 1 > power && [ -b /dev/$name ]"
 }
 
-# stripe NAME DRIVE…: /dev/mapper/NAME on the target, dealt out to these drives in stripes of 64 KiB, by the device mapper; $striped is
-# its path.
+# stripe NAME DRIVE…: makes /dev/mapper/NAME on the target, in stripes of 64 KiB over these drives; sets $striped to its path.
 stripe() {
 	local name=$1 table member
 	shift
@@ -30,8 +29,8 @@ stripe() {
 	striped=/dev/$(on target "dmsetup info -c --noheadings -o blkdevname $name")
 }
 
-# raid NAME KIB DRIVE…: /dev/NAME on the target, an md RAID 0 of these drives in stripes of so many KiB; $striped is its
-# path. It has no superblock, so that it takes no mdadm: the sysfs of md is enough.
+# raid NAME KIB DRIVE…: makes /dev/NAME on the target, an md RAID 0 of these drives in stripes of KIB KiB; sets $striped to its
+# path. It has no superblock, so that it needs no mdadm: the sysfs of md is enough.
 raid() {
 	local name=$1 kib=$2 member script
 	shift 2
@@ -45,8 +44,8 @@ raid() {
 		script+=" && echo $((64 << 10)) > dev-$member/size && echo $slot > dev-$member/slot"
 		slot=$((slot + 1))
 	done
-	# Who opens it first looks for partitions, and what that has read is in the page cache until nobody has it open: what
-	# meets cached pages moves whole.
+	# The first open reads the partition table, whose pages stay cached until the last close: requests that meet cached pages move
+	# whole.
 	must on target "$script && echo active > array_state && [ -b /dev/$name ] && dd if=/dev/$name of=/dev/null bs=4k count=1"
 	striped=/dev/$name
 }

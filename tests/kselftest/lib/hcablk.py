@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What tests in Python share: guests, volumes and disks as objects, and points.
+"""Guests, volumes and disks as objects, and points, for tests in Python.
 
-A test is a script that runs beside the guests, as those in bash are (lib.sh), whose header and output are the same:
+A test is a script that runs outside the guests; header and output are those of a test in bash (lib.sh):
 
     with test():
         volume = target.export("vol1", target.drive, c1)
@@ -9,8 +9,8 @@ A test is a script that runs beside the guests, as those in bash are (lib.sh), w
         target.kill()
         check("requests wait", disk.wait("queueing"))
 
-How a point is written says what kind of failure it is: what a `wait` waits for may come after its time and before twice
-that, and what `within` has measured may be too long. Such a point is late; every other failure is wrong. See
+The function of a point decides the kind of its failure: the event of a `wait` may come after its time and before twice
+that, and a time of `within` may be too long. Such a point is late; every other failure is wrong. See
 tests/README.md.
 """
 
@@ -32,7 +32,7 @@ FAILED, SKIPPED = 1, 4
 SLOW = int(os.environ.get("HCABLK_SLOW", "1"))
 RDMA = os.environ.get("HCABLK_RDMA", "rxe")
 CONFIG = "/sys/kernel/config"
-# Seconds that a command in a guest may take; the runner reckons with SLOW.
+# The most seconds of a command in a guest; the runner multiplies them by SLOW.
 SECONDS = 120.0
 NO_QUEUE_PAIRS = "[ $(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 NOTHING = re.compile("d41d8cd98f00b204e9800998ecf8427e|e3b0c44298fc1c149afbf4c8996fb924")
@@ -44,28 +44,28 @@ _began = time.monotonic()
 
 
 class Stop(Exception):
-    """The test cannot go on."""
+    """The test cannot continue."""
 
 
 class Waited(enum.Enum):
-    """What became of what was waited for."""
+    """The result of a wait."""
 
     IN_TIME = enum.auto()
     LATE = enum.auto()
     NOT = enum.auto()
 
     def __bool__(self) -> bool:
-        """Whether it has come at all."""
+        """Return whether the event has come at all."""
         return self is not Waited.NOT
 
 
 def log(text: object) -> None:
-    """Say something in the test's log."""
+    """Write a line to the test's log."""
     print(text, file=sys.stderr, flush=True)
 
 
 class _Points:
-    """The points of this test."""
+    """The points of the test."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -74,16 +74,16 @@ class _Points:
     def add(self, ok: bool, what: str) -> None:
         self.number += 1
         self.failed = self.failed or not ok
-        # The log says when each point was reached, so that what takes long is seen.
+        # The log says when each point was reached, to show what is slow.
         log(f"# at {(time.monotonic() - _began) * 1000:.0f} ms: {what}")
         line = f"{'ok' if ok else 'not ok'} {self.number} - {what}"
         print(line, flush=True)
-        # Who injects a bug knows what it is found by.
+        # With an injected bug the test ends at the point that finds it.
         if not ok and (wanted := os.environ.get("HCABLK_STOP_AT")) and re.search(wanted, line):
             raise Stop
 
     def judge(self, what: str, outcome: object) -> None:
-        """One point by a truth, or by what became of something that was waited for."""
+        """Add a point for a truth, or for the result of a wait."""
         if outcome is Waited.LATE:
             self.add(False, f"{what} # late")
         else:
@@ -94,17 +94,17 @@ _points = _Points()
 
 
 def check(what: str, outcome: object) -> None:
-    """One point: what was done has succeeded, or what was waited for has come."""
+    """Add a point: ok if the command has succeeded, or the event of a wait has come."""
     _points.judge(what, outcome)
 
 
 def refuse(what: str, outcome: object) -> None:
-    """One point: what was done has failed."""
+    """Add a point: ok if the command has failed."""
     _points.add(not outcome, what)
 
 
 def must(outcome: object) -> None:
-    """No point, but without it the test cannot go on."""
+    """End the test unless the command has succeeded, or the event of a wait has come."""
     if outcome is Waited.LATE or not outcome:
         _points.judge(str(traceback.extract_stack()[-2].line), outcome)
     if not outcome:
@@ -112,7 +112,7 @@ def must(outcome: object) -> None:
 
 
 def same(what: str, wanted: object, got: object) -> None:
-    """One point; WANTED is something: that there is nothing is for `silent`."""
+    """Add a point: ok if both are the same. WANTED must not be empty: use `silent` for that."""
     ok = str(wanted) == str(got) and bool(str(wanted)) and not NOTHING.match(str(wanted))
     if not ok:
         log(f"# wanted {str(wanted)!r}, got {str(got)!r}")
@@ -120,14 +120,14 @@ def same(what: str, wanted: object, got: object) -> None:
 
 
 def silent(what: str, done: Done) -> None:
-    """One point: what was done has succeeded, and has printed nothing."""
+    """Add a point: ok if the command has succeeded and printed nothing."""
     if not done or done.out:
         log(f"# exit code {done.code}, printed {done.out!r}")
     _points.add(bool(done) and not done.out, what)
 
 
 def like(what: str, pattern: str, text: object) -> None:
-    """One point; a pattern that any text is like, or none, is refused."""
+    """Add a point: ok if the text matches. A pattern that matches any text, or none, is refused."""
     found = re.search(pattern, str(text))
     if re.search(pattern, "") or re.search(pattern, "\x01") or not found:
         log(f"# wanted something like {pattern!r}, got {str(text)!r}")
@@ -136,27 +136,27 @@ def like(what: str, pattern: str, text: object) -> None:
 
 
 def less(what: str, number: int, limit: int) -> None:
-    """One point: NUMBER < LIMIT, of what is no time."""
+    """Add a point: ok if NUMBER < LIMIT. For times use `within`."""
     if number >= limit:
         log(f"# {number} is not less than {limit}")
     _points.add(number < limit, what)
 
 
 def within(what: str, took: float, limit: float) -> None:
-    """One point: something that has ended took less than LIMIT seconds, which is longer on a slow kernel."""
+    """Add a point: ok if a finished step took less than LIMIT seconds, times SLOW."""
     log(f"# {what}: it took {took:.1f} s of {limit * SLOW:g} s")
     _points.judge(what, Waited.IN_TIME if took < limit * SLOW else Waited.LATE)
 
 
 def skip(why: str) -> None:
-    """End the test as one that cannot run here."""
+    """End the test as skipped."""
     print(f"1..0 # SKIP {why}", flush=True)
     os._exit(SKIPPED)
 
 
 @contextmanager
 def test() -> Iterator[None]:
-    """The test is within this."""
+    """Run the body of the test, and print its result."""
     print("TAP version 14", flush=True)
     try:
         if RDMA == "hca":
@@ -164,11 +164,11 @@ def test() -> Iterator[None]:
         yield
     except Stop:
         pass
-    except Exception as err:  # Whatever it was, it is no test that passed.
+    except Exception as err:  # A test with an exception has not passed.
         log(traceback.format_exc())
         _points.add(False, f"the script: {err!r}")
     print(f"1..{_points.number}", flush=True)
-    # Jobs that nobody joins end with the script.
+    # Jobs that are not joined end with the script.
     sys.stdout.flush()
     os._exit(FAILED if _points.failed or not _points.number else 0)
 
@@ -177,7 +177,7 @@ def test() -> Iterator[None]:
 
 
 def few(number: int) -> int:
-    """So many of something that takes time, or fewer on a slow kernel, but at least one."""
+    """Return the number of repetitions of a slow step: fewer on a slow kernel, but at least one."""
     return max(number // SLOW, 1)
 
 
@@ -194,7 +194,7 @@ class Done:
 
     @property
     def text(self) -> str:
-        """All that it has said."""
+        """All output of the command."""
         return (self.out + self.err).strip()
 
 
@@ -209,7 +209,7 @@ def _exactly(sock: socket.socket, length: int) -> bytes:
 
 
 def _ask(*words: object) -> Done:
-    """Ask the runner for something: see harness/control.py."""
+    """Send a request to the runner: see harness/control.py."""
     parts: dict[str, bytes] = {"o": b"", "e": b""}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(os.environ["HCABLK_CONTROL"])
@@ -226,7 +226,7 @@ def _ask(*words: object) -> Done:
 
 
 class Job:
-    """A command that runs in a guest while the test goes on."""
+    """A command that runs in a guest while the test continues."""
 
     def __init__(self, guest: Guest, command: str, seconds: float) -> None:
         self._done: Done | None = None
@@ -237,7 +237,7 @@ class Job:
         self._done = guest.run(command, seconds)
 
     def join(self) -> Done:
-        """Wait for its end, for which it has a limit of its own."""
+        """Wait for the command's end; the command has a time limit of its own."""
         self._thread.join()
         assert self._done is not None
         if self._done.out:
@@ -246,18 +246,18 @@ class Job:
 
 
 class Guest:
-    """One of the machines."""
+    """One of the virtual machines."""
 
     def __init__(self, name: str) -> None:
-        # Target and first host are one guest where that has devices of the tests' own: see hca.sh.
+        # With the tests' own devices, target and first host are one guest: see hca.sh.
         self.name = "hca" if RDMA == "hca" else name
 
     def run(self, command: str, seconds: float | None = None) -> Done:
-        """Run shell text, and wait for its end."""
+        """Run shell text in the guest, and wait for its end."""
         return _ask("on", self.name, seconds or SECONDS, command)
 
     def must(self, command: str) -> str:
-        """Run what the test cannot do without; what it prints."""
+        """Run shell text, return its output, and end the test if it fails."""
         done = self.run(command)
         if not done:
             _points.add(False, f"on {self.name} {command}")
@@ -265,15 +265,15 @@ class Guest:
         return done.out
 
     def says(self, command: str) -> str:
-        """All that a command says, whether it succeeds or not."""
+        """Run a command, and return all its output, whether it succeeds or not."""
         return self.run(command).text
 
     def start(self, command: str, seconds: float | None = None) -> Job:
-        """Run shell text while the test goes on."""
+        """Run shell text while the test continues."""
         return Job(self, command, seconds or SECONDS)
 
     def wait(self, command: str, seconds: int = 60) -> Waited:
-        """Run a command again and again until it succeeds, for twice the time at most: see Waited."""
+        """Repeat a command until it succeeds, for twice the time at most: see Waited."""
         grace = max(seconds, 10)
         done = self.run(
             f"""began=$(cut -d. -f1 /proc/uptime) late=0
@@ -292,35 +292,35 @@ class Guest:
         return {0: Waited.IN_TIME, 62: Waited.LATE}.get(done.code, Waited.NOT)
 
     def in_log(self, pattern: str) -> str:
-        """The kernel's messages of this test that match."""
+        """Return the kernel's messages of this test that match."""
         return _ask("log", "grep", self.name, pattern).out
 
     def machine(self, action: str, *arguments: object) -> None:
-        """Do something with the machine, not with what runs in it: kill, start, link-down N, …"""
+        """Act on the machine, not on the programs in it: kill, start, link-down N, …"""
         done = _ask("vm", action, self.name, *arguments)
         if not done:
             _points.add(False, f"vm {action} {self.name}: {done.text}")
             raise Stop
 
     def kill(self) -> None:
-        """The power goes."""
+        """Take the machine's power."""
         self.machine("kill")
 
     def boot(self) -> None:
-        """The power is there again."""
+        """Start the machine again."""
         self.machine("start")
 
     def cut(self, cable: int = 0) -> None:
-        """Pull a network cable."""
+        """Pull one of the machine's network cables."""
         self.machine("link-down", cable)
 
     def mend(self, cable: int = 0) -> None:
-        """Plug it in again."""
+        """Plug a network cable in again."""
         self.machine("link-up", cable)
 
     def stats(self, place: str, *counters: str) -> list[int]:
-        """Counters of a directory in configfs, of one moment, the sums of all queues."""
-        # A target waits for what its queues are handling, but not for long: they are read once before.
+        """Return counters of a configfs directory, of one moment, each as the sum of all queues."""
+        # The first read waits for the completions that queues are handling, but only for a short time: read twice.
         text = self.must(f"cat {place}/stats > /dev/null; cat {place}/stats")
         sums: dict[str, int] = {}
         for name, value, *_ in (line.split() for line in text.splitlines()):
@@ -328,42 +328,42 @@ class Guest:
         return [sums[counter] for counter in counters]
 
     def queue_pairs(self) -> int:
-        """RDMA queue pairs, without the management's own."""
+        """Return the number of RDMA queue pairs, without that of the management."""
         lines = self.must("rdma resource show qp").splitlines()
         return sum("type GSI" not in line for line in lines)
 
     def wait_no_queue_pairs(self) -> Waited:
-        """A peer that has ended a connection knows of that before the other end."""
+        """Wait until no queue pair is left: the side that ends a connection removes its own first."""
         return self.wait(NO_QUEUE_PAIRS)
 
 
 class Target(Guest):
-    """The machine that exports its drives."""
+    """The machine that exports drives."""
 
     address = "10.78.0.2" if RDMA == "hca" else "10.77.0.1"
-    # Its two NVMe drives, of 1 GiB and 512 MiB.
+    # The two NVMe drives, of 1 GiB and 512 MiB.
     drive, drive2 = "/dev/drive0", "/dev/drive1"
     configfs = f"{CONFIG}/hcablk_target"
 
     def volume(self, name: str) -> Volume:
-        """What is exported, or may be, under a name."""
+        """Return the volume of this name, which need not be exported."""
         return Volume(self, name)
 
     def export(self, name: str, path: str, *hosts: Host, options: str = "") -> Volume:
-        """Export a drive or a file to hosts, which need no key."""
+        """Export a drive or a file to hosts, without keys."""
         volume = self.volume(name)
         must(volume.export(path, *hosts, options=options))
         return volume
 
     def keep_reservations(self, directory: str) -> None:
-        """Make a directory in which it keeps reservations, as the package does, and tell it."""
+        """Make a directory for reservations, as the package does, and configure the target to use it."""
         self.must(
             f"mkdir -p {directory} && : > {directory}/.hcablk-reservations && "
             f"modprobe hcablk_target && env echo {directory} > {self.configfs}/reservations"
         )
 
     def device_mapper(self, name: str, table: str) -> None:
-        """Make or change a device of device-mapper; \\n between the lines of its table."""
+        """Make or change a device of device-mapper; \\n separates the lines of the table."""
         self.must(
             f"""if dmsetup info {name} > /dev/null 2>&1; then
                     dmsetup suspend {name} && printf '{table}\\n' | dmsetup load {name} && dmsetup resume {name}
@@ -374,14 +374,14 @@ class Target(Guest):
 
 
 class Volume:
-    """What a target exports under a name."""
+    """A volume of a target."""
 
     def __init__(self, guest: Target, name: str) -> None:
         self.guest, self.name = guest, name
         self.configfs = f"{guest.configfs}/volumes/{name}"
 
     def export(self, path: str, *hosts: Host, options: str = "") -> Done:
-        """Export it (again): what the command says."""
+        """Export the volume, perhaps again, and return the command's result."""
         allowed = " ".join(f"--allow {host.id}" for host in hosts)
         return self.guest.run(f"hcablk target export {self.name} {path} --insecure {options} {allowed}")
 
@@ -402,19 +402,19 @@ class Volume:
 
 
 class Host(Guest):
-    """A machine that uses volumes."""
+    """A machine that connects volumes."""
 
     configfs = f"{CONFIG}/hcablk"
     _id = ""
 
     @property
     def id(self) -> str:
-        """What targets know it by."""
+        """The id by which targets know the host."""
         self._id = self._id or self.must("cat /etc/hcablk/host_id")
         return self._id
 
     def connect(self, volume: Volume, options: str = "", seconds: float | None = None) -> Disk:
-        """Connect a disk. A connection that is lost shall show, unless a test is about that: then it says --ctrl-loss-tmo."""
+        """Connect a disk. Without --ctrl-loss-tmo a lost connection fails the disk at once."""
         if "--ctrl-loss-tmo" not in options:
             options += " --ctrl-loss-tmo 0"
         if SLOW > 1:
@@ -429,7 +429,7 @@ class Host(Guest):
 
 
 class Disk:
-    """A disk of a host: a volume that it has connected."""
+    """A disk of a host: a connected volume."""
 
     def __init__(self, guest: Host, name: str, device: str) -> None:
         self.guest, self.name, self.device = guest, name, device
@@ -440,35 +440,35 @@ class Disk:
         return self.guest.must(f"cat {self.configfs}/{name}")
 
     def wait(self, state: str, seconds: int = 60) -> Waited:
-        """Wait until it is in this state."""
+        """Wait until the disk is in this state."""
         return self.guest.wait(f"[ $(cat {self.configfs}/state) = {state} ]", seconds)
 
     def wait_error(self, words: str, seconds: int = 30) -> Waited:
-        """Wait until this is why it has no connection."""
+        """Wait until the disk's error has these words."""
         return self.guest.wait(f"grep -q '{words}' {self.configfs}/error", seconds)
 
     def done(self) -> int:
-        """How many requests have ended."""
+        """Return the number of reads and writes that have ended."""
         fields = self.guest.must(f"cat {self.sysfs}/stat").split()
         return int(fields[0]) + int(fields[4])
 
     def wait_done(self, number: int, seconds: int = 30) -> Waited:
-        """Wait until more requests than that have ended."""
+        """Wait until more requests than NUMBER have ended."""
         return self.guest.wait(f"awk '{{ exit !($1 + $5 > {number}) }}' {self.sysfs}/stat", seconds)
 
     def stat(self, counter: str) -> int:
         return self.guest.stats(self.configfs, counter)[0]
 
     def scatter(self, case: str, seed: int, mib: int) -> Done:
-        """Write and compare by requests from memory of every shape."""
+        """Write to the disk from memory of every shape, and compare."""
         return self.guest.run(f"hcablk-scatter {self.device} {case} {seed} {mib}")
 
     def fio(self, options: str, seconds: float = 200) -> Job:
-        """Run fio on it while the test goes on."""
+        """Run fio on the disk while the test continues."""
         return self.guest.start(f"fio --name=fio --filename={self.device} --direct=1 --ioengine=libaio {options} 2>&1", seconds)
 
     def load(self) -> Job:
-        """Read and write until something ends it; returns when that is under way."""
+        """Start reads and writes that continue until they fail; return when they are under way."""
         job = self.fio(f"--rw=randrw --bs=32k --iodepth={few(16)} --numjobs=2 --time_based --runtime=300 --norandommap", 330)
         must(self.guest.wait(f"awk '{{ exit !($1 > 40 && $5 > 40) }}' {self.sysfs}/stat", 30))
         return job
@@ -478,10 +478,10 @@ class Disk:
 
 
 def ends_within(job: Job, seconds: float, what: str) -> None:
-    """Two points: load ends with errors, in time."""
+    """Add two points: the load ends with errors, and in time."""
     started = time.monotonic()
     refuse(f"{what}: the requests fail", job.join())
-    within(f"{what}: they do so within {seconds * SLOW:g} s", time.monotonic() - started, seconds)
+    within(f"{what}: the requests fail within {seconds * SLOW:g} s", time.monotonic() - started, seconds)
 
 
 target = Target("target")

@@ -1,20 +1,20 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # names are for the tests, and the rest is in lib.sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# The initiator c1 against the malicious target c2: what tests hostile/target and hostile/eager-writes have in common. They
-# source it after lib.sh.
+# Functions of tests hostile/target and hostile/eager-writes: the initiator c1 against the malicious target c2. They source it after
+# lib.sh.
 
 [ "$rdma" = rxe ] || skip "the malicious target's library speaks soft-RoCE only"
 
 seed=${HCABLK_SEED:-1}
-# What the initiator says when its connection broke, and of a message that it cannot read.
+# The initiator's errors for a broken connection, and for a message that it cannot decode.
 broken="the target (closed the connection|does not answer any more)|the connection broke" \
 	nonsense="a message cannot be understood"
 
 must on c1 "modprobe hcablk && mkdir $initiator/dev && cd $initiator/dev && echo 10.77.0.3 > address && echo 7799 > port &&
 	echo vol1 > volume && echo $(host_id c1) > host_id && echo 2 > queues && echo 10 > connect_timeout && echo 60 > io_timeout"
 
-# duel MESSAGES OPTION…: c2 is the malicious target, c1 its victim; sets the $output and the exit code of each.
+# duel MESSAGES OPTION…: c2 is the malicious target, c1 its victim; sets $target_output, $victim_output and their exit codes.
 duel() {
 	local n=$1
 	shift
@@ -30,8 +30,9 @@ duel() {
 	printf '%s\n' "$target_output" "$victim_output" >&2
 }
 
-# trick NAME TEXT [MESSAGES]: a target of only this trick is found out so. Whether it comes to play it is up to what the victim
-# sends meanwhile, so it has some attempts: to some tricks a session gives one occasion, which every other one takes.
+# trick NAME TEXT [MESSAGES]: checks that the initiator reports TEXT when the target plays only this trick. The victim's requests
+# decide whether the trick is played, so there are several attempts: some tricks have one occasion in a session, and use every
+# second.
 trick() {
 	for _ in {1..14}; do
 		duel "${3:-12}" --only "$1"
@@ -40,15 +41,15 @@ trick() {
 		seed=$((seed + 1))
 	done
 	if [ "$target_code $victim_code" != "0 0" ]; then
-		fail "$1: nothing is reached and the session ends"
+		fail "$1: the target reaches no memory and the session ends"
 	else
-		like "$1: nothing is reached, and what is told" "$2" "$victim_output"
+		like "$1: the target reaches no memory and the initiator reports the trick" "$2" "$victim_output"
 	fi
 }
 
-# harmless NAME: nor does a target of only this trick break the protocol.
+# harmless NAME: checks that a target that plays only this trick reaches no memory and does not break the protocol.
 harmless() {
 	duel "$(few 60)" --only "$1"
-	same "$1: nothing is reached" "0 0" "$target_code $victim_code"
-	refuse "$1: no breach of the protocol" grep "broke the protocol" <<< "$victim_output"
+	same "$1: the target reaches no memory" "0 0" "$target_code $victim_code"
+	refuse "$1: the initiator reports no breach of the protocol" grep "broke the protocol" <<< "$victim_output"
 }

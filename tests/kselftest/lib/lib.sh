@@ -1,24 +1,23 @@
 # shellcheck shell=bash disable=SC2034 # names are for the tests
 # SPDX-License-Identifier: GPL-2.0
 #
-# What the tests share. A test is a bash script that runs beside the guests and has things done in them:
+# Functions of the tests. A test is a bash script that runs outside the guests and runs commands in them:
 #
 #	on GUEST COMMAND…		runs shell text in a guest; output and exit code are the guest's
 #	check "DESCRIPTION" COMMAND…	one test point: ok when the command succeeds
 #	refuse "DESCRIPTION" COMMAND…	one test point: ok when it fails
-#	must COMMAND…			no test point, but without it the test cannot go on
+#	must COMMAND…			no test point, but the test ends if it fails
 #	within "DESCRIPTION" TOOK LIMIT	one test point: something that has ended took less than LIMIT
 #
 # Output is TAP, the exit code is kselftest's: 0 passed, 1 failed, 4 skipped.
 #
-# How a point is written says what kind of failure it is (tests/README.md): what `wait_until` and `wait_log` wait for may come
-# after their time and before twice that, and what `within` has measured may be too long. Then the point is late ("not ok …
-# # late"), and so is what `check` and `must` call that ends with such a wait. Every other failure is wrong, and so is what has not
-# come at all.
+# The function of a point decides the kind of its failure (tests/README.md): the event of `wait_until` and `wait_log` may come after
+# its time and before twice that, and a time of `within` may be too long. Then the point is late ("not ok … # late"), as is a
+# point of `check` and `must` whose command ends with such a wait. Every other failure is wrong, as is an event that never comes.
 
 set -uo pipefail
 
-# What a script draws comes from the run's seed.
+# The random numbers of a script depend on the run's seed.
 RANDOM=${HCABLK_SEED:-1}
 
 readonly KSFT_PASS=0 KSFT_FAIL=1 KSFT_SKIP=4
@@ -36,7 +35,7 @@ _header() {
 	_started=1
 }
 
-# The log says when each point was reached, so that what takes long is seen.
+# The log says when each point was reached, to show what is slow.
 _at() {
 	local now=$EPOCHREALTIME
 	echo "# at $(((${now/[.,]/} - _begin) / 1000)) ms: $1" >&2
@@ -49,14 +48,14 @@ pass() {
 	echo "ok $_points - $1"
 }
 
-# _not_ok TEXT: a point that is not ok, for a reason that is counted where this is called
+# _not_ok TEXT: prints a point that is not ok; the caller counts the reason
 _not_ok() {
 	_header
 	_at "$1"
 	_points=$((_points + 1))
 	_failures=$((_failures + 1))
 	echo "not ok $_points - $1"
-	# Who injects a bug knows what it is found by.
+	# With an injected bug the test ends at the point that finds it.
 	[[ -z ${HCABLK_STOP_AT:-} || ! "not ok $_points - $1" =~ $HCABLK_STOP_AT ]] || exit $KSFT_FAIL
 }
 
@@ -64,13 +63,13 @@ fail() {
 	_not_ok "$1"
 }
 
-# What was awaited has come, but not in time.
+# late TEXT: prints a point whose event came after its time.
 late() {
 	_lates=$((_lates + 1))
 	_not_ok "$1 # late"
 }
 
-# Ends the test as one that cannot run here.
+# skip REASON: ends the test as skipped.
 skip() {
 	echo "TAP version 14"
 	echo "1..0 # SKIP $1"
@@ -78,10 +77,10 @@ skip() {
 	exit $KSFT_SKIP
 }
 
-# Why a guest could not be started or stopped.
+# The error of a guest that could not be started or stopped.
 _reason=
 
-# Ends the test at once: what follows needs what went wrong.
+# die TEXT: ends the test at once, since the following steps need the one that failed.
 die() {
 	fail "$*$_reason"
 	exit $KSFT_FAIL
@@ -117,7 +116,7 @@ must() {
 	esac
 }
 
-# Is there no text, or only the checksum of none? Then what should have printed it may have failed.
+# _nothing TEXT: is the text empty, or a checksum of nothing? Then the command that should have printed it may have failed.
 _nothing() {
 	case $1 in
 	'' | d41d8cd98f00b204e9800998ecf8427e* | e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855*) return 0 ;;
@@ -125,7 +124,7 @@ _nothing() {
 	esac
 }
 
-# same "DESCRIPTION" WANTED GOT: WANTED is something; that there is nothing is for `silent`.
+# same "DESCRIPTION" WANTED GOT: WANTED must not be empty; use `silent` for that.
 same() {
 	if _nothing "$2"; then
 		fail "$1"
@@ -151,11 +150,11 @@ silent() {
 	fi
 }
 
-# like "DESCRIPTION" REGEX TEXT: a REGEX that any text is like, or none, is refused.
+# like "DESCRIPTION" REGEX TEXT: refuses a REGEX that matches any text, or none.
 like() {
 	if [[ "" =~ $2 || $'\x01' =~ $2 ]]; then
 		fail "$1"
-		echo "# '$2' is like anything" >&2
+		echo "# '$2' matches anything" >&2
 	elif [[ "$3" =~ $2 ]]; then
 		pass "$1"
 	else
@@ -169,7 +168,7 @@ less() {
 	if [ "$2" -lt "$3" ]; then pass "$1"; else fail "$1"; echo "# $2 is not less than $3" >&2; fi
 }
 
-# within "DESCRIPTION" TOOK LIMIT: TOOK < LIMIT, of something that has ended
+# within "DESCRIPTION" TOOK LIMIT: TOOK < LIMIT, the time of a finished step
 within() {
 	if [ "$2" -lt "$3" ]; then pass "$1"; else late "$1"; echo "# it took $2, which is not less than $3" >&2; fi
 }
@@ -177,7 +176,7 @@ within() {
 _finish() {
 	local code=$?
 	trap - EXIT
-	# Who was late has come to the script's end.
+	# If all failures are late points, the script must still reach its end.
 	[ $code = 0 ] || [ $_failures != $_lates ] || fail "the script ends before its time, with the exit code $code"
 	_header
 	echo "1..$_points"
@@ -189,19 +188,19 @@ trap _finish EXIT
 
 # ---- guests
 
-# How much more time a kernel full of checks may take; the runner reckons with it in `on` and in time-outs.
+# The factor for all times on a kernel full of checks; the runner applies it to `on` and to time-outs.
 slow=${HCABLK_SLOW:-1}
 
-# Seconds a command in a guest may take; `ON_SECONDS=… on …` changes it for one.
+# The most seconds of a command in a guest; `ON_SECONDS=… on …` changes it for one.
 ON_SECONDS=120
 
 _runner() {
 	"$HCABLK_ON" "$@"
 }
 
-# Which guest has another's part, where both ends are in one: hca.sh.
+# The guest that stands for another guest, if both sides are in one guest: hca.sh.
 declare -A _place=()
-# And which RDMA device, where there is more than one.
+# The RDMA device of a side, if a guest has more than one.
 declare -A _link=()
 
 on() {
@@ -210,7 +209,7 @@ on() {
 	_runner on "$guest" "$ON_SECONDS" "$@"
 }
 
-# vm kill|start|pause|resume|add-drive GUEST; vm link-down|link-up GUEST CABLE; vm trace GUEST EVENT
+# vm kill|start|pause|resume|add-drive GUEST; vm link-down|link-up GUEST CABLE; vm trace GUEST EVENT: act on the machine
 vm() {
 	local output
 	output=$(_runner vm "$1" "${_place[$2]:-$2}" "${@:3}" 2>&1) && return
@@ -220,23 +219,23 @@ vm() {
 }
 
 # add_volatile_drive: adds $volatile_drive to the target, empty, until the test ends. When the target's machine is killed, the drive
-# loses what was neither flushed nor written with FUA.
+# loses all writes that were neither flushed nor made with FUA.
 add_volatile_drive() {
 	on target 'modprobe -a virtio_scsi sd_mod' || skip "the kernel has no driver for the volatile drive"
 	must vm add-drive target
 }
 
-# traced GUEST EVENT: ends what `vm trace` began, and prints what QEMU's devices did.
+# traced GUEST EVENT: ends the trace that `vm trace` began, and prints what QEMU's devices did.
 traced() {
 	_runner vm traced "${_place[$1]:-$1}" "$2"
 }
 
-# _poll GUEST SECONDS GRACE COMMAND…: runs the command in the guest again and again until it succeeds, so long. The exit code is
-# $LATE when it does so only in the seconds of GRACE behind these.
+# _poll GUEST SECONDS GRACE COMMAND…: repeats the command in the guest until it succeeds, for SECONDS + GRACE at most. The exit code
+# is $LATE when the command succeeds only after SECONDS.
 _poll() {
 	local guest=$1 seconds=$2 grace=$3 said
 	shift 3
-	# The guest's shell does not know what @Q makes of several lines.
+	# The guest's shell cannot read the quotes that @Q puts around several lines.
 	said=${*//\'/\'\\\'\'}
 	ON_SECONDS=$((seconds + grace + 20)) on "$guest" "
 		{ $*; } > /dev/null 2>&1 && exit
@@ -255,7 +254,7 @@ _poll() {
 		exit $LATE"
 }
 
-# _grace SECONDS: for how much longer something that is to come within these is awaited, to know whether it comes at all.
+# _grace SECONDS: prints the further seconds to wait for an event that has SECONDS, to know whether it comes at all.
 _grace() {
 	echo $(($1 > 10 ? $1 : 10))
 }
@@ -265,7 +264,7 @@ wait_until() {
 	_poll "$1" "$2" "$(_grace "$2")" "${@:3}"
 }
 
-# becomes_true GUEST SECONDS COMMAND…: whether the command comes to succeed within these seconds; no failure if it does not.
+# becomes_true GUEST SECONDS COMMAND…: returns whether the command succeeds within these seconds; it need not.
 becomes_true() {
 	_poll "$1" "$2" 0 "${@:3}"
 }
@@ -274,7 +273,7 @@ becomes_true() {
 wait_log() {
 	local code=0
 	_runner log wait "${_place[$1]:-$1}" "$2" "${@:3}" && return
-	# What was said while nobody asked has come late, too.
+	# A message between the two waits is late, too.
 	_runner log wait "${_place[$1]:-$1}" "$(_grace "$2")" "${@:3}" || code=$?
 	[ $code = 0 ] || return $code
 	echo "$1: not within $2 s, but then: ${*:3}" >&2
@@ -315,10 +314,10 @@ target_address6=fd77::1
 # The target's two NVMe drives, of 1 GiB and 512 MiB.
 drive=/dev/drive0
 drive2=/dev/drive1
-# The one of 512 MiB that `add_volatile_drive` adds.
+# The drive of 512 MiB that `add_volatile_drive` adds.
 volatile_drive=/dev/volatile
 
-# The id that targets know a client by; guests have it in /etc/hcablk/host_id.
+# host_id GUEST: prints the client's id, which guests have in /etc/hcablk/host_id.
 host_id() {
 	on "$1" 'cat /etc/hcablk/host_id'
 }
@@ -328,15 +327,15 @@ target=/sys/kernel/config/hcablk_target
 
 # ---- volumes and devices
 
-# Ids of hosts that were asked for theirs.
+# The ids that host_id has printed so far.
 declare -A _host_ids
 
-# keep DIRECTORY: prints the commands that make a directory which keeps reservations, as the package does.
+# keep DIRECTORY: prints the commands that make a directory for reservations, as the package does.
 keep() {
 	echo "mkdir -p $1 && : > $1/.hcablk-reservations"
 }
 
-# export_volume VOLUME PATH [--OPTION…] CLIENT…: hosts need no key, unless the test has set $with_keys.
+# export_volume VOLUME PATH [--OPTION…] CLIENT…: exports without keys, unless the test has set $with_keys.
 export_volume() {
 	local volume=$1 path=$2 arguments=()
 	shift 2
@@ -353,13 +352,13 @@ export_volume() {
 	must on target "hcablk target export $volume $path ${arguments[*]}"
 }
 
-# key_digits GUEST host|target: its own key as the peer's programs and the kernel take it.
+# key_digits GUEST host|target: prints the guest's own key in the form that the kernel and hcablk-prove read.
 key_digits() {
 	on "$1" "hcablk key show $2" | sed 's/^hcablk-key-1:\([0-9a-f]*\)-.*/\1/'
 }
 
-# use_keys CLIENT…: makes keys for the target and these clients, and gives each side those of the other; volumes demand them
-# from now on.
+# use_keys CLIENT…: makes keys for the target and these clients, and exchanges them; volumes that are exported after that demand
+# proofs.
 use_keys() {
 	local id key
 	with_keys=1
@@ -372,8 +371,8 @@ use_keys() {
 	done
 }
 
-# connect GUEST VOLUME [--OPTION…]: connects, and sets $device to the disk. A connection that is lost shall show, unless a
-# test is about that. Where everything takes longer, requests and keep-alives may, too.
+# connect GUEST VOLUME [--OPTION…]: connects a disk, and sets $device. Without --ctrl-loss-tmo a lost connection fails the disk at
+# once. On a slow kernel the timeouts of requests and keep-alives are longer.
 connect() {
 	local guest=$1 volume=$2
 	shift 2
@@ -386,7 +385,7 @@ connect() {
 			left=\$((left - 1))
 			usleep 50000
 		done
-		echo \$disk") || die "$guest connects to $volume"
+		echo \$disk") || die "$guest cannot connect to $volume"
 	disk=${device#/dev/}
 }
 
@@ -394,7 +393,7 @@ disconnect() {
 	must on "$1" "hcablk disconnect $2"
 }
 
-# share CLIENT…: the target's first drive as vol1, connected by these clients.
+# share CLIENT…: exports the target's first drive as vol1, and connects it to these clients.
 share() {
 	export_volume vol1 "$drive" "$@"
 	for guest; do
@@ -402,8 +401,8 @@ share() {
 	done
 }
 
-# try_connect GUEST NAME SETTING=VALUE…: makes a device by hand and enables it; prints the error's text, if any
-# (the shell's own echo would not tell it).
+# try_connect GUEST NAME SETTING=VALUE…: makes a device by hand and enables it; prints the text of the error, if any (the shell's
+# own echo would not print it).
 try_connect() {
 	local guest=$1 name=$2 script
 	shift 2
@@ -414,9 +413,9 @@ try_connect() {
 	on "$guest" "$script && env echo 1 > enable" 2>&1
 }
 
-# stats_of GUEST CONFIGFS-DIRECTORY COUNTER…: of one moment, a line each. They are read once before: a target waits for what its
-# queues are handling, but not for long, and on a busy machine the processor that does so may not run meanwhile. What cannot be
-# read is "no_COUNTER", which no number is like, and which ends a test that calculates with it.
+# stats_of GUEST CONFIGFS-DIRECTORY COUNTER…: prints counters of one moment, a line each. It reads twice: the first read waits for
+# the completions that queues are handling, but only for a short time, which may not be enough on a busy machine. For counters that
+# cannot be read it prints "no_COUNTER", which equals no number, and ends a test that calculates with it.
 stats_of() {
 	local guest=$1 place=$2
 	shift 2
@@ -426,26 +425,26 @@ stats_of() {
 		for (i = 1; i <= n; i++) printf \"%d\\n\", sum[names[i]] }' $place/stats" || { printf 'no_%s\n' "$@" && false; }
 }
 
-# stat_of GUEST CONFIGFS-DIRECTORY COUNTER
+# stat_of GUEST CONFIGFS-DIRECTORY COUNTER: prints one counter
 stat_of() {
 	stats_of "$@"
 }
 
-# count NAME "COUNTERS": the counter's value in the text of a file `stats`, or "no_NAME": see stats_of()
+# count NAME "COUNTERS": prints the counter's value in the text of a file `stats`, or "no_NAME": see stats_of()
 count() {
 	awk -v name="$1" '$1 == name { print $2; seen = 1; exit } END { if (!seen) print "no_" name }' <<< "$2"
 }
 
-# queue_pairs GUEST: how many RDMA queue pairs there are, without the management's own.
+# queue_pairs GUEST: prints the number of RDMA queue pairs, without that of the management.
 queue_pairs() {
 	on "$1" "pairs=\$(rdma resource show qp) || exit; echo \"\$pairs\" | grep '^link ${_link[$1]:-}' | grep -v 'type GSI' | wc -l"
 }
 
-# For wait_until: a peer that has ended a connection knows of that before the other end.
+# For wait_until: the side that ends a connection removes its queue pair before the other side.
 no_queue_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 
-# rnr GUEST: how often the RDMA device saw or said "receiver not ready", a device of the tests' own how often it said so, and the
-# other one saw it. soft-iWARP does not count it.
+# rnr GUEST: prints how often the RDMA device received or sent "receiver not ready"; for the tests' own devices, how often it sent
+# that and the other device received it. soft-iWARP does not count it.
 rnr() {
 	case $rdma in
 	hca) counted "${_link[$1]}" rnr_naks ;;
@@ -457,13 +456,13 @@ rnr() {
 	esac
 }
 
-# rxe_count GUEST COUNTER: of its RDMA device
+# rxe_count GUEST COUNTER: prints a counter of the guest's soft-RoCE device
 rxe_count() {
 	on "$1" "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/$2"
 }
 
-# drive_holds read|write: waits until the target's drive has such a request and does not end it. What device-mapper has suspended
-# does not count what waits for it; a device above it does.
+# drive_holds read|write: waits until the target's drive has such a request and does not end it. A suspended device of device-mapper
+# does not count the requests that wait for it; a device above it does.
 drive_holds() {
 	local field
 	case $1 in
@@ -473,9 +472,9 @@ drive_holds() {
 	wait_until target 60 "cat /sys/block/dm-*/inflight | awk '\$$field > 0 { n = 1 } END { exit !n }'"
 }
 
-# netem GUEST CARD FAULT…: what the card sends is treated so by the kernel's network emulator; no fault: as it comes. The emulator
-# stays: while one is taken away, or put there, what is sent is refused, for which soft-RoCE fails a queue pair, also that of all
-# management.
+# netem GUEST CARD FAULT…: applies the fault of the kernel's network emulator to packets that the card sends; without FAULT it sends
+# them unchanged. The emulator stays: the card refuses packets while one is added or removed, for which soft-RoCE fails a queue
+# pair, even that of the management.
 netem() {
 	local guest=$1 card=$2
 	shift 2
@@ -488,13 +487,13 @@ netem() {
 
 # ---- load
 
-# few N: N of something that takes time, or fewer on a slow kernel, but at least one.
+# few N: prints the number of repetitions of a slow step: fewer than N on a slow kernel, but at least one.
 few() {
 	echo $(($1 > slow ? $1 / slow : 1))
 }
 
-# by_turns "EDGES…" "OTHERS…": what a sweep tries: the values at its edges, and one of the others, which HCABLK_SEED chooses;
-# all of them if HCABLK_WHOLE is set.
+# by_turns "EDGES…" "OTHERS…": prints the values that a sweep tries: those at its edges, and one of the others, which HCABLK_SEED
+# chooses; all of them if HCABLK_WHOLE is set.
 by_turns() {
 	local _others
 	read -ra _others <<< "$2"
@@ -503,8 +502,8 @@ by_turns() {
 	echo "$1 ${_others[*]}"
 }
 
-# hostile_messages N: how many messages a test of feature hostile sends: a tenth of N, all of them if HCABLK_WHOLE is set. On a
-# debug kernel each takes dozens of times as long.
+# hostile_messages N: prints how many messages a test of feature hostile sends: a tenth of N, or N if HCABLK_WHOLE is set. On a
+# debug kernel each message takes dozens of times as long.
 hostile_messages() {
 	local all=$1
 	[ -n "${HCABLK_WHOLE:-}" ] || all=$((all / 10))
@@ -513,15 +512,15 @@ hostile_messages() {
 	echo "${HCABLK_MESSAGES:-$all}"
 }
 
-# Seconds fio may take in all.
+# fio GUEST OPTION…: runs fio for 200 s at most.
 fio() {
 	local guest=$1
 	shift
 	ON_SECONDS=200 on "$guest" "fio --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio $*"
 }
 
-# start_load NAME GUEST DEVICE [FIO-OPTION…]: reads and writes until something ends it; returns when it is under way. On a slow
-# kernel there are fewer requests at a time: with as many as elsewhere a guest answered no keep-alive for twenty seconds.
+# start_load NAME GUEST DEVICE [FIO-OPTION…]: starts reads and writes that continue until they fail; returns when they are under
+# way. A slow kernel gets fewer requests at a time: with the usual number a guest answered no keep-alive for twenty seconds.
 start_load() {
 	local name=$1 guest=$2 device=$3
 	shift 3
@@ -530,16 +529,16 @@ start_load() {
 	must wait_until "$guest" 30 "awk '{ exit !(\$1 > 40 && \$5 > 40) }' /sys/block/${device#/dev/}/stat"
 }
 
-# survives GUEST VOLUME "DESCRIPTION" COMMAND…: the command, load that verifies, finds its data right; or the connection is
-# lost, its requests fail with that, and $survived is 0. Soft-RoCE breaks a connection when it has to send again while a
-# REG_MR is in its send queue: it carries that out a second time (rxe_requester() does not look at the state of a local
-# operation), "lkey not free".
+# survives GUEST VOLUME "DESCRIPTION" COMMAND…: checks that the command, a load that verifies, finds its data right; or that the
+# connection is lost and the load's requests fail with that, and sets $survived to 0. Soft-RoCE breaks a connection when it has to
+# send again while a REG_MR is in its send queue: it carries that out a second time (rxe_requester() does not look at the state of
+# a local operation), "lkey not free".
 survives() {
 	local guest=$1 volume=$2 what=$3 output file
 	shift 3
 	survived=1
 	file=$(mktemp)
-	# Not in a subshell, which could not join anything.
+	# Not in a subshell, which could not join a job.
 	"$@" > "$file" 2>&1 || survived=0
 	output=$(< "$file")
 	rm "$file"
@@ -550,12 +549,13 @@ survives() {
 	echo "$output" >&2
 	refuse "$what: no data is wrong" grep -E 'verify: bad|os error 84|Invalid or incomplete|instead of|expected|is wrong' <<< "$output"
 	like "$what: requests have failed" "severed|No such device|Input/output error|err=(5|6|19|67)" "$output"
-	check "$what: the connection is lost, and says why" wait_until "$guest" 40 "grep -q failed $initiator/$volume/state"
+	check "$what: the connection is lost" wait_until "$guest" 40 "grep -q failed $initiator/$volume/state"
 	must wait_until "$guest" 30 "hcablk disconnect --if-exists $volume"
 }
 
-# bears "DESCRIPTION" EVIDENCE TRIES LOAD…: LOAD, a function that has load `survives` a fault and is told which try it is, until
-# one was survived in which the counter that the function EVIDENCE prints has moved: the fault was there, and it was borne.
+# bears "DESCRIPTION" EVIDENCE TRIES LOAD…: repeats the function LOAD, which calls `survives` and gets the number of the try,
+# until the load survived a try in which the counter that the function EVIDENCE prints has grown: the load met the fault, and
+# survived it.
 bears() {
 	local what=$1 evidence=$2 tries=$3 before after try seen=0
 	shift 3
@@ -568,11 +568,11 @@ bears() {
 		seen=1
 		[ "$survived" = 0 ] || break
 	done
-	same "$what: that has happened" 1 $seen
-	same "$what: it was borne" "1 1" "$seen $survived"
+	same "$what: the fault was there" 1 $seen
+	same "$what: the load survived the fault" "1 1" "$seen $survived"
 }
 
-# joined NAME GUEST: joins, and shows what the job has written into /tmp/load.
+# joined NAME GUEST: joins the job, and prints what it has written to /tmp/load.
 joined() {
 	local result=0
 	join "$1" || result=$?
@@ -580,7 +580,7 @@ joined() {
 	return $result
 }
 
-# ends_within NAME MILLISECONDS "DESCRIPTION": load that start_load began ends with errors, in time.
+# ends_within NAME MILLISECONDS "DESCRIPTION": checks that load of start_load ends with errors, in time.
 ends_within() {
 	local started
 	started=$(now_ms)
@@ -589,15 +589,15 @@ ends_within() {
 	else
 		pass "$3: the requests fail"
 	fi
-	within "$3: they do so within $(($2 * slow / 1000)) s" $(($(now_ms) - started)) $(($2 * slow))
+	within "$3: the requests fail within $(($2 * slow / 1000)) s" $(($(now_ms) - started)) $(($2 * slow))
 }
 
 # ---- OCFS2
 
-# The network by which the clients' cluster stacks speak.
+# The network of the clients' cluster stacks.
 ocfs2_net=10.77.0
 
-# ocfs2_start CLIENT…: the cluster stack on every client.
+# ocfs2_start CLIENT…: starts the cluster stack on every client.
 ocfs2_start() {
 	local conf=$'cluster:\n\theartbeat_mode = local\n\tnode_count = 2\n\tname = c\n' number=0
 	for guest in c1 c2; do
@@ -615,7 +615,7 @@ ocfs2_start() {
 	done
 }
 
-# ocfs2_stop CLIENT…: undoes it.
+# ocfs2_stop CLIENT…: stops the cluster stack.
 ocfs2_stop() {
 	for guest; do
 		must on "$guest" 'o2cb unregister-cluster c; umount /dlm'

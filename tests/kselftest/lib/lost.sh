@@ -1,14 +1,14 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # names are for the tests, or in lib.sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# For tests of lost writes: openers that stay, and flushes through their descriptors.
+# Functions of tests of lost writes: programs that keep files open, and flushes through their descriptors.
 
-# state_is GUEST VOLUME STATE: it becomes so
+# state_is GUEST VOLUME STATE: waits until the disk has this state
 state_is() {
 	wait_until "$1" 60 "[ \$(cat $initiator/$2/state) = $3 ]"
 }
 
-# lost GUEST VOLUME: the attribute
+# lost GUEST VOLUME: prints the attribute lost_writes
 lost() {
 	on "$1" "cat $initiator/$2/lost_writes"
 }
@@ -22,7 +22,7 @@ hold() {
 	must wait_until "$2" 30 "[ -p /tmp/$1.answer ]"
 }
 
-# synced NAME: has the holder call fsync; prints "done" or the error.
+# synced NAME: lets the holder call fsync; prints "done" or the error.
 synced() {
 	on "${_holders[$1]}" "echo sync > /tmp/$1.request && cat /tmp/$1.answer"
 }

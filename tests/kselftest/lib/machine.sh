@@ -1,21 +1,21 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # names are for the tests, and from lib.sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# What the tests share whose guests are whole Debian machines (scripts/machine-image): mt, a target, and m1 and m2, its
-# clients. Nothing of hcablk is on them before the test installs the packages, which are on a disk with the label packages.
+# Functions of the tests whose guests are whole Debian machines (scripts/machine-image): mt, a target, and m1 and m2, its clients.
+# hcablk is not installed before the test installs the packages, which are on a disk with the label packages.
 
 _place=([target]=mt [c1]=m1 [c2]=m2)
 target_address=10.77.0.31
-# What dpkg does takes its time on an emulated machine.
+# dpkg is slow on an emulated machine.
 ON_SECONDS=900
 machine_drive=/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_drive0
 
-# settled GUEST: systemd has started all there is to start; prints what failed.
+# settled GUEST: waits until systemd has started all units; prints those that failed.
 settled() {
 	ON_SECONDS=300 on "$1" 'systemctl is-system-running --wait > /dev/null || { systemctl --failed --no-legend --plain; systemctl list-jobs; }'
 }
 
-# started GUEST…: they have started, and no unit failed.
+# started GUEST…: checks that the guests have started and that no unit failed.
 started() {
 	local guest
 	for guest; do
@@ -23,16 +23,16 @@ started() {
 	done
 }
 
-# install_packages GUEST…: as the documents say.
+# install_packages GUEST…: installs the packages as the documents describe.
 install_packages() {
 	local guest
 	for guest; do
-		check "$guest: the packages are installed" on "$guest" "mount -r LABEL=packages /mnt &&
+		check "$guest: apt installs the packages" on "$guest" "mount -r LABEL=packages /mnt &&
 			DEBIAN_FRONTEND=noninteractive apt-get install -y /mnt/hcablk_*.deb /mnt/hcablk-modules-\$(uname -r)_*.deb; r=\$?; umount /mnt; exit \$r"
 	done
 }
 
-# shut_down GUEST…: in order, all at once; they are off then.
+# shut_down GUEST…: shuts the guests down in order, all at once, and waits until they are off.
 shut_down() {
 	local guest
 	for guest; do
@@ -43,7 +43,7 @@ shut_down() {
 	done
 }
 
-# boot GUEST…: starts them, one after the other, each without waiting for what it mounts.
+# boot GUEST…: starts the guests, one after the other, without waiting for their mounts.
 boot() {
 	local guest
 	for guest; do
@@ -51,7 +51,7 @@ boot() {
 	done
 }
 
-# mounted GUEST PLACE: it comes to be mounted there from one of our disks.
+# mounted GUEST PLACE: waits until one of our disks is mounted there.
 mounted() {
 	wait_until "$1" 400 "findmnt -n -o SOURCE $2 | grep -q '^/dev/hcablk'"
 }

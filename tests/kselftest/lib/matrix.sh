@@ -1,25 +1,25 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # names are for the tests, and in lib.sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# The fault matrix: two clients of one volume, c1 by one path and c2 by two, and one fault after the other. Needs multi.sh.
+# The fault matrix: two clients of one volume, c1 with one path and c2 with two, and one fault after the other. Needs multi.sh.
 
-# Sectors of the volume that each client writes: its own half.
+# The half of the volume that each client writes.
 declare -A matrix_offset=([c1]=0 [c2]=512M)
 # The disks' devices.
 declare -A matrix_device=()
-# How many runs of load there were, so that each writes other data.
+# The number of runs of load, so that each run writes other data.
 matrix_run=0
-# ctrl_loss_tmo of the disks that are connected from here on.
+# ctrl_loss_tmo of the disks that are connected after this.
 matrix_tmo=600
 
-# matrix_target: what a target that has just started needs to export the volume. What the drive acknowledges is on it: else a
-# restarted target may have forgotten, and a flush fails.
+# matrix_target: exports the volume after a start of the target. The drive has no volatile cache: a restarted target may have
+# forgotten acknowledged writes in a cache, and would fail a flush.
 matrix_target() {
 	must on target "echo 'write through' > /sys/block/\$(basename \$(readlink -f $drive))/queue/write_cache"
 	export_volume vol1 "$drive" c1 c2
 }
 
-# matrix_connect CLIENT: by path1, and c2 by path2, too
+# matrix_connect CLIENT: connects a disk over path1, and c2 over path2, too
 matrix_connect() {
 	connect "$1" vol1 --ctrl-loss-tmo $matrix_tmo --keep-alive-tmo $((1 * slow)) --io-timeout $((10 * slow)) --queues 2
 	matrix_device[$1]=$device
@@ -35,7 +35,7 @@ matrix_begin() {
 	matrix_connect c2
 }
 
-# verifying CLIENT: writes and reads in its half, and then reads what it has written, all at a rate that has it last
+# verifying CLIENT: starts fio, which writes and reads its half and then verifies it, at a rate that makes it last
 verifying() {
 	ON_SECONDS=400 spawn "verify-$1" "$1" "fio --name=v --filename=${matrix_device[$1]} --offset=${matrix_offset[$1]} --direct=1 \
 		--ioengine=libaio --rw=randrw --bsrange=4k-64k --size=$(few 16)M --iodepth=16 --verify=crc32c --verify_fatal=1 \
@@ -43,7 +43,7 @@ verifying() {
 	must wait_until "$1" 30 "awk '{ exit !(\$9 > 0) }' /sys/block/${matrix_device[$1]#/dev/}/stat"
 }
 
-# cards_down CARD GUEST…, cards_up CARD GUEST…
+# cards_down CARD GUEST…, cards_up CARD GUEST…: disable and enable the card in these guests
 cards_down() {
 	local card=$1 guest
 	shift
@@ -59,7 +59,7 @@ cards_up() {
 	done
 }
 
-# loses CARD: nothing goes by it from the target, or from a client, any more; heals CARD: it does again
+# loses CARD: drops all packets of the target and the clients on the card; heals CARD: lets them pass again
 loses() {
 	local guest
 	for guest in target c1 c2; do
@@ -73,8 +73,8 @@ heals() {
 	done
 }
 
-# Of each fault the states that it brings c1's and c2's disk to, and what it is. The state `failed` is for a disk which is to
-# end: its load fails at once, and it is connected anew afterwards.
+# For each fault: the states of c1's and c2's disks, and the fault's description. A disk with the state `failed` ends: its load
+# fails at once, and it is connected anew afterwards.
 declare -A matrix_rows=(
 	[cut]="queueing degraded a path is cut"
 	[flap]="queueing degraded a path is late and flaps"
@@ -90,7 +90,7 @@ declare -A matrix_rows=(
 )
 fault_cut() { loses path1; }
 mend_cut() { heals path1; }
-# What comes late comes in disorder, too.
+# Late packets also arrive out of order.
 fault_flap() {
 	local guest
 	for _ in 1 2 3; do
@@ -117,9 +117,9 @@ mend_device() {
 }
 fault_their_device() { must on target "rdma link delete ${rdma}1"; }
 mend_their_device() { must on target "rdma link add ${rdma}1 type $rdma netdev path1"; }
-# The other end of the card's link, so that the card has no carrier. If the card itself is down soft-RoCE finds no way for what the
-# connection manager sends, fails the queue pair that all management goes by (rxe_qp_error() in rxe_requester()), and is mute
-# until the device is made anew.
+# The other end of the card's link goes down, so that the card has no carrier. With the card itself down soft-RoCE finds no route
+# for packets of the connection manager, fails the queue pair of all management (rxe_qp_error() in rxe_requester()), and stays
+# mute until the device is replaced.
 fault_port() { cards_down port1 c1 c2; }
 mend_port() { cards_up port1 c1 c2; }
 fault_their_port() { cards_down port1 target; }
@@ -135,7 +135,7 @@ fault_withdrawn() {
 	must wait_until c1 30 "grep -q 'no volume of this name' $initiator/vol1/error"
 }
 mend_withdrawn() { matrix_target; }
-# The target ends the sessions of both, which then wake.
+# The target ends the sessions of both clients, which then wake.
 fault_stopped() {
 	local guest lost="dmesg | grep -Ec 'vol1: (connection|path 0) lost'"
 	local -A before
@@ -154,12 +154,12 @@ fault_stopped() {
 	done
 }
 mend_stopped() { :; }
-# By then each has lost both.
+# By then each client has lost all its paths.
 fault_over() { loses path1; loses path2; }
 mend_over() { heals path2; heals path1; }
 
-# row FAULT: under load that verifies, the function fault_FAULT brings the disks to these states, and
-# after mend_FAULT they are live, and nobody has seen an error or wrong data.
+# row FAULT: under load that verifies, the function fault_FAULT brings the disks to their states, and after mend_FAULT the disks are
+# live, without an error or wrong data.
 row() {
 	local fault=$1 what guest state started one two
 	local -A wanted
@@ -175,15 +175,15 @@ row() {
 		state=${wanted[$guest]}
 		check "$what: $guest's disk is $state" disk_is $guest vol1 "$state"
 		[ "$state" = failed ] || continue
-		refuse "$what: $guest's requests fail" join "verify-$guest"
-		like "$what: $guest is told why" "[a-z ]{10}" "$(on $guest "cat $initiator/vol1/error")"
+		refuse "$what: the requests of $guest fail" join "verify-$guest"
+		like "$what: the error of $guest's disk has the reason" "[a-z ]{10}" "$(on $guest "cat $initiator/vol1/error")"
 		must on $guest 'hcablk disconnect vol1'
 	done
 	"mend_$fault"
 	for guest in c1 c2; do
 		[ "${wanted[$guest]}" != failed ] || { matrix_connect $guest; continue; }
-		check "$what: $guest's disk is whole again" disk_is $guest vol1 live
-		check "$what: $guest reads what it wrote" join "verify-$guest"
+		check "$what: $guest's disk is live again" disk_is $guest vol1 live
+		check "$what: fio verifies the data of $guest" join "verify-$guest"
 		same "$what: no request of $guest has failed" 0 "$(stat_of "$guest" "$initiator/vol1" errors)"
 	done
 	echo "# $what: $(($(now_ms) - started)) ms"
@@ -193,7 +193,7 @@ matrix_end() {
 	local guest
 	for guest in c1 c2; do
 		disconnect $guest vol1
-		same "no queue pair of $guest is left" 0 "$(queue_pairs $guest)"
+		same "$guest has no queue pair left" 0 "$(queue_pairs $guest)"
 	done
-	check "nor any of the target" wait_until target 90 "$no_queue_pairs"
+	check "the target has no queue pair left" wait_until target 90 "$no_queue_pairs"
 }

@@ -1,11 +1,12 @@
 # shellcheck shell=bash disable=SC2154 # these names are in lib.sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# For tests of disks with several paths: two cards of each guest, with an RDMA device each.
+# Functions of tests of disks with several paths: two cards in each guest, with an RDMA device each.
 
-# two_cards NUMBER GUEST…: the cards path1 and path2 of these guests, which have the addresses 10.77.1.N and 10.77.2.N, N from
-# NUMBER, and an RDMA device each. What one loses the other does not. They are on a bridge with the guest's own card, which
-# is of no use for itself then but at the target; a device of that one would take macvlan's and VLANs' addresses for its own.
+# two_cards NUMBER GUEST…: makes the cards path1 and path2 of these guests, with the addresses 10.77.1.N and 10.77.2.N, N from
+# NUMBER, and an RDMA device each. A fault of one card leaves the other alone. Both are on a bridge with the guest's own card,
+# which only the target still uses for itself; an RDMA device of that card would take the addresses of macvlans and VLANs for its
+# own.
 two_cards() {
 	local number=$1 guest
 	shift
@@ -30,27 +31,27 @@ two_cards() {
 	done
 }
 
-# add_path GUEST DISK NUMBER ADDRESS
+# add_path GUEST DISK NUMBER ADDRESS: adds a path to the disk
 add_path() {
 	must on "$1" "cd $initiator/$2/paths && mkdir $3 && echo $4 > $3/address && echo 1 > $3/enable"
 }
 
-# path_is GUEST DISK NUMBER STATE: it comes to be so
+# path_is GUEST DISK NUMBER STATE: waits until the path has this state
 path_is() {
 	wait_until "$1" 60 "[ \$(cat $initiator/$2/paths/$3/state) = $4 ]"
 }
 
-# disk_is GUEST DISK STATE: it comes to be so
+# disk_is GUEST DISK STATE: waits until the disk has this state
 disk_is() {
 	wait_until "$1" 60 "[ \$(cat $initiator/$2/state) = $3 ]"
 }
 
-# sent_by GUEST CARD: packets that it has sent
+# sent_by GUEST CARD: prints how many packets the card has sent
 sent_by() {
 	on "$1" "cat /sys/class/net/$2/statistics/tx_packets"
 }
 
-# cut CARD, mend CARD: nothing goes from the first client to the target, or from there, by these cards any more; and again.
+# cut CARD, mend CARD: drops all packets between the first client and the target on these cards, and lets them pass again.
 cut() {
 	netem c1 "$1" loss 100%
 	netem target "$1" loss 100%
@@ -60,11 +61,11 @@ mend() {
 	netem target "$1"
 }
 
-# counters GUEST DISK: all of the disk's
+# counters GUEST DISK: prints all counters of the disk
 counters() {
 	on "$1" "cat $initiator/$2/stats"
 }
-# went_back BEFORE AFTER: prints those that are less than they were
+# went_back BEFORE AFTER: prints the counters that have decreased
 went_back() {
 	[ -n "$1" ] && [ -n "$2" ] || return
 	awk 'NR == FNR { was[$1] += $2; next } { now[$1] += $2 }

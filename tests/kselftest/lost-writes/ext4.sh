@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: after a crash of the target took acknowledged writes of two files on ext4, fsync of every file fails each time, until the file system is unmounted.
+# Proves: after a crash of the target lost acknowledged writes of two files on ext4, every fsync of every file fails until the file system is unmounted.
 # turn: 14
 # takes: 55
 # guests: target c1
@@ -11,15 +11,15 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/lost.sh"
 
-# put WORD FILE: overwrites the file in place with the word of seven letters, past the page cache.
+# put WORD FILE: overwrites the file in place with the word of seven letters, bypassing the page cache.
 put() {
 	must on c1 "yes $1 | dd of=/mnt/a/$2 bs=16k count=1 iflag=fullblock oflag=direct conv=notrunc status=none"
 }
-# word_of FILE: what the volume, not a page cache, has there.
+# word_of FILE: prints the file's word on the volume, not in a page cache.
 word_of() {
 	on c1 "dd if=/mnt/a/$1 bs=16k count=1 iflag=direct status=none | uniq"
 }
-# on_drive WORD…: the target's drive has one of them
+# on_drive WORD…: succeeds if the target's drive has one of the words
 on_drive() {
 	on target "dd if=$volatile_drive bs=1M count=32 iflag=direct status=none | grep -aqx ${*/#/-e }"
 }
@@ -27,7 +27,7 @@ on_drive() {
 add_volatile_drive
 export_volume vol1 "$volatile_drive" c1
 connect c1 vol1 --ctrl-loss-tmo 600
-# Nothing but the test writes or flushes: neither times nor a journal that commits.
+# Only the test writes and flushes: no file times, and no commit of the journal.
 must on c1 "modprobe ext4; mkdir -p /mnt/a
 	mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $device 32M &&
 	mount -t ext4 -o noatime,lazytime,commit=3600 $device /mnt/a"
@@ -37,41 +37,41 @@ done
 must on c1 'sync'
 for file in one two six; do
 	hold $file c1 w /mnt/a/$file
-	same "fsync of $file succeeds before" "done" "$(synced $file)"
+	same "fsync of $file succeeds before the crash" "done" "$(synced $file)"
 done
 put new-one one
 put new-two two
-same "what was written is read back" "new-one new-two" "$(word_of one) $(word_of two)"
-check "it is on the target's drive" on_drive new-two
+same "both files read as written" "new-one new-two" "$(word_of one) $(word_of two)"
+check "the target's drive has the written data" on_drive new-two
 
 must vm kill target
 must state_is c1 vol1 queueing
 must vm start target
 export_volume vol1 "$volatile_drive" c1
 must state_is c1 vol1 live
-refuse "the target's drive has lost the writes of both" on_drive new-one new-two
-same "both files are as they were" "old-one old-two old-six" "$(word_of one) $(word_of two) $(word_of six)"
+refuse "the target's drive has lost the writes of both files" on_drive new-one new-two
+same "all files have their old data" "old-one old-two old-six" "$(word_of one) $(word_of two) $(word_of six)"
 same "the disk has lost writes" 1 "$(lost c1 vol1)"
 for round in 1 2 3; do
 	for file in one two six; do
-		same "round $round: fsync of $file fails, which was open all the time" "$eio" "$(synced $file)"
+		same "round $round: fsync fails through the open descriptor of $file" "$eio" "$(synced $file)"
 	done
-	same "round $round: fsync of a file fails that is opened for it" "$eio" "$(flush c1 /mnt/a/two)"
+	same "round $round: fsync fails through a new descriptor" "$eio" "$(flush c1 /mnt/a/two)"
 done
-# The errors are the disk's: the file system has not noticed.
+# The disk returns the errors: the file system has not noticed.
 like "the file system is not read-only" ' /mnt/a ext4 rw,' "$(on c1 'grep /mnt/a /proc/mounts')"
-same "nothing has ended the loss" 1 "$(lost c1 vol1)"
+same "the disk still has lost writes" 1 "$(lost c1 vol1)"
 
 for file in one two six; do
 	release $file
 done
-same "nor have the files' closes" 1 "$(lost c1 vol1)"
+same "the disk still has lost writes after the files are closed" 1 "$(lost c1 vol1)"
 must on c1 'umount /mnt/a'
-same "the file system is unmounted: the loss is over" 0 "$(lost c1 vol1)"
-check "it is sound, or is mended" on c1 "e2fsck -fy $device; [ \$? -le 1 ]"
+same "the unmount ends the loss" 0 "$(lost c1 vol1)"
+check "e2fsck finds the file system sound, or repairs it" on c1 "e2fsck -fy $device; [ \$? -le 1 ]"
 must on c1 "mount -t ext4 $device /mnt/a"
 put end-one one
-same "fsync succeeds" "done" "$(flush c1 /mnt/a/one)"
+same "fsync succeeds after the unmount" "done" "$(flush c1 /mnt/a/one)"
 must on c1 'umount /mnt/a'
-check "what was written then is on the target's drive" on_drive end-one
+check "the target's drive has the data written after the loss" on_drive end-one
 disconnect c1 vol1

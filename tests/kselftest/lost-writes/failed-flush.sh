@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a flush that a drive has failed fails once for everybody who writes to that drive, by other hosts and other volumes, too; a write with FUA that has failed concerns nobody else where the drive itself has FUA.
+# Proves: a flush that a drive failed fails once for each writer of that drive, also of other hosts and other volumes; a failed FUA write concerns only its writer if the drive has FUA.
 # tier: heart
 # turn: 1
 # takes: 25
@@ -15,7 +15,7 @@ must on target "modprobe dm_mod && modprobe scsi_debug dev_size_mb=64 num_parts=
 	ln -s \$name /dev/scsi"
 scsi=/dev/$(on target 'readlink /dev/scsi')
 errors=/sys/kernel/debug/scsi_debug/$(on target "basename \$(readlink /sys/block/${scsi#/dev/}/device)")/error
-# fails COMMAND: the next such command of SCSI fails: a medium error that nobody tries again.
+# fails COMMAND: lets the drive's next SCSI command of this kind fail with a medium error, which the kernel does not retry.
 fails() {
 	must on target "echo 2 -1 $1 0 0 2 3 11 0 > $errors"
 }
@@ -39,15 +39,15 @@ for mode in direct cached; do
 	connect c2 beside
 	beside=$device
 	check "$mode: a host writes" write c1 "$own"
-	check "$mode: another one does" write c2 "$other"
-	check "$mode: and does to another part of the drive" write c2 "$beside"
+	check "$mode: another host writes" write c2 "$other"
+	check "$mode: the other host writes to another part of the drive" write c2 "$beside"
 	fails $flush_command
 	refuse "$mode: a flush fails" flush c1 "$own"
-	refuse "$mode: so does the other host's next one" flush c2 "$other"
-	refuse "$mode: and one of the other part of the drive" flush c2 "$beside"
-	check "$mode: it is told once" flush c1 "$own"
-	check "$mode: to the other host, too" flush c2 "$other"
-	check "$mode: and for the other part" flush c2 "$beside"
+	refuse "$mode: the next flush of the other host fails" flush c2 "$other"
+	refuse "$mode: the next flush of the other part of the drive fails" flush c2 "$beside"
+	check "$mode: a second flush succeeds" flush c1 "$own"
+	check "$mode: a second flush of the other host succeeds" flush c2 "$other"
+	check "$mode: a second flush of the other part succeeds" flush c2 "$beside"
 	disconnect c2 beside
 	disconnect c2 vol1
 	disconnect c1 vol1
@@ -59,39 +59,39 @@ connect c2 vol1
 other=$device
 connect c1 vol1
 fails $write_command
-refuse "a write with FUA fails" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct,dsync"
-check "which is no flush that failed" flush c1 "$device"
-check "for the other host neither" flush c2 "$other"
+refuse "a FUA write fails" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct,dsync"
+check "a flush after the failed FUA write succeeds" flush c1 "$device"
+check "a flush of the other host succeeds" flush c2 "$other"
 disconnect c1 vol1
 disconnect c2 vol1
 must on target 'hcablk target unexport vol1'
 
-# What is refused for want of space is no flush that failed.
+# A write that is refused for want of space is not a failed flush.
 must on target "modprobe ext4 && mkfs.ext4 -q -F ${scsi}2 && mkdir -p /mnt/files && mount ${scsi}2 /mnt/files && truncate -s 1G /mnt/files/sparse"
 export_volume vol1 "${scsi}1" c1
 export_volume full /mnt/files/sparse c1
 connect c1 vol1
 own=$device
 connect c1 full
-like "a file system is full" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M count=48 oflag=direct,dsync 2>&1")"
-like "and stays so" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M seek=40 count=4 oflag=direct,dsync 2>&1")"
-check "another volume of the drive is flushed" flush c1 "$own"
+like "a write to a full file system fails" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M count=48 oflag=direct,dsync 2>&1")"
+like "a second write to a full file system fails" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M seek=40 count=4 oflag=direct,dsync 2>&1")"
+check "a flush of another volume of the drive succeeds" flush c1 "$own"
 disconnect c1 full
 disconnect c1 vol1
 must on target 'hcablk target unexport full && hcablk target unexport vol1 && umount /mnt/files'
 
-# dm says that it has FUA, whatever is below.
+# Device-mapper reports FUA regardless of the drive below.
 must on target "printf '0 32768 linear ${scsi}1 0\n' | dmsetup create above && dmsetup mknodes"
 export_volume vol1 /dev/mapper/above c1 c2
 connect c2 vol1
 other=$device
 connect c1 vol1
 fails $write_command
-refuse "behind dm: a write with FUA fails" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct,dsync"
-refuse "a flush below may have: so the next one does" flush c1 "$device"
-refuse "the other host's, too" flush c2 "$other"
-check "once" flush c1 "$device"
-check "for the other host, too" flush c2 "$other"
+refuse "behind dm: a FUA write fails" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct,dsync"
+refuse "behind dm: the next flush fails, since a flush below may have failed" flush c1 "$device"
+refuse "behind dm: the next flush of the other host fails" flush c2 "$other"
+check "behind dm: a second flush succeeds" flush c1 "$device"
+check "behind dm: a second flush of the other host succeeds" flush c2 "$other"
 disconnect c1 vol1
 disconnect c2 vol1
 must on target "hcablk target unexport vol1 && dmsetup remove above && rm /dev/scsi && rmmod scsi_debug"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: over a lost connection no flush succeeds that covers a write which was acknowledged and may be gone, until the disk is closed; others do.
+# Proves: after a lost connection every flush that covers an acknowledged write which may be lost fails, until the disk is closed; other flushes succeed.
 # turn: 8
 # takes: 70
 # waits: yes
@@ -12,7 +12,7 @@ volume=vol1
 state_is() {
 	wait_until c1 60 "[ \$(cat $initiator/$volume/state) = $1 ]"
 }
-# written: one more write is acknowledged, and not flushed
+# written: makes one more write, which is acknowledged and not flushed
 written() {
 	on c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc status=none"
 }
@@ -31,15 +31,15 @@ must written
 must vm link-down target 0
 must state_is queueing
 must vm link-up target 0
-check "a cable was cut: it is connected again" state_is live
-check "the target remembers: a flush succeeds" flush
+check "a cable was cut: the disk is live again" state_is live
+check "a flush succeeds when the target still has the acknowledged writes" flush
 
 must written
 must on target 'hcablk target unexport --force vol1'
 must state_is queueing
 export_volume vol1 "$drive" c1
-check "the export was another one: it is connected again" state_is live
-check "but the last one ended in order, and has forgotten nothing: a flush succeeds" flush
+check "the volume was exported again: the disk is live again" state_is live
+check "a flush succeeds when the old export ended in order" flush
 
 must written
 must vm link-down target 0
@@ -47,33 +47,33 @@ must state_is queueing
 must on target 'hcablk target unexport --force vol1'
 must vm link-up target 0
 export_volume vol1 "$drive" c1
-check "the export ended unseen: it is connected again" state_is live
-check "why is told, with what to do" wait_log c1 30 "the target lost writes that it had acknowledged.*hcablk acknowledge-loss vol1"
-same "the attribute says so" 1 "$(lost)"
-refuse "nobody had it open: the flush of the next writer fails" flush
-same "who closed it: the loss is over" 0 "$(lost)"
-check "a flush succeeds" flush
+check "the export ended unseen: the disk is live again" state_is live
+check "the log reports the lost writes, and how to acknowledge them" wait_log c1 30 "the target lost writes that it had acknowledged.*hcablk acknowledge-loss vol1"
+same "the attribute lost_writes is 1" 1 "$(lost)"
+refuse "the flush of the next writer fails" flush
+same "the close of that writer ends the loss" 0 "$(lost)"
+check "the next flush succeeds" flush
 
 must written
 must vm kill target
 must state_is queueing
 must vm start target
 export_volume vol1 "$drive" c1
-check "the target was restarted: it is connected again" state_is live
-check "while a writer has it open every flush fails" on c1 "exec 7<> $device
+check "the target was restarted: the disk is live again" state_is live
+check "every flush fails while a writer has the disk open" on c1 "exec 7<> $device
 	for n in 1 2 3; do ! dd if=/dev/null of=$device conv=fsync,notrunc status=none || exit 1; done"
-check "then it is closed: a flush succeeds" flush
+check "a flush succeeds after the writer has closed the disk" flush
 
-# What was flushed, or not written, is not lost.
+# Flushed writes are not lost.
 must written
 check "a write is flushed" flush
 must vm kill target
 must state_is queueing
 must vm start target
 export_volume vol1 "$drive" c1
-check "the target was restarted once more: it is connected again" state_is live
-same "nothing was lost" 0 "$(lost)"
-check "a flush succeeds, since nothing was left to flush" flush
+check "the target was restarted again: the disk is live again" state_is live
+same "no flushed write was lost" 0 "$(lost)"
+check "a flush succeeds when all writes were flushed" flush
 
 must written
 must on target 'hcablk target unexport --force vol1'
@@ -81,10 +81,10 @@ must state_is queueing
 disconnect c1 vol1
 export_volume vol1 "$drive" c1
 connect c1 vol1 --ctrl-loss-tmo 600
-check "a disk that is made anew has nothing to lose" flush
+check "a flush of a disk that was connected anew succeeds" flush
 disconnect c1 vol1
 
-# The page cache of the target tells once that a write-back failed, here to a flush whose initiator has gone.
+# The target's page cache reports a failed write-back once, here to a flush whose initiator is gone.
 size=$(on target "blockdev --getsz $drive2")
 must on target "modprobe dm_mod && printf '0 $size linear $drive2 0\n' | dmsetup create bad"
 must on target 'hcablk target unexport vol1'
@@ -94,7 +94,7 @@ volume=bad
 must written
 must on target 'dmsetup suspend --nolockfs bad'
 spawn flush c1 "dd if=/dev/null of=$device conv=fsync,notrunc"
-# It has reached the drive, which holds it back.
+# The flush has reached the drive, which delays it.
 must wait_until target 30 "awk '/^Writeback:/ { exit !(\$2 > 0) }' /proc/meminfo"
 must vm link-down target 0
 must state_is queueing
@@ -102,17 +102,17 @@ must on target "printf '0 $size error\n' | dmsetup load bad && dmsetup resume ba
 must wait_log target 30 "bad: nothing is left of session"
 must on target "dmsetup suspend bad && printf '0 $size linear $drive2 0\n' | dmsetup load bad && dmsetup resume bad"
 must vm link-up target 0
-check "the drive failed meanwhile, and is well again: it is connected again" state_is live
+check "the drive failed for a while: the disk is live again" state_is live
 refuse "the flush that was under way fails" join flush
-check "what is written again is flushed" wait_until c1 20 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc,fsync"
+check "a new write is flushed" wait_until c1 20 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc,fsync"
 
-# In order, but what was acknowledged cannot be made durable.
+# The export ends in order, but the drive cannot make the acknowledged writes durable.
 must written
 must on target "dmsetup suspend --nolockfs bad && printf '0 $size error\n' | dmsetup load bad && dmsetup resume bad"
 must on target 'hcablk target unexport --force bad'
 must state_is queueing
 must on target "dmsetup suspend --nolockfs bad && printf '0 $size linear $drive2 0\n' | dmsetup load bad && dmsetup resume bad"
 export_volume bad "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname bad')" --mode=cached c1
-check "the drive failed while the export ended: it is connected again" state_is live
-refuse "a flush fails" flush
+check "the drive failed while the export ended: the disk is live again" state_is live
+refuse "a flush fails when the drive failed at the export's end" flush
 disconnect c1 bad

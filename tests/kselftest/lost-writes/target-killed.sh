@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when the target's machine is killed at any moment, no write that a successful fsync covers is lost; with the write cache `through` no acknowledged one.
+# Proves: when the target's machine is killed at any moment, no write that a successful fsync covers is lost; with the write cache `through`, no acknowledged write is lost.
 # turn: 23
 # takes: 95
 # guests: target c1
@@ -14,11 +14,11 @@ kills=${HCABLK_KILLS:-${HCABLK_WHOLE:+20}}
 kills=${kills:-2}
 seed=$((${HCABLK_SEED:-1} * 16))
 
-# counts: how many writes were acknowledged, how many flushes succeeded, and how many blocks none of these covers
+# counts: prints how many writes were acknowledged, how many flushes succeeded, and how many blocks no flush covers
 counts() {
 	on c1 'hcablk-durable counts /tmp/state'
 }
-# more WRITES FLUSHES: what counts prints grows by these
+# more WRITES FLUSHES: waits until the first two numbers of counts have grown by these
 more() {
 	local writes flushes
 	read -r writes flushes _ <<< "$(counts)"
@@ -26,9 +26,9 @@ more() {
 		[ \$writes -ge $((writes + $1)) ] && [ \$flushes -ge $((flushes + $2)) ]; }"
 }
 
-# rounds LABEL CACHE EXPORT-OPTION…: kills the target under the writer, $kills times, and a few times more if there was nothing to lose
-# each time; sets $losses, how many kills lost acknowledged records, $told, after how many a flush failed, and $unflushed, how
-# many found acknowledged records that no flush covered.
+# rounds LABEL CACHE EXPORT-OPTION…: kills the target under the writer $kills times, and up to 4 times more if each kill found no
+# unflushed block; sets $losses, the number of kills that lost acknowledged records, $told, of those after which a flush failed, and
+# $unflushed, of those that found acknowledged records which no flush covered.
 rounds() {
 	local label=$1 cache=$2 round flushes uncovered found code
 	shift 2
@@ -36,7 +36,7 @@ rounds() {
 	must on c1 'rm -f /tmp/state'
 	export_volume vol1 "$volatile_drive" "$@" c1
 	connect c1 vol1 --ctrl-loss-tmo 600 --reconnect-delay 1
-	same "$label: so the disk's write cache is" "write $cache" "$(on c1 "cat /sys/block/$disk/queue/write_cache")"
+	same "$label: the disk's write cache is write $cache" "write $cache" "$(on c1 "cat /sys/block/$disk/queue/write_cache")"
 	for ((round = 1; round <= kills + (unflushed == 0 ? 4 : 0); round++)); do
 		must on c1 'rm -f /tmp/state.stop'
 		ON_SECONDS=600 spawn writer c1 "hcablk-durable write $device /tmp/state $seed"
@@ -46,7 +46,7 @@ rounds() {
 		must state_is c1 vol1 queueing
 		read -r _ flushes uncovered <<< "$(counts)"
 		[ "$uncovered" = 0 ] || unflushed=$((unflushed + 1))
-		# Every second time the writer goes on until a flush fails.
+		# In every second round the writer continues until a flush fails.
 		[ $((round % 2)) = 0 ] || must on c1 'touch /tmp/state.stop'
 		must vm start target
 		export_volume vol1 "$volatile_drive" "$@" c1
@@ -56,17 +56,17 @@ rounds() {
 		must on c1 'touch /tmp/state.stop'
 		code=0
 		join writer || code=$?
-		same "$label, kill $round: nothing of the loss is left when the writer has closed the disk" 0 "$(lost c1 vol1)"
+		same "$label, kill $round: the loss ends when the writer has closed the disk" 0 "$(lost c1 vol1)"
 		if found=$(on c1 "hcablk-durable check $device /tmp/state $seed $cache"); then
-			pass "$label, kill $round: each record is there that has to be"
+			pass "$label, kill $round: no record that must survive is lost"
 		else
-			fail "$label, kill $round: each record is there that has to be"
+			fail "$label, kill $round: no record that must survive is lost"
 		fi
 		echo "# $label, kill $round: $uncovered blocks were unflushed; the writer's exit code is $code, $found" >&2
 		found=${found##*lost=}
 		[ "$found" = 0 ] || losses=$((losses + 1))
 		case $code in
-		0) same "$label, kill $round: no flush failed, and nothing is lost" 0 "$found" ;;
+		0) same "$label, kill $round: no flush failed, and no record is lost" 0 "$found" ;;
 		3) told=$((told + 1)) ;;
 		*) fail "$label, kill $round: the writer ended with $code" ;;
 		esac
@@ -77,15 +77,15 @@ rounds() {
 
 add_volatile_drive
 rounds back back
-less "back: acknowledged records were lost that no flush had covered" 0 $losses
-less "back: so flushes failed" 0 $told
+less "back: some acknowledged records that no flush covered were lost" 0 $losses
+less "back: some flushes failed" 0 $told
 
-# Of the first kill of each of these nothing is written over before it is read.
+# The first kill of each reads every block before it is overwritten.
 kills=$(((kills + 1) / 2))
 rounds through through --write-cache=through
-less "through: blocks were acknowledged that no flush had covered" 0 $unflushed
-same "through: no flush failed, and none of these blocks was lost" "0 0" "$told $losses"
+less "through: some acknowledged blocks were covered by no flush" 0 $unflushed
+same "through: no flush failed, and no acknowledged block was lost" "0 0" "$told $losses"
 
 rounds "cached, through" through --mode=cached --write-cache=through
-less "cached, through: blocks were acknowledged that no flush had covered" 0 $unflushed
-same "cached, through: no flush failed, and none of these blocks was lost" "0 0" "$told $losses"
+less "cached, through: some acknowledged blocks were covered by no flush" 0 $unflushed
+same "cached, through: no flush failed, and no acknowledged block was lost" "0 0" "$told $losses"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when an export ends whose drive cannot make durable what was acknowledged, the next flush fails, whichever of three paths hears of it last.
+# Proves: when an export ends and its drive cannot make the acknowledged writes durable, the next flush fails, in any order in which three paths notice the end.
 # turn: 19
 # takes: 60
 # waits: yes
@@ -13,7 +13,7 @@ rounds=6
 two_cards 1 target c1
 target_address=10.77.1.1
 size=$(on target "blockdev --getsz $drive2")
-# table WHAT: the drive is this from now on.
+# table WHAT: replaces the device-mapper table of the drive.
 table() {
 	must on target "dmsetup suspend --nolockfs bad && printf '0 $size $1\n' | dmsetup load bad && dmsetup resume bad"
 }
@@ -24,12 +24,12 @@ export_bad() {
 }
 export_bad
 connect c1 bad --ctrl-loss-tmo 600 --queues 1
-# The kernel tells such an error twice, to whoever looks first.
+# The kernel reports such an error twice, to the first two callers.
 for path in 1 2; do
 	add_path c1 bad $path 10.77.2.1
 done
 
-# flush: prints what it fails for, or "flushed"
+# flush: flushes the disk; prints the error, or "flushed"
 flush() {
 	on c1 "dd if=/dev/null of=$device conv=fsync,notrunc status=none 2>&1 && echo flushed"
 }
@@ -47,9 +47,9 @@ for ((round = 1; round <= rounds; round++)); do
 	[[ "$(flush)" != *"Input/output error"* ]] || failed=$((failed + 1))
 	must on c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc,fsync status=none"
 done
-same "of $rounds exports that lost something so many had the next flush fail" $rounds $failed
+same "after each of $rounds exports that lost writes the next flush fails" $rounds $failed
 
-# Nothing is lost: no flush fails, also if something is acknowledged by either path up to the end.
+# No write is lost: no flush fails, even if both paths acknowledge writes until the end.
 failed=0
 for ((round = 1; round <= rounds; round++)); do
 	must disk_is c1 bad live
@@ -63,10 +63,10 @@ for ((round = 1; round <= rounds; round++)); do
 	export_bad
 	must disk_is c1 bad live
 	must on c1 'touch /tmp/stop'
-	check "round $round: who writes meanwhile goes on" join writer
+	check "round $round: the writer succeeds while the export ends" join writer
 	[ "$(flush)" = flushed ] || failed=$((failed + 1))
 done
 must on c1 'rm -f /tmp/stop'
-same "of as many that lost nothing none had" 0 $failed
+same "after each of $rounds exports that lost no write the next flush succeeds" 0 $failed
 disconnect c1 bad
 must on target 'hcablk target unexport bad && dmsetup remove bad'
