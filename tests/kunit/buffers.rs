@@ -77,7 +77,7 @@ impl cm::Handler for Both {
     }
 }
 
-/// Creates a domain with the only reference to its identifier; also returns whether it was dropped.
+/// Creates a domain with the only reference to its identifier, and reports when that is dropped.
 fn watched_domain() -> Result<(Arc<ProtectionDomain>, Arc<Watched<bool>>)> {
     loop {
         let gone = Watched::new(false)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Suite `hcablk_requests`: a request's owner, how it ends, times out and is rejected, and the table of
+//! Suite `hcablk_requests`: a request's owner, how it ends, times out and is rejected, and the
 //! table of parked requests (`blkdev`: requests).
 
 use crate::{
