@@ -5,7 +5,7 @@
 //! Every virtio port named `cmd.*` is one channel that runs one command at a time. All numbers are
 //! 32-bit little-endian.
 //!
-//! //! Runner to guest: `length`, then `length` bytes of shell text. A length of zero kills the
+//! Runner to guest: `length`, then `length` bytes of shell text. A length of zero kills the
 //! running command. Guest to runner: a byte of kind, `length`, then `length` bytes:
 //! * `r`: the channel is ready (sent once),
 //! * `o`, `e`: standard output and standard error,

@@ -2,17 +2,17 @@
 
 //! Writes and reads a block device with O_DIRECT from memory of every shape, and compares.
 //!
-//! //! `hcablk-scatter DEVICE CASE SEED [MIB]`; a case is the shape of the memory:
-//! //! * `sizes`: one buffer, at each in-page offset, of one sector up to more than the largest
-//! //!   request;
-//! //! * `pages`: 1, 2, 3, … scattered pages, up to more than the segment limit of a request;
-//! //! * `edges`: beginning and end in the middle of pages, whole pages between;
-//! //! * `gaps`: pieces of pages with holes between them, which the block layer must split;
-//! //! * `bytes`: beginning and end at any address that the device's alignment allows;
-//! //! * `random`: a mixture of 50 shapes, which also depend on the commit; 150 in a whole run or on a
-//! //!   slow kernel.
+//! `hcablk-scatter DEVICE CASE SEED [MIB]`; a case is the shape of the memory:
+//! * `sizes`: one buffer, at each in-page offset, of one sector up to more than the largest
+//!   request;
+//! * `pages`: 1, 2, 3, … scattered pages, up to more than the segment limit of a request;
+//! * `edges`: beginning and end in the middle of pages, whole pages between;
+//! * `gaps`: pieces of pages with holes between them, which the block layer must split;
+//! * `bytes`: beginning and end at any address that the device's alignment allows;
+//! * `random`: a mixture of 50 shapes, which also depend on the commit; 150 in a whole run or on a
+//!   slow kernel.
 //!
-//! //! Every write is read back at once into memory of another shape, and at the end all written
+//! Every write is read back at once into memory of another shape, and at the end all written
 //! data is read once more. On a slow kernel (`guest.slow=N` of the test system) one shape of N is
 //! tried. The contents of each sector encode its place and its write. With SEED 0 nothing is
 //! written or compared: only the device's limits are printed. MIB limits the part of the device in
@@ -36,7 +36,7 @@ const IOV_MAX: usize = 1024;
 const POOL_PAGES: usize = 8192;
 const EINVAL: i32 = 22;
 
-/// /// A piece of memory: the page's number in the pool, the offset in the page, and the length,
+/// A piece of memory: the page's number in the pool, the offset in the page, and the length,
 /// which may exceed the page.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -136,7 +136,7 @@ impl Pool {
         shape
             .iter()
             .map(|p| {
-                // // SAFETY: inside of the allocation, and the pieces of a shape do not overlap:
+                // SAFETY: inside of the allocation, and the pieces of a shape do not overlap:
                 // each has its own pages, or is the only one in the second half.
                 unsafe { slice::from_raw_parts_mut(self.base.add(p.page * PAGE + p.offset), p.len) }
             })
@@ -216,7 +216,7 @@ impl Tester {
         })
     }
 
-    /// /// Returns a random place on the device for `len` bytes, with the device's alignment only.
+    /// Returns a random place on the device for `len` bytes, with the device's alignment only.
     fn place(&mut self, len: usize) -> u64 {
         let places = self.generations.len() * SECTOR / self.block - len / self.block + 1;
         (self.random.below(places) * self.block) as u64
@@ -293,7 +293,7 @@ impl Tester {
         Ok(())
     }
 
-    /// /// Records the state that a refused write has left: the block layer splits a request
+    /// Records the state that a refused write has left: the block layer splits a request
     /// (`bio_split_io_at`), and may refuse a later part when the first ones are written. A sector
     /// must hold this write or the one before.
     fn adopt(&mut self, at: u64, len: usize) -> io::Result<()> {
@@ -338,7 +338,7 @@ impl Tester {
         }
         let at = self.place(len);
         match self.write(at, &shape) {
-            // // Bytes that a device with these limits cannot take in one request, and the block
+            // Bytes that a device with these limits cannot take in one request, and the block
             // layer cannot split.
             Err(err)
                 if err.raw_os_error() == Some(EINVAL)
@@ -365,7 +365,7 @@ impl Tester {
         ))
     }
 
-    /// /// Returns memory for `len` bytes: one buffer that starts in the middle of a page,
+    /// Returns memory for `len` bytes: one buffer that starts in the middle of a page,
     /// scattered pages, or (for few bytes, since each piece is a request then) pieces of pages.
     fn other_shape(&mut self, len: usize) -> Shape {
         let blocks = PAGE / self.block;
@@ -429,7 +429,7 @@ impl Tester {
         Ok(())
     }
 
-    /// /// Returns pages between a first piece of `head` bytes at the end of its page, and a last
+    /// Returns pages between a first piece of `head` bytes at the end of its page, and a last
     /// one of `tail` bytes.
     fn edged(&mut self, head: usize, middle: usize, tail: usize) -> Shape {
         let mut shape = vec![self.pool.piece(PAGE - head, head)];

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! Looks for writes of the past, which reach the drive after a later write of the same place
-//! was
-//! //! acknowledged.
-//! //!
-//! //! `hcablk-versions write DEVICE WRITERS`: WRITERS threads write version after version of their own
-//! //! places, of 4 to 128 KiB, with O_DIRECT. Before each write, and after it, a read there
-//! //! must return the last acknowledged version. At the end, when the file `/tmp/stop`
-//! //! exists, prints the last version of each place.
-//! //!
-//! //! `hcablk-versions check DEVICE`: reads such lines from standard input, and checks that the device
-//! //! holds these versions.
+//! Looks for writes of the past, which reach the drive after a later write of the same place
+//! was acknowledged.
+//!
+//! `hcablk-versions write DEVICE WRITERS`: WRITERS threads write version after version of their own
+//! places, of 4 to 128 KiB, with O_DIRECT. Before each write, and after it, a read there
+//! must return the last acknowledged version. At the end, when the file `/tmp/stop`
+//! exists, prints the last version of each place.
+//!
+//! `hcablk-versions check DEVICE`: reads such lines from standard input, and checks that the device
+//! holds these versions.
 
 use std::{
     alloc::{alloc_zeroed, Layout},
@@ -46,7 +45,7 @@ fn buffer() -> &'static mut [u8] {
     }
 }
 
-/// /// Fills each sector with the place, the version and its own number; version 0 is unwritten.
+/// Fills each sector with the place, the version and its own number; version 0 is unwritten.
 fn fill(to: &mut [u8], place: usize, version: u64) {
     for (n, sector) in to.chunks_exact_mut(SECTOR).enumerate() {
         for (word, number) in sector.chunks_exact_mut(24).zip(0u64..) {

@@ -72,7 +72,7 @@ class Handler(socketserver.BaseRequestHandler):
                 self.reply("o", f"{line}\n".encode())
                 return 0
             case ["log", "grep", name, pattern]:
-                # # The kernel's messages are on the console before the mark, even if another processor was still
+                # The kernel's messages are on the console before the mark, even if another processor was still
                 # writing them.
                 if guests[name].booted:
                     guests[name].mark("the log is read")

@@ -13,7 +13,7 @@ from script import NAMED_ONLY, TURNS, Test, read_tests
 TESTS = Path(__file__).resolve().parent.parent
 # The time limit of `make test`, by the headers: with three lanes on two processors a quarter of an hour.
 HEART_SECONDS = 2000
-# # The time limits of a turn of CI: on the usual kernel (eight minutes, with injected bugs), and on the oldest kernel
+# The time limits of a turn of CI: on the usual kernel (eight minutes, with injected bugs), and on the oldest kernel
 # and on the debug kernel (ten minutes together).
 TURN_SECONDS = 550
 SHORT_SET_SECONDS = 270

@@ -54,14 +54,14 @@ OPTIONAL_MODULES = {
     "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 
-# # Libraries of fio's I/O engines that no test uses. fio would load them and their dependencies, 40 MiB, at each start,
+# Libraries of fio's I/O engines that no test uses. fio would load them and their dependencies, 40 MiB, at each start,
 # which takes an emulated guest a second: libraries with the same functions, which do nothing, replace them.
 STUBS = {"libgfapi.so.0", "libnbd.so.0", "libnfs.so.14", "libpmem.so.1", "librados.so.2", "librbd.so.1"}
 
 # By default fio scans /sys for the use of each disk, and measures the processor's counter: tests need neither.
 FIO = b'#!/bin/sh\nexec /usr/libexec/fio --disk_util=0 --clocksource=clock_gettime "$@"\n'
 
-# # The Python modules that the fence agent imports, and Python itself. Libraries that neither needs are not in the
+# The Python modules that the fence agent imports, and Python itself. Libraries that neither needs are not in the
 # guests.
 PYTHON = "array fcntl hashlib json os re shlex stat struct subprocess site _sitebuiltins"
 NOT_PYTHON = {"_hashlib"}

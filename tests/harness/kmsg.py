@@ -44,27 +44,27 @@ KNOWN = re.compile(
       (?:.*\n){1,2} .*\ task\ is\ already\ holding\ lock:\n .*\(o2net_wq_mutex\).*\ at:\ o2net_flush_wq\+
     | possible\ circular\ locking\ dependency\ detected\n (?:.*\n){3} .*\(&p->frag_sem\).*\ at:\ configfs_rmdir\+.*\n
       (?:.*\n)*? .*\ Chain\ exists\ of:\n .*nn->nn_connect_work\)
-      # # rxe_resp_queue_pkt() and rxe_comp_queue_pkt() hand over a packet with its reference to the queue pair, and use
+      # rxe_resp_queue_pkt() and rxe_comp_queue_pkt() hand over a packet with its reference to the queue pair, and use
       # the queue pair afterwards, when it may be freed.
     | WARNING:\ .*/rxe_task\.c:\d+\ at\ rxe_sched_task\+ .*\n (?:.*\n)*? .*\ rxe_udp_encap_recv\+
     """,
     re.VERBOSE,
 )
-# # How soft-RoCE breaks a connection on a busy machine: when its peer was not scheduled for the two seconds of the
+# How soft-RoCE breaks a connection on a busy machine: when its peer was not scheduled for the two seconds of the
 # transport's timeout it sends again, and carries out the registrations in the send queue a second time (rxe_requester()
 # does not check the state of a local operation). hcablk-reset then logs this.
 RXE_REPEATED = re.compile(r"hcablk-test: soft-RoCE carried out a registration twice")
-# # How soft-RoCE hangs without memory: its workqueue has no rescuer (rxe_alloc_wq()), so that its queue pairs do not
+# How soft-RoCE hangs without memory: its workqueue has no rescuer (rxe_alloc_wq()), so that its queue pairs do not
 # even flush while kthreadd, which creates workers, waits for the disk that must be reconnected.
 RXE_NO_DRAIN = re.compile(r"BUG: (send|receive) queue did not drain")
 RXE_NO_WORKER = re.compile(r"INFO: task kthreadd:\d+ blocked")
-# # How no connection is established without memory: the receiver of a management datagram allocates memory for the next
+# How no connection is established without memory: the receiver of a management datagram allocates memory for the next
 # one, and may write to a disk for it whose connection needs this datagram (ib_mad_recv_done() of
 # drivers/infiniband/core/mad.c).
 MAD_NO_MEMORY = re.compile(
     r"INFO: task kworker/\S+ blocked in I/O wait (?:(?!</TASK>).|\n)*\b__alloc_pages_slowpath\b(?:(?!</TASK>).|\n)*\bib_mad_recv_done\+"
 )
-# # How the kernel stops connecting: a management datagram without memory, or one that a network card refuses while it
+# How the kernel stops connecting: a management datagram without memory, or one that a network card refuses while it
 # is being removed or added, puts its GSI queue pair into the state ERR, where the kernel leaves it
 # (mad_error_handler()). hcablk-reset then logs this.
 RXE_NO_MANAGEMENT = re.compile(r"hcablk-test: soft-RoCE can send no management datagram")

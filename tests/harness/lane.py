@@ -156,7 +156,7 @@ class Lane:
             wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
             if complaints or lines:
                 self.diagnose(guest)
-            # # Some of these are reported only once per boot, and lockdep is off after its first report: even after an
+            # Some of these are reported only once per boot, and lockdep is off after its first report: even after an
             # expected report the guest would not notice the next.
             if complaints or kmsg.reports(text):
                 self.server.kill(guest)

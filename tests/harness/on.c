@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //
-// // The test scripts' side of the runner: asks it to do something with a guest. In C, because a script calls it some
+// The test scripts' side of the runner: asks it to do something with a guest. In C, because a script calls it some
 // hundred times, and an interpreter takes longer to start than most commands to run.
 //
 //	on on GUEST SECONDS SCRIPT...	run a shell script in a guest; its output and exit code are ours

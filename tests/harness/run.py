@@ -31,7 +31,7 @@ TESTS = Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
 # The seconds of tests, by their headers, that this number of lanes does in a second.
 USUAL_SPEED = {1: 2.0, 2: 2.4, 3: 2.7}
-# # An emulated processor without fast string instructions: QEMU emulates them byte by byte, and Linux would clear and
+# An emulated processor without fast string instructions: QEMU emulates them byte by byte, and Linux would clear and
 # copy all memory with them. Without them this takes a third of the time.
 PROCESSOR = "max,la57=off,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off"
 

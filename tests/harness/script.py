@@ -43,7 +43,7 @@ class Test:
     takes: float = 0
     # "heart" for a test of `make test`, which CI always runs.
     tier: str = ""
-    # # The turn of CI in which the test runs, from 0: on the usual kernel unless it is of the heart, and on the others
+    # The turn of CI in which the test runs, from 0: on the usual kernel unless it is of the heart, and on the others
     # if it is short.
     turn: int | None = None
     # The reason why no other test may run next to this one; empty if others may.

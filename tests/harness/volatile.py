@@ -32,7 +32,7 @@ class VolatileDrive:
     def power_on(self) -> socket.socket:
         """Start the server, with an empty cache; returns the client's end of its only connection."""
         ours, theirs = socket.socketpair()
-        # # No cache-max-size: evicting data would save it. The filter that is nearer to the file, fua, spares the host
+        # No cache-max-size: evicting data would save it. The filter that is nearer to the file, fua, spares the host
         # fdatasync(): data in a file survives the server without it.
         command = ["nbdkit", "--single", "--filter=cache", "--filter=fua", "file", str(self.file)]
         command += ["cache=writeback", f"cache-min-block-size={BLOCK}", "fuamode=discard"]

@@ -38,7 +38,7 @@ pub(crate) const WRITE: BioOp = BioOp::Write { fua: false };
 /// The upper half of the addresses that the peer uses.
 pub(crate) const COOKIE: u32 = 0x1234_5678;
 
-/// /// The memory of requests: block (of two pages), offset, length. The total is whole sectors;
+/// The memory of requests: block (of two pages), offset, length. The total is whole sectors;
 /// only the first piece may begin within a page, and only the last may end within one.
 pub(crate) const SHAPES: [&[(usize, usize, usize)]; 9] = [
     &[(0, 0, 8192)],
@@ -146,7 +146,7 @@ impl Bench {
         self.list.map(request.view(), direction, COOKIE)
     }
 
-    /// /// Checks that mapping the memory of a request for the pieces is refused; returns how many
+    /// Checks that mapping the memory of a request for the pieces is refused; returns how many
     /// segments the request had.
     pub(crate) fn refused(&mut self, pieces: &[(usize, usize, usize)], op: BioOp) -> Result<u16> {
         let (request, pending) = self.caught(pieces, op)?;

@@ -61,7 +61,7 @@ use kernel::{
 const READ: BioOp = BioOp::Read;
 const WRITE: BioOp = BioOp::Write { fua: false };
 
-/// /// Records the first opens, each with the claims before it, and the number of closes, with the
+/// Records the first opens, each with the claims before it, and the number of closes, with the
 /// claims left at the last one.
 #[derive(Clone, Copy, Default)]
 struct Seen {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! Suite `hcablk_buffers`: memory that stays mapped, and the references that hold the device
+//! Suite `hcablk_buffers`: memory that stays mapped, and the references that hold the device
 //! (`rdma::buffer`, `rdma::pd`, `rdma::cm`).
 
 use crate::{

@@ -52,7 +52,7 @@ pub(crate) fn balanced(body: impl FnOnce() -> Result) -> Result {
     result
 }
 
-/// /// Lets the Nth allocation of this thread from here on fail; 0: none fails. Returns the rest of
+/// Lets the Nth allocation of this thread from here on fail; 0: none fails. Returns the rest of
 /// the former number.
 fn fail_nth(n: u32) -> u32 {
     let task = kernel::current!().as_ptr();
@@ -64,7 +64,7 @@ fn fail_nth(n: u32) -> u32 {
     }
 }
 
-/// /// Calls `make` again and again, while its first, second, … allocation fails, until none fails
+/// Calls `make` again and again, while its first, second, … allocation fails, until none fails
 /// any more: each time it must return an allocation error or succeed, and may not leave more mapped
 /// for an HCA than before. At least `least` calls must have failed.
 pub(crate) fn every_allocation<T>(least: u32, mut make: impl FnMut() -> Result<T>) -> Result {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! Suite `hcablk_completions`: which completions are reported, when, in which context and to
+//! Suite `hcablk_completions`: which completions are reported, when, in which context and to
 //! whom (`rdma::cq`).
 
 use crate::{

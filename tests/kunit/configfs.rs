@@ -4,19 +4,19 @@
 //! `tests/kselftest/92-kunit-layers.sh`, which uses it as users do.
 //!
 //! ```text
-//! //! /sys/kernel/config/hcablk_kunit/
-//! //!   removed              the number of removed directories
-//! //!   pin                  write: refused, the root is never removed
-//! //!   texts/               a default group
-//! //!     full  long  line   as much as fits; more, in lines; more, in one line
-//! //!     fails              an error, read and written
-//! //!     pin                write: refused, as for the root
-//! //!   NAME/                by mkdir; not "bad", and "halfway" fails after its data was created
-//! //!     a00 … a37          with the other two the largest number of attributes
-//! //!     echo               the text that was written
-//! //!     pin                1 blocks rmdir, 0 does not
-//! //!     inner/             a default group of it
-//! //! ```
+//! /sys/kernel/config/hcablk_kunit/
+//!   removed              the number of removed directories
+//!   pin                  write: refused, the root is never removed
+//!   texts/               a default group
+//!     full  long  line   as much as fits; more, in lines; more, in one line
+//!     fails              an error, read and written
+//!     pin                write: refused, as for the root
+//!   NAME/                by mkdir; not "bad", and "halfway" fails after its data was created
+//!     a00 … a37          with the other two the largest number of attributes
+//!     echo               the text that was written
+//!     pin                1 blocks rmdir, 0 does not
+//!     inner/             a default group of it
+//! ```
 
 use crate::check::every_allocation;
 use hcablk_core::configfs::{

@@ -359,7 +359,7 @@ pub(crate) fn open(disk: &Disk<Driver>, read_only: bool) -> Result<BlockDevice> 
     crate::with_files(|| BlockDevice::open(&path, read_only))
 }
 
-/// /// Waits until nobody has the disk open: the kernel closes some files in its own threads, a
+/// Waits until nobody has the disk open: the kernel closes some files in its own threads, a
 /// little later.
 pub(crate) fn closed(disk: &Disk<Driver>) -> Result {
     eventually(|| Ok(!disk.is_open()))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! Suite `hcablk_exposed`: memory that the peer may write to while it exists (`read_bounce`,
+//! Suite `hcablk_exposed`: memory that the peer may write to while it exists (`read_bounce`,
 //! `eager_ring`): what the peer reaches, and that its access ends before a page is freed.
 
 use crate::{
@@ -36,7 +36,7 @@ const ROUNDS: usize = 8;
 /// The number of the last write.
 const LAST: u32 = 77;
 
-/// /// Makes the peer write to `address` again and again while `memory` is dropped. KASAN reports a
+/// Makes the peer write to `address` again and again while `memory` is dropped. KASAN reports a
 /// write that reaches a freed page.
 fn dropped_under_writes<T>(
     link: &Link,
@@ -61,7 +61,7 @@ fn dropped_under_writes<T>(
         link.far.pair.post(&chain)?;
     }
     drop(memory);
-    // // The last write is done, refused or flushed. Before that the receiving queue pair must not
+    // The last write is done, refused or flushed. Before that the receiving queue pair must not
     // be destroyed: soft-RoCE hands over packets to a device of the same machine without a
     // reference to the queue pair (`rxe_rcv()`).
     link.far.completed(OTHER, LAST)?;

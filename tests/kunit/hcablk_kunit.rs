@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! KUnit tests of the core's safe layers that need a kernel and an RDMA device, but neither
+//! KUnit tests of the core's safe layers that need a kernel and an RDMA device, but neither
 //! peer nor policy. Built for the debug kernel only.
 //!
 //! - [`check`]: assertions, and failing allocations.
@@ -84,13 +84,13 @@ global_lock! {
     unsafe(uninit) static LOADER: Mutex<Option<ARef<Task>>> = None;
 }
 
-/// /// Calls `f` with path lookup as the loader of the module has it. KUnit runs tests in threads
+/// Calls `f` with path lookup as the loader of the module has it. KUnit runs tests in threads
 /// of the kernel, which see no file system.
 fn with_files<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let loader = LOADER.lock();
     let loader = loader.as_ref().ok_or(ESRCH)?.as_ptr();
     let this = kernel::current!().as_ptr();
-    // // SAFETY: The loader's task is referenced. It waits for the tests, so that the field's
+    // SAFETY: The loader's task is referenced. It waits for the tests, so that the field's
     // target stays; when it has ended the field is null.
     let files = unsafe { (&raw const (*loader).fs).read_volatile() };
     if files.is_null() {

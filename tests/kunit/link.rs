@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! A queue pair connected to another queue pair of this module, over the RDMA device of the
+//! A queue pair connected to another queue pair of this module, over the RDMA device of the
 //! module's address parameter.
 
 use crate::watched::{

@@ -92,7 +92,7 @@ impl Memory {
     }
 }
 
-/// /// The result of ended I/O, with its memory: the waiter drops that, since a completion must
+/// The result of ended I/O, with its memory: the waiter drops that, since a completion must
 /// not.
 type Ended = Option<(Result<(), Status>, KBox<Job>)>;
 

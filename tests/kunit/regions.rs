@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! Suite `hcablk_regions`: memory of real block requests, registered for a peer that reads and
+//! Suite `hcablk_regions`: memory of real block requests, registered for a peer that reads and
 //! writes it, and no memory next to it (`sglist`, `rdma::mr`).
 
 use crate::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! Suite `hcablk_small`: tables, queues, locks, events and tasks, in the contexts in which the
+//! Suite `hcablk_small`: tables, queues, locks, events and tasks, in the contexts in which the
 //! drivers use them (`slots`, `fifo`, `pages`, `stats`, `sync`, `system`).
 
 use crate::{
@@ -147,7 +147,7 @@ mod tests {
             let object = Counted::new(&alive, place)?;
             ensure!(table.park(place, object).is_ok());
         }
-        // // The number of workers with the object of each place; never more than one.
+        // The number of workers with the object of each place; never more than one.
         let out: Arc<[Atomic<u32>; PLACES as usize]> =
             Arc::new(core::array::from_fn(|_| Atomic::new(0)), GFP_KERNEL)?;
         // Finished workers, taken objects, mistakes.

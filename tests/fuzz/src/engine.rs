@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! How the client in user space (`userspace-tools/libhcablk/src/engine.rs`) handles answers: an
+//! How the client in user space (`userspace-tools/libhcablk/src/engine.rs`) handles answers: an
 //! input chooses the issued requests, the
-//! //! target's messages, valid or not, and the completions. In every case a request ends once, only after the device is
-//! //! done with its memory, and no other request ends.
+//! target's messages, valid or not, and the completions. In every case a request ends once, only after the device is
+//! done with its memory, and no other request ends.
 
 use hcablk_core::proto::{
     eager_ring::{Answers, Grant, UNIT},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! libFuzzer on one decoder, the one that `HCABLK_DECODER` names. If `HCABLK_SEEDS` names a
+//! libFuzzer on one decoder, the one that `HCABLK_DECODER` names. If `HCABLK_SEEDS` names a
 //! folder, the program only writes valid inputs for the decoder there.
 
 #![no_main]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! Every decoder with its properties for any input: it does not panic, accepted input equals
+//! Every decoder with its properties for any input: it does not panic, accepted input equals
 //! its encoder's output, and the reason for other input is right. Used with random bytes by
 //! `fuzz.rs` and with guided ones by `tests/fuzz`.
 
@@ -559,7 +559,7 @@ fn names() -> Vec<Vec<u8>> {
     ]
 }
 
-/// /// Checks the initiator's account of credits: the first byte is the grant, then 0 sends a
+/// Checks the initiator's account of credits: the first byte is the grant, then 0 sends a
 /// message, and another byte is an answer that grants one credit less than the byte.
 fn credits(bytes: &[u8]) -> bool {
     let Some((&granted, bytes)) = bytes.split_first() else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! The parts of the kernel modules that use nothing but `core`, linked in from their folders,
+//! The parts of the kernel modules that use nothing but `core`, linked in from their folders,
 //! so that their tests run on the host in seconds.
 
 // The files refer to the core and the kernel under these names, which this crate provides, too.

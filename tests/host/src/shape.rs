@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! The sizes of queues on devices of every kind, which no guest has: soft-RoCE and soft-iWARP
+//! The sizes of queues on devices of every kind, which no guest has: soft-RoCE and soft-iWARP
 //! have more of everything than requested.
 
 use crate::{
@@ -97,7 +97,7 @@ fn a_device_whose_receives_take_one_entry_gets_no_data_with_requests() {
     }
 }
 
-/// /// Checks with all limits of work requests and completions that the target's queue stays within
+/// Checks with all limits of work requests and completions that the target's queue stays within
 /// them, and is not reduced more than necessary: chunks first.
 #[test]
 fn short_queues_are_not_passed_nor_halved_too_often() {

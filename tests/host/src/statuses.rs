@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! //! The initiator's error for the block layer for each status on the wire, by the table in
+//! The initiator's error for the block layer for each status on the wire, by the table in
 //! `docs/reference/protocol.md`. Test data/error-kinds checks those that a drive can cause.
 
 use crate::proto::message;
