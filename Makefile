@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# The front door. The kernel modules themselves are described in Kbuild; the
+# The entry point. The kernel modules themselves are described in Kbuild; the
 # work is done by the scripts in scripts/, mostly inside a build root (Debian
 # with a toolchain, kernels and QEMU) that they make in the cache folder.
 
 include scripts/supported-kernels
 
-# Where the build root, the prepared kernel trees and downloads are kept.
+# The folder of the build root, the prepared kernel trees and downloads.
 HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
 export HCABLK_CACHE
 
-# What the command line may set; the scripts read it from the environment.
+# Variables for the command line; the scripts read them from the environment.
 export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING HCABLK_FIO_SOURCE QUICK COUNT LINK SAVE CONNECT REPEAT N
 
-# The scripts run other makes; the flags of this one are not for those.
+# The scripts run other makes, which must not get this one's flags.
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
@@ -28,7 +28,7 @@ tools: ## build the hcablk command, the library for user space with its examples
 	@scripts/cargo userspace-tools "tools: hcablk" build --release --lib --bins --examples
 	@scripts/fio-engine --if-possible
 
-fio-engine: ## build what `make tools` builds, and fail if fio's engine cannot be built
+fio-engine: ## as `make tools`, and fail if fio's engine cannot be built
 	@scripts/cargo userspace-tools "tools: hcablk" build --release --lib --bins --examples
 	@scripts/fio-engine
 
@@ -37,62 +37,62 @@ all: modules tools ## both
 test: modules tools ## boot test guests and run the heart of the tests, 15 minutes; T=NAME runs one test or feature
 	@scripts/with-guests tests/run.sh $(or $(T),heart)
 
-test-all: modules tools ## all of the tests, an hour and more
+test-all: modules tools ## run all tests, an hour and more
 	@scripts/with-guests tests/run.sh all
 
-test-debug: tools ## the same tests on a kernel that is built to catch mistakes (made once, about 15 minutes)
+test-debug: tools ## run the same tests on a kernel with all checks for mistakes (built once, about 15 minutes)
 	@DEBUG=1 scripts/build-modules
 	@DEBUG=1 scripts/with-guests tests/run.sh $(T)
 
-test-injected: tools ## inject bugs and see that the tests find each
+test-injected: tools ## inject bugs and check that the tests find each
 	@tests/debug/injected-bugs.sh $(T)
 
-test-machine: deb ## boot whole Debian machines, install the packages and use them as an administrator does
+test-machine: deb ## boot whole Debian machines, install the packages and use them as an administrator would
 	@MACHINE=1 scripts/with-guests tests/run.sh $(or $(T),machine)
 
-test-dkms: deb ## install the package hcablk-dkms on a Debian with a kernel's headers, and test what it builds there
+test-dkms: deb ## install the package hcablk-dkms on a Debian with a kernel's headers, and test the modules that it builds
 	@scripts/with-guests tests/dkms.sh $(T)
 
-test-hostile: modules tools ## every message of the tests of feature hostile, for each night; HCABLK_SEED=N says which
+test-hostile: modules tools ## nightly: all messages of the tests of feature hostile, of seed HCABLK_SEED=N
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile
 
-test-whole: modules tools ## all tests, each with all there is to try, for each night; HCABLK_SEED=N says what is random
+test-whole: modules tools ## nightly: all tests, with all values and shapes, and random data of seed HCABLK_SEED=N
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh all
 
-soak: modules tools ## break connections until N=10000 requests were issued again, or, with MINUTES=60, for so long
+soak: modules tools ## break connections until N=10000 requests were issued again, or for MINUTES=60
 	@if [ -n "$(MINUTES)" ]; then HCABLK_MINUTES=$(MINUTES) scripts/with-guests tests/run.sh soak/faults; \
 	else HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh fencing/ghost-writes failover/ghost-writes; fi
 
-soak-nvme: modules tools ## cut paths of nvme-rdma, N=20 times at most, until a write of the past is seen
+soak-nvme: modules tools ## cut paths of nvme-rdma, at most N=20 times, until a write of the past is seen
 	@HCABLK_REISSUES=$${N:-20} scripts/with-guests tests/run.sh soak/nvme
 
 pictures: modules tools ## make the pictures of the documents, docs/pictures, from a run in guests
 	@scripts/with-guests tests/pictures.sh
 
-demo: ## three machines share one disk with OCFS2, before your eyes; it makes only what it needs
+demo: ## three machines share one disk with OCFS2 before your eyes; builds only what that needs
 	@scripts/demo
 
-bench: modules tools ## instructions per I/O, ours and the competitors'; T='ROW…' for some rows, QUICK=1 for fewer
+bench: modules tools ## measure instructions per I/O, ours and the competitors'; T='ROW…' for some rows, QUICK=1 for fewer
 	@scripts/with-guests bench/run.sh $(T)
 
-bench-profile: modules tools ## where the instructions of an I/O go; T='ROW…' says of which
+bench-profile: modules tools ## profile the instructions of an I/O; T='ROW…' names the rows
 	@PROFILE=1 scripts/with-guests bench/run.sh $(T)
 
-host-test: ## unit tests of the pure logic, on this machine, in seconds
+host-test: ## run the unit tests of the pure logic, on this machine, in seconds
 	@scripts/host-test
 
-fuzz: ## coverage-guided fuzzing of the decoders; T=SECONDS for each (60), D=NAME for one
+fuzz: ## fuzz the decoders, guided by coverage; T=SECONDS for each (60), D=NAME for one
 	@scripts/fuzz
 
-lint: fmt-check clippy shellcheck dialect docs-check tests-check injected-fit ## every check that needs no guest
+lint: fmt-check clippy shellcheck dialect docs-check tests-check injected-fit ## run every check that needs no guest
 
 fmt: ## format the Rust sources with the kernel's settings
 	@scripts/lint fmt
 
-fmt-check: ## see whether they are formatted
+fmt-check: ## check the formatting of the Rust sources
 	@scripts/lint fmt-check
 
-clippy: ## Rust lints, the kernel's for the modules
+clippy: ## run Rust's lints, the kernel's for the modules
 	@scripts/lint clippy
 
 shellcheck: ## lint the shell scripts
@@ -101,28 +101,28 @@ shellcheck: ## lint the shell scripts
 dialect: ## count the phrases that scripts/dialect lists; none may be added
 	@scripts/lint dialect
 
-docs-check: ## look for dead links, broken tables and lines that are too wide in the documents
+docs-check: ## find dead links, broken tables and excessive lines in the documents
 	@scripts/lint docs
 
 docs-tables: ## write the tables of files in docs/design/overview.md, from the first sentence of each
 	@scripts/lint docs-tables
 
-tests-check: ## see whether the tests' headers say what they must, and the heart and each turn of CI are short enough
+tests-check: ## check the headers of tests, and the lengths of the heart and of each turn of CI
 	@scripts/lint tests
 
-tests-list: ## enter the list of tests in tests/README.md, from their headers
+tests-list: ## write the list of tests in tests/README.md, from their headers
 	@scripts/lint tests-list
 
-injected-fit: ## see whether the bugs that test-injected injects still fit the source
+injected-fit: ## check that the bugs of test-injected still fit the source
 	@tests/debug/injected-bugs.sh --fit
 
-next-turn: ## go on to the next turn of CI, and commit the record of the one before (see tests/README.md)
+next-turn: ## begin the next turn of CI, and commit the record of the last one (see tests/README.md)
 	@scripts/next-turn
 
-doc: ## reference of the core crate as HTML
+doc: ## build the reference of the core crate as HTML
 	@DOC=1 scripts/build-modules && ls build/*/doc/hcablk_core/index.html
 
-root: ## make the build root and the kernel trees, so that later runs need no network
+root: ## build the build root and the kernel trees, so that later runs need no network
 	@scripts/build-root && scripts/prepare
 
 update: ## look for newer kernels and packages, renew the build root
@@ -131,10 +131,10 @@ update: ## look for newer kernels and packages, renew the build root
 kernels: ## list the kernels in the build root
 	@scripts/build-root && scripts/prepare --list
 
-shell: ## a shell in the build root
+shell: ## run a shell in the build root
 	@scripts/build-root && scripts/in-root -- bash -i
 
-deb: all ## Debian packages of the command and the modules, in build/deb
+deb: all ## make Debian packages of the command and the modules, in build/deb
 	@scripts/deb
 
 install: ## install modules and command (see DESTDIR, PREFIX, KREL)
@@ -143,10 +143,10 @@ install: ## install modules and command (see DESTDIR, PREFIX, KREL)
 clean: ## remove what was built from this checkout
 	rm -rf build
 
-distclean: clean ## and the cache folder that all checkouts share
+distclean: clean ## remove that and the cache folder, which all checkouts share
 	@scripts/drop-cache
 
-help: ## this list
+help: ## print this list
 	@echo "hcablk: a shared block device over RDMA. Kernels: $(KERNEL_MIN).x to $(KERNEL_MAX).x of Debian."
 	@echo
 	@echo "Targets:"
@@ -160,21 +160,21 @@ help: ## this list
 	@echo "  T=FEATURE/NAME    for test: one test; a FEATURE, or a set (see tests/README.md)"
 	@echo "  T='ROW…'          for bench: only these rows (see bench/README.md)"
 	@echo "  LINK=two          for bench: two guests and a network, in real time; hca, hca-iommu: HCAs of the tests' own"
-	@echo "  SAVE=FILE         for bench: where to keep the results, too"
+	@echo "  SAVE=FILE         for bench: also write the results to this file"
 	@echo "  HCABLK_RDMA=siw   for test and test-debug: soft-iWARP instead of soft-RoCE"
 	@echo "  HCABLK_RDMA=hca   for test and test-debug: two devices of the tests' own in one guest"
 	@echo "  HCABLK_RDMA=rxe-large  for test: soft-RoCE with memory regions that hold 4 MiB"
 	@echo "  HCABLK_PARAMETERS='MODULE.NAME=VALUE…'  for test and test-debug: the guests' module"
 	@echo "                    parameters, such as hcablk_target.force_mr=1"
-	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; one input once more"
+	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; repeat one input"
 	@echo "  HCABLK_LANES=N    for test and test-debug: sets of guests that run tests side by side;"
-	@echo "                    3 for a set, if there is memory, 1 when T= names some"
+	@echo "                    3 for a set, if there is memory, 1 for named tests"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
 	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"
 	@echo "  DESTDIR=, PREFIX= for install: default none, /usr/local"
-	@echo "  HCABLK_CACHE=PATH where the build root is kept; now $(HCABLK_CACHE)"
+	@echo "  HCABLK_CACHE=PATH the folder of the build root; now $(HCABLK_CACHE)"
 	@echo "  HCABLK_FIO_SOURCE=DIR  build fio's engine for the fio whose sources are there; default: those"
 	@echo "                    of Debian's package, from the archive"
 	@echo "  HCABLK_MIRROR=URL a Debian mirror, default http://deb.debian.org/debian"
-	@echo "  HCABLK_KEYRING=F  keys to check Debian's archive by, if this host's are too old"
+	@echo "  HCABLK_KEYRING=F  keys to check Debian's archive with, if this host's are too old"

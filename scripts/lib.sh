@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
-# Shared by the scripts: where things are, messages, one line of progress per
-# step, and which kernels the build root holds. Sourced, never run.
+# Shared by the scripts: paths, messages, one line of progress per
+# step, and the build root's kernels. Sourced, never run.
 
 shopt -s inherit_errexit
-# A user's path may lack what only root used to need.
+# A user's PATH may lack the folders of root's programs.
 PATH=$PATH:/usr/sbin:/sbin
 
 TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -28,8 +28,8 @@ die() {
 	exit 1
 }
 
-# Everything below the cache is reached by the same absolute path inside and
-# outside of the build root, so it has to be one.
+# All paths below the cache are the same inside and outside of the build root,
+# so they must be absolute.
 case $CACHE in
 /*) ;;
 *) die "the cache folder must be an absolute path, not '$CACHE'" ;;
@@ -39,8 +39,8 @@ case $TOP$CACHE in
 esac
 
 # step TEXT LOG COMMAND…: runs the command with its output in LOG and shows one
-# line with the seconds it took. On failure the end of the log is shown and the
-# command's status returned. With V=1 the output is shown as it comes.
+# line with the seconds it took. On failure it shows the end of the log and returns the
+# command's status. With V=1 it shows the output at once.
 step() {
 	local text=$1 log=$2 start=$SECONDS rc=0 ticker
 	shift 2
@@ -53,7 +53,7 @@ step() {
 		return "$rc"
 	fi
 	printf '  %-58s' "$text" >&2
-	# Not to hold a lock longer than this script does.
+	# Do not hold a lock longer than this script does.
 	_ticker "$$" "$text" 5>&- 6>&- 7>&- 8>&- 9>&- &
 	ticker=$!
 	"$@" >"$log" 2>&1 || rc=$?
@@ -90,7 +90,7 @@ show_failure() {
 	say "-----"
 }
 
-# run COMMAND… as root
+# as_root COMMAND…: runs it as root
 as_root() {
 	if [ "$(id -u)" = 0 ]; then
 		"$@"
@@ -102,7 +102,7 @@ as_root() {
 	fi
 }
 
-# lock FD FILE WHAT: exclusive; says so when it has to wait.
+# lock FD FILE WHAT: takes an exclusive lock; prints a line when it must wait.
 lock() {
 	mkdir -p "${2%/*}"
 	eval "exec $1>>\"\$2\""
@@ -112,7 +112,7 @@ lock() {
 	fi
 }
 
-# True when series $1 (as 7.2) is within the supported range.
+# Succeeds if series $1 (such as 7.2) is within the supported range.
 series_supported() {
 	[[ $1 =~ ^[0-9]+\.[0-9]+$ ]] || return 1
 	local n min max
@@ -122,11 +122,11 @@ series_supported() {
 	((min <= n && n <= max))
 }
 
-# The series of a release: 7.2.12+deb13-amd64 → 7.2
+# Prints the series of a release: 7.2.12+deb13-amd64 → 7.2
 series_of() { sed -E 's/^([0-9]+\.[0-9]+).*/\1/' <<<"$1"; }
 
-# Kernels in the build root, oldest first: "series release source-version image",
-# image being "yes" when the kernel itself is there and not just its headers.
+# Prints the kernels in the build root, oldest first: "series release source-version image";
+# image is "yes" if the kernel itself is there and not only its headers.
 kernels() {
 	local series rest
 	while read -r series rest; do
@@ -136,12 +136,12 @@ kernels() {
 	done <"$ROOT/etc/hcablk-kernels"
 }
 
-# The release tests run on: the newest that has an image (of SERIES, if given).
+# Prints the release that tests run on: the newest with an image (of SERIES, if given).
 kernel_under_test() {
 	kernels | awk -v s="${SERIES:-}" '$4 == "yes" && (s == "" || $1 == s) { r = $2 } END { print r }'
 }
 
-# The releases asked for by SERIES (all by default), oldest first.
+# Prints the releases that SERIES selects (all by default), oldest first.
 wanted_releases() {
 	local found
 	if [ -n "${SERIES:-}" ]; then
@@ -159,11 +159,11 @@ wanted_releases() {
 	printf '%s\n' "$found"
 }
 
-# Change this when a debug kernel made by an older scripts/debug-kernel will not do.
+# Change this when debug kernels of an older scripts/debug-kernel are of no use any more.
 DEBUG_KERNEL_FORMAT=2
 
-# What a debug kernel is made from, as a hash: the source, the options and the
-# compilers, which modules have to match.
+# Prints the hash of a debug kernel's inputs: the source, the options and the
+# compilers, which must match those of modules.
 debug_kernel_hash() {
 	{
 		kernels | grep -F " $(kernel_under_test) "
@@ -174,7 +174,7 @@ debug_kernel_hash() {
 	} | sha256sum | cut -c1-16
 }
 
-# debug_kernel: sets debug_dir and debug_release to those of the debug kernel, which is there.
+# debug_kernel: sets debug_dir and debug_release to those of the existing debug kernel.
 # shellcheck disable=SC2034 # used where this is sourced
 debug_kernel() {
 	debug_dir=$CACHE/debug/$(debug_kernel_hash)

@@ -4,7 +4,7 @@
 # Shows what hcablk is for: three machines; a target exports an NVMe drive, two clients share it over RDMA
 # with OCFS2, and each reads what the other wrote. Called by `make demo`.
 
-# Outside of the runner: have it boot the guests and run this beside them.
+# Outside of the runner: let it boot the guests and run this script.
 if [ -z "${HCABLK_CONTROL:-}" ]; then
 	exec "$(dirname -- "${BASH_SOURCE[0]}")/run.sh" --demo "$(realpath -- "${BASH_SOURCE[0]}")"
 fi
@@ -40,7 +40,7 @@ heading() {
 	printf '\n%s== %s%s\n' "$bold" "$1" "$plain"
 }
 
-# run GUEST COMMAND: shows a command as one would type it, and what it says
+# run GUEST COMMAND: shows a command as a user would type it, and its output
 run() {
 	local guest=$1
 	shift
@@ -49,7 +49,7 @@ run() {
 	[ "${PIPESTATUS[0]}" = 0 ] || stop "this failed on $guest: $*"
 }
 
-# value GUEST COMMAND: what a command says, nothing shown
+# value GUEST COMMAND: prints a command's output, without showing the command
 value() {
 	on "$@" || stop "this failed on $1: ${*:2}"
 }
@@ -59,20 +59,20 @@ for guest in target c1 c2; do
 	run $guest 'rdma link show; rdma resource show'
 done
 
-heading "A PCI card of the target lends its memory: the drive's data shall go there, and not to RAM"
+heading "A PCI card of the target lends its memory: the drive's data goes there instead of to RAM"
 run target 'modprobe hcablk_pcimem'
 run target "echo hcablk_pcimem > $(of "$card")/driver_override; echo $card > /sys/bus/pci/drivers_probe"
 
 heading "The target exports its NVMe drive to the two clients, by their ids"
 start=$(now_ms)
-# The card has 16 MiB: what a client may have must leave room for the other's.
+# The card has 16 MiB: one client must leave memory for the other.
 run target 'hcablk target listen --buffer-mib 4'
 drive=/dev/$(value target "basename \$(readlink -f $drive)")
 run target "hcablk target export shared $drive --insecure --mode p2p --provider $card --allow $(host_id c1) --allow $(host_id c2)"
 run target 'hcablk target list'
 note "export $drive as 'shared'" "2 hosts allowed" $(($(now_ms) - start))
 
-heading "Both connect; it is a disk of theirs now"
+heading "Both connect; the volume is a disk of each now"
 for guest in c1 c2; do
 	start=$(now_ms)
 	run $guest "hcablk connect $target_address shared"
@@ -109,12 +109,12 @@ for pair in "c1 c2" "c2 c1"; do
 	run "$reader" "sha256sum /mnt/shared/from-$writer"
 	wrote=$(value "$writer" "sha256sum < /mnt/shared/from-$writer")
 	got=$(value "$reader" "sha256sum < /mnt/shared/from-$writer")
-	[ "$wrote" = "$got" ] || stop "$reader reads something else than $writer wrote"
+	[ "$wrote" = "$got" ] || stop "$reader does not read what $writer wrote"
 	note "$reader reads what $writer wrote (4 MiB)" "same ${wrote:0:12}" $(($(now_ms) - start))
 done
 run c2 'ls -l /mnt/shared'
 
-heading "What was copied: the data of small reads, and what soft-RoCE cannot take from a PCI card by itself"
+heading "Copied data: that of small reads, and data that soft-RoCE cannot read from a PCI card itself"
 start=$(now_ms)
 run c1 "grep -E '_bytes|registrations|immediates' $initiator/shared/stats"
 run target "grep -E '_bytes|p2p' $target/volumes/shared/stats"
@@ -132,11 +132,11 @@ note "$small reads of up to 4 KiB" "$((copied >> 10)) KiB copied" 0
 peer=$(stat_of target $target/volumes/shared p2p_bytes)
 bounced=$(stat_of target $target/volumes/shared p2p_bounce_bytes)
 fallbacks=$(stat_of target $target/volumes/shared p2p_fallbacks)
-note "$((peer >> 10)) KiB between drive and PCI card" "$fallbacks requests by RAM" 0
-note "of these, copied for want of an HCA with DMA" "$((bounced >> 10)) KiB" 0
+note "$((peer >> 10)) KiB between drive and PCI card" "$fallbacks requests through RAM" 0
+note "of these, copied since there is no HCA with DMA" "$((bounced >> 10)) KiB" 0
 [ "$(stat_of target $target/volumes/shared copied_bytes)" = "$bounced" ] || stop "the target copied"
 if [ "$peer" = 0 ] || [ "$fallbacks" != 0 ]; then
-	stop "the drive's data went by RAM"
+	stop "the drive's data went through RAM"
 fi
 
 heading "Unmount, disconnect, unload"

@@ -2,7 +2,7 @@
 # shellcheck disable=SC2317 # functions are called by step and point
 # SPDX-License-Identifier: GPL-2.0
 #
-# dkms.sh: on a Debian with nothing but headers and source of the kernel under
+# dkms.sh: on a Debian with only the headers and the source of the kernel under
 # test, installs the package hcablk-dkms of build/deb, which builds the modules,
 # and runs the tests named (or a few) with those. Prints TAP. `make test-dkms`
 # calls it by scripts/with-guests.
@@ -47,7 +47,7 @@ bootstrap() {
 
 in_machine() { "$SCRIPTS/in-root" --write "$root" -e DEBIAN_FRONTEND=noninteractive -- "$@"; }
 
-# The headers come first, as on a machine that has run its kernel for a while.
+# The headers are installed first, as on a machine that already runs its kernel.
 install_kernel() {
 	in_machine apt-get install -y "linux-headers-$release=$version" "linux-source-$series=$version"
 }
@@ -60,7 +60,7 @@ built() {
 	in_machine dkms status | tee -a "$log" | grep -q "^hcablk/.*, $release, x86_64: installed"
 }
 
-# They are compressed as that kernel's own.
+# dkms compresses modules as the kernel's own are.
 collect() {
 	local module
 	rm -rf "$modules"
@@ -81,9 +81,9 @@ step "dkms: a Debian machine" "$log.bootstrap" bootstrap || exit 1
 step "dkms: its kernel's headers and source" "$log.kernel" install_kernel || exit 1
 step "dkms: installing the package, which builds the modules" "$log" install_package || true
 point "dkms has built and installed the modules for $release" built || { show_failure "$log"; end; }
-point "all four are there" collect || end
-point "tests pass with them" env HCABLK_MODDIR="$modules" "$TOP/tests/run.sh" "${@:-10}" || true
+point "all four modules exist" collect || end
+point "tests pass with these modules" env HCABLK_MODDIR="$modules" "$TOP/tests/run.sh" "${@:-10}" || true
 step "dkms: purging the package" "$log.purge" purge && purged=true || purged=false
-point "a purge takes modules and cache away" "$purged" || true
+point "a purge removes modules and cache" "$purged" || true
 as_root rm -rf --one-file-system "$root"
 end

@@ -4,7 +4,7 @@
 # Makes the pictures of the documents, docs/pictures, from a run in guests: how the data of a read of 1 MiB moves in
 # chunks and whole, and what the command shows; and the recordings of the host tests. Called by `make pictures`.
 
-# Outside of the runner: have it boot the guests and run this beside them.
+# Outside of the runner: let it boot the guests and run this script.
 if [ -z "${HCABLK_CONTROL:-}" ]; then
 	exec "$(dirname -- "${BASH_SOURCE[0]}")/run.sh" --demo "$(realpath -- "${BASH_SOURCE[0]}")"
 fi
@@ -18,13 +18,13 @@ pictures=${0%/*}/../docs/pictures
 show='hcablk trace show /tmp/target.trace /tmp/c1.trace'
 mkdir -p "$pictures"
 
-# keep GUEST FILE NAME: a file of the guest's as a picture of the documents
+# keep GUEST FILE NAME: copies a guest's file into the pictures of the documents
 keep() {
 	on "$1" "cat $2" > "$pictures/$3.svg" || die "the picture $3"
 	pass "docs/pictures/$3.svg"
 }
 
-# screen NAME TITLE COLUMNS COMMAND…: what a command prints on c1 as a picture
+# screen NAME TITLE COLUMNS COMMAND…: draws a command's output on c1 as a picture
 screen() {
 	local name=$1 title=$2 columns=$3
 	shift 3
@@ -32,7 +32,7 @@ screen() {
 	pass "docs/pictures/$name.svg"
 }
 
-# Drive and wire pass on 2.5 MB/s each, far less than the processor could, so that it is not what is seen.
+# Drive and wire transfer 2.5 MB/s each, far less than the processor could, so that the picture shows them.
 must on target 'modprobe null_blk nr_devices=0'
 make_drive slow 26000000 64
 export_volume chunked /dev/slow --chunk-kib=64 c1
@@ -50,7 +50,7 @@ must on c1 "for i in 1 2 3 4; do dd if=$chunked of=/dev/null bs=4k count=1 skip=
 end_recording c1 target
 netem target eth0
 bring_recording target c1
-# The host tests of the command show these.
+# The host tests of the command use these.
 recordings=${0%/*}/../userspace-tools/hcablk/tests/recordings
 mkdir -p "$recordings"
 on target 'cat /tmp/target.trace' > "$recordings/target.trace" || die "the target's recording"
@@ -76,9 +76,9 @@ ON_SECONDS=620 spawn load c1 "fio --name=load --filename=$busy --direct=1 --rw=r
 screen stats 'c1# hcablk stats 1 5' 80 hcablk stats 1 5
 must on c1 'rm -f /tmp/keys && mkfifo /tmp/keys && mkdir -p /dev/pts && { grep -q " /dev/pts " /proc/mounts || mount -t devpts devpts /dev/pts; }'
 ON_SECONDS=300 spawn top c1 'exec 3<> /tmp/keys; TERM=xterm script -q -e -f -c "stty rows 24 cols 80; exec hcablk top 1" /tmp/screen < /tmp/keys > /dev/null'
-# Rates are there after the second look.
+# The second refresh shows rates.
 must wait_until c1 60 '[ $(grep -c data /tmp/screen) -gt 3 ] || [ $(wc -c < /tmp/screen) -gt 6000 ]'
-# The second disk of the list is the one that works.
+# The second disk of the list is the busy one.
 must on c1 'printf "\033[B" > /tmp/keys; usleep 3000000; printf q > /tmp/keys'
 must join top
 on c1 'cat /tmp/screen' | python3 "$harness/terminal.py" 80 24 'c1# hcablk top' > "$pictures/top.svg" || die "the picture top"

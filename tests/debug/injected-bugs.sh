@@ -2,19 +2,18 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # injected-bugs.sh [NAME… | [usual | debug] I/N | [usual | debug] turn:N]
-#	injects bugs and sees that the tests find them: for each patch of
+#	injects bugs and checks that the tests find them: for each patch of
 #	tests/debug/injected_bugs (or the named ones, or part I of N, from 0, or those of
-#	turn N of CI, of all or of those that are found on the usual kernel or on the
-#	debug one) a copy of the
+#	turn N of CI; of all, or of those for the usual or the debug kernel) a copy of the
 #	checkout and of its modules is patched, built and tested. A patch begins with
-#	what it is:
-#		bug: in one line
-#		test: what `make test T=…` is asked to run
-#		report: a regular expression; the run has to fail with it
-#		turn: in which of CI's turns it is looked for
-#		kernel: debug, if only that kernel sees it
+#	these lines:
+#		bug: the bug in one line
+#		test: the argument of `make test T=…`
+#		report: a regular expression; the run must fail with it
+#		turn: the turn of CI that runs it
+#		kernel: debug, if only that kernel finds it
 # injected-bugs.sh --fit
-#	only sees whether the patches still fit the source.
+#	only checks that the patches still fit the source.
 #	Prints TAP. `make test-injected` calls it.
 
 set -euo pipefail
@@ -23,13 +22,13 @@ set -euo pipefail
 . "$SCRIPTS/supported-kernels"
 
 field() { sed -n "s/^$2: //p" "$1"; }
-# kernel_of PATCH: usual or debug
+# kernel_of PATCH: prints usual or debug
 kernel_of() { field "$1" kernel | grep . || echo usual; }
 
-# variable PATCH: by what scripts/build-modules and scripts/with-guests know its kernel
+# variable PATCH: prints the variable that selects its kernel in scripts/build-modules and scripts/with-guests
 variable() { [ "$(kernel_of "$1")" = debug ] && echo DEBUG=1 || echo "SERIES=$KERNEL_MAX"; }
 
-# release_of PATCH: that kernel's release
+# release_of PATCH: prints that kernel's release
 release_of() {
 	if [ "$(kernel_of "$1")" = debug ]; then
 		debug_kernel
@@ -39,8 +38,8 @@ release_of() {
 	fi
 }
 
-# copy_checkout RELEASE: the sources, the programs, and the modules for that kernel, of which only what a patch changes has to be
-# made again.
+# copy_checkout RELEASE: copies the sources, the programs, and the modules for that kernel, so that only the patched part must
+# be rebuilt.
 copy_checkout() {
 	local from=$BUILD/$1 to=$copy/build/$1
 	rm -rf --one-file-system "$copy"
@@ -50,7 +49,7 @@ copy_checkout() {
 	cp -p "$BUILD"/userspace-tools/release/{hcablk,hcablk-bench,hcablk-ublk,hcablk-vhost-user,libhcablk.so} "$copy/build/userspace-tools/release/"
 	cp -Rp "$BUILD/userspace-tools/release/examples" "$copy/build/userspace-tools/release/"
 	cp -a "$from" "$to"
-	# The links lead to the checkout's sources, and the compilers' lists of what they read name its files.
+	# The links lead to the checkout's sources, and the compilers' lists of dependencies name its files.
 	rm "$to/.sources"
 	find "$to" -name '*.cmd' -exec sed -i "s|$BUILD/|$copy/build/|g" {} +
 }

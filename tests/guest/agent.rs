@@ -5,8 +5,8 @@
 //! Every virtio port named `cmd.*` is one channel that runs one command at a time. All numbers are
 //! 32-bit little-endian.
 //!
-//! Runner to guest: `length`, then so many bytes of shell text. A length of zero kills the running
-//! command. Guest to runner: a byte of kind, `length`, so many bytes:
+//! Runner to guest: `length`, then `length` bytes of shell text. A length of zero kills the
+//! running command. Guest to runner: a byte of kind, `length`, then `length` bytes:
 //! * `r`: the channel is ready (sent once),
 //! * `o`, `e`: standard output and standard error,
 //! * `x`: the command ended; the data is its exit code as text, `128 + signal` when it was killed.
@@ -21,11 +21,11 @@ use std::{
     time::Duration,
 };
 
-/// How long output may still come after a command's end, from something it left in the background.
+/// The wait for output after a command's end, from programs that it left in the background.
 const LATE_OUTPUT: Duration = Duration::from_millis(300);
 
 enum Event {
-    /// The runner wants this run.
+    /// The runner wants to run this command.
     Request(String),
     /// The runner wants the running command killed.
     Kill,
@@ -44,7 +44,7 @@ fn send(port: &mut File, kind: u8, data: &[u8]) -> io::Result<()> {
     port.write_all(&frame)
 }
 
-/// Reads exactly `buf`; a port without a runner reads as empty, so that is waited out.
+/// Fills `buf`; a port without a runner reads as empty, and is read again.
 fn receive(port: &mut File, buf: &mut [u8]) -> io::Result<()> {
     let mut at = 0;
     while at < buf.len() {
@@ -89,7 +89,7 @@ fn forward(n: u32, kind: u8, mut pipe: impl Read + Send + 'static, events: Sende
     });
 }
 
-/// Starts a command in a process group of its own; returns the group.
+/// Starts a command in its own process group; returns the group.
 fn start(n: u32, text: &str, events: &Sender<Event>) -> io::Result<u32> {
     let mut child: Child = Command::new("/bin/sh")
         .args(["-c", text])
@@ -147,7 +147,7 @@ fn serve(mut port: File, events: Receiver<Event>, sender: Sender<Event>) -> io::
         let (mut open, mut code) = (2, None);
         while open > 0 || code.is_none() {
             let event = match code {
-                // What the command left behind may hold the pipes: do not wait for it.
+                // Programs that the command left behind may hold the pipes: do not wait for them.
                 Some(_) => events.recv_timeout(LATE_OUTPUT),
                 None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };

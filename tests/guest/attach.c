@@ -3,8 +3,8 @@
  * An initiator of version 3 of the protocol with one session for several volumes, for tests of the target.
  *
  * hcablk-attach ADDRESS PORT HOST_ID SESSION
- *	connects the admin queue pair of the session of this id (hexadecimal digits) by names alone, and then does
- *	what it is told by lines of standard input, one after the other. It prints a line for each:
+ *	connects the admin queue pair of the session of this id (hexadecimal digits), without keys, and then obeys
+ *	the lines of standard input, one after the other. It prints a line for each:
  *
  *	attach VOLUME DISK EPOCH	attached HANDLE capacity BYTES | refused REASON
  *	queue				queue | rejected REASON: connects the session's one queue pair for requests
@@ -12,14 +12,14 @@
  *	read HANDLE SECTOR		status N TEXT
  *	flush HANDLE			status N
  *	begin HANDLE SECTOR		begun: as read, but does not wait for the answer
- *	pending				pending N: answers to begun ones that have not come
+ *	pending				pending N: begun reads without an answer yet
  *	settle				settled STATUS…: waits for them
  *	watch HANDLE CAPACITY		watching
- *	gone				gone HANDLE: waits until a watch is answered with that
+ *	gone				gone HANDLE: waits for a watch whose answer is that the volume is gone
  *	detach HANDLE			status N
  *	end				disconnected: waits until the target has ended the session
  *
- * What goes wrong otherwise ends it with "failed …".
+ * Any other failure ends it with "failed …".
  */
 
 #include <arpa/inet.h>
@@ -48,12 +48,12 @@ struct connection {
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
 	bool over;
-	/* Bit N: the message in receive buffer N has not been looked at. */
+	/* Bit N: the message in receive buffer N was not handled yet. */
 	uint32_t came;
 	unsigned int lengths[BUFFERS];
 	unsigned char receive[BUFFERS][256];
 	unsigned char send[BUFFERS][REQUEST + SECTOR];
-	/* What the target reads into: of each tag. */
+	/* The memory of each tag for the target's data. */
 	unsigned char data[DEPTH][SECTOR];
 };
 
@@ -63,7 +63,7 @@ static uint64_t session;
 static struct connection *admin, *queue;
 static unsigned int sends;
 static uint16_t generation;
-/* Watches by handle: their tags' generations. */
+/* The generations of the watches' tags, by handle. */
 static uint16_t watches[256];
 
 __attribute__((noreturn, format(printf, 1, 2)))
@@ -131,7 +131,7 @@ static void take_messages(struct connection *c)
 	}
 }
 
-/* Takes what has come, for at most so many milliseconds. */
+/* Handles messages and events for at most `ms` milliseconds. */
 static void look(struct connection *c, int ms)
 {
 	struct rdma_cm_event *event;
@@ -141,12 +141,12 @@ static void look(struct connection *c, int ms)
 	if (event) {
 		c->over |= event->event == RDMA_CM_EVENT_DISCONNECTED || event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
 		rdma_ack_cm_event(event);
-		/* The last message may have come just before the disconnection. */
+		/* The last message may have arrived just before the disconnection. */
 		take_messages(c);
 	}
 }
 
-/* The message with this tag, which is copied, and its length; 0 if none comes in time. */
+/* Waits for the message with this tag and copies it; returns its length, or 0 after `ms`. */
 static unsigned int answer(struct connection *c, unsigned int index, unsigned int tag, unsigned char *out, int ms)
 {
 	for (;; ms -= 5) {
@@ -177,7 +177,7 @@ static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type t
 	rdma_ack_cm_event(event);
 }
 
-/* Connects queue pair number; the reason for which it is refused, or 0. */
+/* Connects queue pair `number`; returns the reason of a refusal, or 0. */
 static unsigned int connect_queue(struct connection **to, unsigned int number)
 {
 	struct connection *c = calloc(1, sizeof(*c));
@@ -232,7 +232,7 @@ static unsigned int connect_queue(struct connection **to, unsigned int number)
 	return reason;
 }
 
-/* Asks on the admin queue pair. */
+/* Sends a request on the admin queue pair, and waits for the answer. */
 static unsigned int ask(unsigned char *request, unsigned char *out)
 {
 	unsigned int length;
@@ -301,7 +301,7 @@ static void await_gone(void)
 	failed("no watch was answered");
 }
 
-/* Sends a request of tag index; returns its generation. */
+/* Sends a request with tag `index`; returns its generation. */
 static unsigned int send_request(unsigned int opcode, unsigned int handle, unsigned int index, uint64_t sector, const char *text)
 {
 	unsigned char message[REQUEST + SECTOR] = { opcode };
@@ -363,7 +363,7 @@ int main(int argc, char **argv)
 		printf("rejected %u\n", reason);
 		return 1;
 	}
-	/* The next word may take 600 s. */
+	/* The next keep-alive may be 600 s later. */
 	put(silent + 8, 8, 600);
 	ask(silent, out);
 	printf("session\n");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * blkio SOCKET QUEUES [SEED]
- *	uses the disk at the socket of a vhost-user-blk server through libblkio, as a virtual machine's monitor that has a block layer
- *	of its own does: on each of so many queues it writes, reads what it wrote, in one piece and scattered, discards, makes zeroes
- *	and flushes, with many requests under way. Prints the capacity, and what was done. With a SEED it leaves a pattern of it in
+ *	uses the disk at the socket of a vhost-user-blk server through libblkio, as a virtual machine monitor with its own block
+ *	layer does: on each of QUEUES queues it writes, reads back, in one piece and scattered, discards, writes zeroes and
+ *	flushes, with many requests in flight. Prints the capacity, and the requests. With a SEED it leaves a pattern of it in
  *	the first MiB of the disk.
  */
 #include <blkio.h>
@@ -15,13 +15,13 @@
 
 #define DEPTH 32
 #define PIECE 65536
-/* Bytes that a queue has for itself on the disk. */
+/* The bytes of a queue's own part of the disk. */
 #define SHARE ((uint64_t)DEPTH * PIECE)
 
 static struct blkioq *queue;
 static unsigned char *memory;
 
-/* Waits until COUNT requests have ended well. */
+/* Waits until `count` requests have ended, and fails on an error. */
 static void complete(int count, const char *what)
 {
 	struct blkio_completion done[DEPTH];
@@ -56,7 +56,7 @@ static void expect(const unsigned char *got, size_t length, unsigned int seed, c
 	for (size_t i = 0; i < length; i++) {
 		seed = seed * 1103515245 + 12345;
 		if (got[i] != (unsigned char)(seed >> 16))
-			errx(1, "%s: byte %zu is another one", what, i);
+			errx(1, "%s: byte %zu is wrong", what, i);
 	}
 }
 
@@ -67,7 +67,7 @@ static void expect_zeroes(const unsigned char *got, size_t length, const char *w
 			errx(1, "%s: byte %zu is not 0", what, i);
 }
 
-/* The data of a request, of another length each. */
+/* Returns the length of a request's data, which differs between requests. */
 static size_t length_of(int n)
 {
 	return 4096 * (1 + (size_t)n % (PIECE / 4096));
@@ -91,7 +91,7 @@ static void use(int index)
 	for (int n = 0; n < DEPTH; n++)
 		expect(piece(n), length_of(n), index * 1000 + n, "read");
 
-	/* Pieces that are no whole blocks, and not in order. */
+	/* Pieces of partial blocks, and not in order. */
 	memset(memory, 0xaa, SHARE);
 	for (int n = 0; n < DEPTH; n++) {
 		struct iovec to[3] = {

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Writes numbered records at random places of a block device, flushes now and then, and knows which record each place
- * must have when the target has lost its cache.
+ * Writes numbered records to random places of a block device, flushes now and then, and checks which record each place
+ * has after the target has lost its cache.
  *
- * hcablk-durable write DEVICE STATE SEED	until there is a file STATE.stop, or until a flush fails
+ * hcablk-durable write DEVICE STATE SEED	until the file STATE.stop exists, or a flush fails
  * hcablk-durable check DEVICE STATE SEED back|through
- * hcablk-durable counts STATE			prints how many writes were acknowledged, how many flushes succeeded, and how
- *						many blocks were acknowledged that no successful flush covers
+ * hcablk-durable counts STATE			prints the numbers of acknowledged writes, of successful flushes, and of
+ *						acknowledged blocks that no successful flush covers
  *
- * The writer opens the device with O_DIRECT. Each of its threads writes to places of its own, one to sixteen blocks at
+ * The writer opens the device with O_DIRECT. Each of its threads writes to its own places, one to sixteen blocks at
  * once; one more thread calls fsync. A block's record has a number, which grows with each write. STATE, a file on
  * tmpfs, has for each block the last number that was issued, the last one that was acknowledged, and the last one that
- * had been acknowledged before a successful fsync was called. When the writer is told to stop, it calls fsync once
- * more. It ends with 0; with 3 when a flush failed, and then two more flushes with a write before each; with 5 if one
- * of these succeeded; with 1 when anything else failed, such as a write.
+ * had been acknowledged before a successful fsync was called. When the writer is stopped, it calls fsync once
+ * more. Its exit code is 0; 3 when a flush failed, after two more flushes with a write before each; 5 if one
+ * of these succeeded; 1 on any other failure, such as of a write.
  *
- * The check reads all blocks. With `back` each must have a record no older than a successful fsync covers, with
- * `through` one no older than was acknowledged; and none that was never issued. It prints
- * "lost=BLOCKS": how many have a record older than was acknowledged. What was lost is accepted: later checks do not expect
- * it.
+ * The check reads all blocks. With `back` no record may be older than a successful fsync covers, with `through` none
+ * older than was acknowledged; and none may be newer than was issued. It prints "lost=BLOCKS": the number of blocks
+ * whose record is older than was acknowledged. Lost records are accepted: later checks do not expect them.
  */
 
 #define _GNU_SOURCE
@@ -39,7 +38,7 @@
 #define EACH 512u
 #define BLOCKS (WRITERS * EACH)
 #define MOST 16u
-/* A flush comes after at most so many writes. */
+/* The largest number of writes between two flushes. */
 #define INTERVAL 300u
 
 struct state {
@@ -76,7 +75,7 @@ static void die(const char *what)
 	exit(1);
 }
 
-/* The first word tells the number, the others that the block is whole, of this seed and in its place. */
+/* Fills a block: the first word is the number, the others depend on number, seed and place. */
 static void fill(uint64_t *words, uint64_t block, uint64_t number)
 {
 	uint64_t random = mix(seed << 32 ^ block) ^ number;
@@ -86,7 +85,7 @@ static void fill(uint64_t *words, uint64_t block, uint64_t number)
 		words[n] = next(&random);
 }
 
-/* Returns the record's number; 0: there is none of this seed. */
+/* Returns the number of the record in a block; 0: no whole record of this seed. */
 static uint64_t number_in(const uint64_t *words, uint64_t block)
 {
 	uint64_t wanted[WORDS];
@@ -145,7 +144,7 @@ static void *write_on(void *argument)
 	return NULL;
 }
 
-/* Returns whether it succeeded. */
+/* Calls fsync; returns whether it succeeded. */
 static bool flush(void)
 {
 	static uint64_t covered[BLOCKS];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the peers that speak nonsense share. */
+/* Shared by the peers that send nonsense. */
 
 #ifndef EVENT_H
 #define EVENT_H
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <rdma/rdma_cma.h>
 
-/* The next event, or NULL when there is none within so many milliseconds. */
+/* Waits `ms` milliseconds for the next event; returns NULL if none comes. */
 static inline struct rdma_cm_event *next_event(struct rdma_event_channel *channel, int ms)
 {
 	struct pollfd fd = { channel->fd, POLLIN, 0 };

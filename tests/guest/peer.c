@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A peer that says what it is told to, for tests of what the drivers do with nonsense.
+ * A peer that sends given bytes, to test the drivers' handling of nonsense.
  *
  * hcablk-peer connect ADDRESS PORT REQUEST [MESSAGE...]
  *	connects with these bytes as private data, then sends each message when
- *	the one before was answered, and prints what happens, a line each:
+ *	the one before was answered, and prints each event on a line:
  *	"rejected HEX", "established HEX", "answer HEX", "disconnected".
- *	A message of the form close ends the connection, drop ends the process
- *	without a word; wait waits for the peer to end the connection.
+ *	The message "close" ends the connection, "drop" ends the process
+ *	silently; "wait" waits for the peer to end the connection.
  * hcablk-peer session ADDRESS PORT REQUEST [MESSAGE...]
- *	the same, but first the session's admin queue pair is connected by the same
- *	request with its queue's number, and says that it will be silent; of that nothing
- *	is printed but why it could not be. A message of the form lose ends the
- *	connection of that one, and waits for the end of the other.
+ *	the same, but it first connects the session's admin queue pair with the same
+ *	request and that queue's number, and announces a long silence there; prints
+ *	only a failure of that. The message "lose" ends the connection of the admin
+ *	queue pair, and waits for the end of the other.
  * hcablk-peer listen PORT accept|reject REPLY [MESSAGE...]
- *	listens, prints "listening", and treats each connection request so:
- *	prints "request HEX", and rejects it or accepts it with these bytes; when
- *	accepted, answers each message with the next MESSAGE (or not at all when
- *	there is none). Ends by being killed.
+ *	listens, prints "listening", and for each connection request
+ *	prints "request HEX", and rejects or accepts it with these bytes; when
+ *	accepted, answers each message with the next MESSAGE, or not at all when
+ *	none is left. Runs until it is killed.
  * hcablk-peer crowd ADDRESS PORT REQUEST session|epoch COUNT
- *	sends COUNT connection requests at once, in each of which the session or the
- *	epoch is one higher, and never finishes one that is granted. Prints "granted
- *	N, refused N, waiting N" whenever that has changed. Ends by being killed.
+ *	sends COUNT connection requests at once, each with a session or an
+ *	epoch one higher, and never completes a granted one. Prints "granted
+ *	N, refused N, waiting N" at each change. Runs until it is killed.
  *
- * All bytes are hexadecimal digits; "." is no bytes at all.
+ * All bytes are hexadecimal digits; "." is an empty string of bytes.
  */
 
 #include <netdb.h>
@@ -38,9 +38,9 @@
 #include "event.h"
 
 enum { BUFFERS = 64, SIZE = 8192, SECONDS = 20 };
-/* Where the number of a queue pair is in its request, and that of the admin queue pair. */
+/* The offset of the queue pair's number in a request, and the admin queue pair's number. */
 enum { QUEUE_AT = 8, ADMIN = 0xff };
-/* A keep-alive that says that the next may take 600 s. */
+/* A keep-alive that announces the next within 600 s. */
 #define KEEP_ALIVE "21000000000001005802000000000000000000000000000000000000000000000000000000000000"
 
 struct connection {
@@ -48,7 +48,7 @@ struct connection {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
-	/* The peer has said that the connection is over. */
+	/* The peer has ended the connection. */
 	bool over;
 	/* Receive buffers, and one to send from. */
 	unsigned char buffers[BUFFERS + 1][SIZE];
@@ -137,7 +137,7 @@ static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type t
 	rdma_ack_cm_event(event);
 }
 
-/* Takes the next event, if one comes within 5 ms; true when it is the peer's end of the connection. */
+/* Waits 5 ms for an event; returns whether it was the peer's end of the connection. */
 static bool ended(struct rdma_event_channel *channel, struct connection *c)
 {
 	struct rdma_cm_event *event = next_event(channel, 5);
@@ -151,7 +151,7 @@ static bool ended(struct rdma_event_channel *channel, struct connection *c)
 	return c->over;
 }
 
-/* Waits for an answer; false when the connection ended instead. */
+/* Waits for an answer; returns false if the connection ended instead. */
 static bool answered(struct rdma_event_channel *channel, struct connection *c)
 {
 	struct ibv_wc wc;
@@ -176,9 +176,9 @@ static bool answered(struct rdma_event_channel *channel, struct connection *c)
 }
 
 /*
- * Waits for the peer's end of the connection, whatever has become of the queue pair. It breaks
- * here when the peer has been refused something, and to say so now could be heard there before
- * the refusal is: the peer would know of no other reason.
+ * Waits for the peer's end of the connection, even if the queue pair is broken. The queue pair
+ * breaks here when the peer was refused an access, and disconnecting now could reach the peer
+ * before that refusal: the peer would then report another reason.
  */
 static void await_end(struct rdma_event_channel *channel, struct connection *c)
 {
@@ -188,7 +188,7 @@ static void await_end(struct rdma_event_channel *channel, struct connection *c)
 		printf("silence\n");
 }
 
-/* Connects by the request of so many bytes, and tells how that went if verbose or if it went wrong; NULL: it did. */
+/* Connects with a request of `length` bytes, and prints the outcome if verbose or a failure; returns NULL on failure. */
 static struct connection *open_connection(struct rdma_event_channel *channel, char **to, unsigned char *request, size_t length,
 					  bool verbose)
 {
@@ -244,7 +244,7 @@ static int do_connect(char **args, bool session)
 
 		memcpy(admin, data, length);
 		admin[QUEUE_AT] = ADMIN;
-		/* Events of its own: its end says nothing of the other's. */
+		/* A separate event channel: its end must not be taken for the other's. */
 		c = open_connection(rdma_create_event_channel(), args, admin, length, false);
 		if (!c)
 			return 0;
@@ -276,7 +276,7 @@ static int do_connect(char **args, bool session)
 	return 0;
 }
 
-/* Adds n to the number that these bytes are, the lowest first. */
+/* Adds n to a number in these bytes, lowest byte first. */
 static void add(unsigned char *bytes, size_t size, unsigned int n)
 {
 	for (size_t i = 0; i < size; i++, n >>= 8) {
@@ -293,7 +293,7 @@ static void do_crowd(char **args)
 	bool epoch = !strcmp(args[3], "epoch"), news = true;
 	struct rdma_cm_id *ids[count];
 	unsigned char data[SIZE];
-	/* No queue pair of the caller's is needed for a request: its number is enough. */
+	/* A request needs no queue pair of ours: a number is enough. */
 	struct rdma_conn_param param = {
 		.private_data = data, .retry_count = 6, .responder_resources = 8, .initiator_depth = 8,
 	};
@@ -312,7 +312,7 @@ static void do_crowd(char **args)
 		expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	}
 	for (unsigned int i = 0; i < count; i++) {
-		/* Another one each time, or it would be taken for the one before. */
+		/* A different number each time, or the target takes the request for a repetition. */
 		param.qp_num = ((unsigned int)getpid() << 12 | i) & 0xffffff;
 		if (rdma_connect(ids[i], &param))
 			fail("rdma_connect");
@@ -322,7 +322,7 @@ static void do_crowd(char **args)
 		struct rdma_cm_event *event = next_event(channel, 200);
 
 		if (event) {
-			/* What comes after the answer does not count. */
+			/* Events after the answer do not count. */
 			if (!event->id->context) {
 				granted += event->event == RDMA_CM_EVENT_CONNECT_RESPONSE;
 				refused += event->event == RDMA_CM_EVENT_REJECTED && event->param.conn.private_data_len >= 4 &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Persistent reservations of a block device by the kernel's ioctls, as blkpr(8) of util-linux has them, with the kernel's
+ * Persistent reservations of a block device through the kernel's ioctls, as blkpr(8) of util-linux, but with the kernel's
  * own names of the keys.
  *
  * hcablk-pr DEVICE register OLD NEW | ignore NEW | reserve KEY TYPE | release KEY TYPE |
@@ -21,7 +21,7 @@
 
 #define CONFLICT 0x18
 
-/* Debian's headers for programs have these two later than its kernels. */
+/* Debian's kernels have these two earlier than its headers for programs. */
 #ifndef IOC_PR_READ_KEYS
 struct pr_read_keys {
 	uint32_t generation;
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 
 		ret = ioctl(fd, IOC_PR_CLEAR, &c);
 	} else {
-		fprintf(stderr, "%s is no command\n", what);
+		fprintf(stderr, "%s is not a command\n", what);
 		return 2;
 	}
 	if (ret == CONFLICT)

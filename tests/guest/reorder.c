@@ -3,14 +3,14 @@
  * A drive that reorders.
  *
  * hcablk-reorder DEVICE MIB SEED MS
- *	serves an nbd device from memory, until it is told to end. A write takes effect, and is
- *	answered, some time after it was asked for: one of eight up to MS milliseconds later, the
- *	others at once, whatever came before and after. Reads are answered at once. There is no
- *	volatile cache. It tells of each write that comes while an earlier one of the same sectors is
- *	still held, and fails at the end: who writes each place again only when its last write was
- *	answered can cause that only by a write of the past.
+ *	serves an nbd device from memory, until it gets a signal. A write takes effect, and is
+ *	answered, some time after it arrived: one of eight up to MS milliseconds later, the
+ *	others at once, regardless of other writes. Reads are answered at once. It has no
+ *	volatile cache. It reports each write that arrives while an earlier one of the same sectors is
+ *	still held, and fails at the end: for a writer that waits for the answer before it writes a place again
+ *	such a write is a write of the past.
  * hcablk-reorder DEVICE MIB hold SECTOR
- *	serves it in order, but for the first write of this sector alone: it prints "held", lets that write take effect at SIGUSR1
+ *	serves it in order, except for the first write of this sector alone: it prints "held", lets that write take effect at SIGUSR1
  *	and answers it at SIGUSR2.
  */
 
@@ -46,7 +46,7 @@ static unsigned int count, overlaps;
 static unsigned char *memory;
 static uint64_t bytes, random_state;
 static int device = -1, server = -1;
-/* With `hold`: the place of the write that is held, and what the signals ask for. */
+/* With `hold`: the place of the held write, and the signals received. */
 static bool holds;
 static uint64_t held_from;
 static volatile sig_atomic_t may_take_effect, may_be_answered;
@@ -114,7 +114,7 @@ static void release(int signal)
 		may_be_answered = 1;
 }
 
-/* Carries out what the signals ask for: the held write is the only one that waits. */
+/* Obeys the signals: only the held write waits. */
 static int carry_out_held(void)
 {
 	if (may_take_effect)
@@ -129,7 +129,7 @@ static int carry_out_held(void)
 	return -1;
 }
 
-/* Carries out the writes whose time has come; how many milliseconds are left to the next one, -1 if there is none. */
+/* Carries out the writes that are due; returns the milliseconds to the next one, or -1 if there is none. */
 static int carry_out(void)
 {
 	if (holds && count == 1)
@@ -152,7 +152,7 @@ static int carry_out(void)
 	}
 }
 
-/* Tells of held writes of the same bytes as the last one. */
+/* Reports held writes of the same bytes as the last write. */
 static void look_for_overlaps(void)
 {
 	const struct held *last = &held[count - 1];
@@ -167,7 +167,7 @@ static void look_for_overlaps(void)
 	}
 }
 
-/* Takes one request; false when the device is gone. */
+/* Reads a request; returns false when the device is gone. */
 static bool take(uint64_t most_ns)
 {
 	struct nbd_request request;
@@ -199,7 +199,7 @@ static bool take(uint64_t most_ns)
 				fflush(stdout);
 				return true;
 			}
-			/* Before the one that is held, and after what that has done. */
+			/* Apply it: the held write has not taken effect, or has already. */
 			memcpy(memory + from, write->data, length);
 			answer(write->handle, NULL, 0);
 			free(write->data);
@@ -238,7 +238,7 @@ int main(int words, char **word)
 	    ioctl(device, NBD_CLEAR_SOCK) || ioctl(device, NBD_SET_SOCK, pair[0]) ||
 	    ioctl(device, NBD_SET_FLAGS, (unsigned long)NBD_FLAG_HAS_FLAGS))
 		failed("setting the device up");
-	/* The child is called the same. */
+	/* The child has the same name. */
 	signal(SIGUSR1, SIG_IGN);
 	signal(SIGUSR2, SIG_IGN);
 	child = fork();
@@ -246,7 +246,7 @@ int main(int words, char **word)
 		failed("fork");
 	if (!child) {
 		close(server);
-		/* Returns when the device is disconnected. */
+		/* The ioctl returns when the device is disconnected. */
 		ioctl(device, NBD_DO_IT);
 		ioctl(device, NBD_CLEAR_SOCK);
 		_exit(0);

@@ -5,18 +5,18 @@
 //! `hcablk-scatter DEVICE CASE SEED [MIB]`; a case is the shape of the memory:
 //! * `sizes`: one buffer, at each in-page offset, of one sector up to more than the largest
 //!   request;
-//! * `pages`: 1, 2, 3, … scattered pages, up to more than the most segments a request may have;
+//! * `pages`: 1, 2, 3, … scattered pages, up to more than the segment limit of a request;
 //! * `edges`: beginning and end in the middle of pages, whole pages between;
-//! * `gaps`: pieces of pages with holes between them, which the block layer has to split;
+//! * `gaps`: pieces of pages with holes between them, which the block layer must split;
 //! * `bytes`: beginning and end at any address that the device's alignment allows;
-//! * `random`: a mixture: 50 shapes, which the commit chooses, too; 150 when all there is to test
-//!   is asked for, or the kernel is slow.
+//! * `random`: a mixture of 50 shapes, which also depend on the commit; 150 in a whole run or on a
+//!   slow kernel.
 //!
-//! Every write is read back at once into memory of another shape, and at the end all that was
-//! written is read once more. On a slow kernel (`guest.slow=N` of the test system) one shape of N
-//! is tried. The contents of each sector tell its place and the write it comes from. With SEED 0
-//! nothing is written or compared: only the device's limits are printed. MIB bounds the part of the
-//! device in use.
+//! Every write is read back at once into memory of another shape, and at the end all written
+//! data is read once more. On a slow kernel (`guest.slow=N` of the test system) one shape of N is
+//! tried. The contents of each sector encode its place and its write. With SEED 0 nothing is
+//! written or compared: only the device's limits are printed. MIB limits the part of the device in
+//! use.
 
 use std::{
     alloc::{alloc_zeroed, Layout},
@@ -31,13 +31,13 @@ use std::{
 const O_DIRECT: i32 = 0o40000;
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
-/// The most pieces that one readv or writev takes.
+/// The largest number of pieces of one readv or writev.
 const IOV_MAX: usize = 1024;
 const POOL_PAGES: usize = 8192;
 const EINVAL: i32 = 22;
 
-/// A piece of memory: the page's number in the pool, the offset in it, and the length, which may
-/// pass the page's end.
+/// A piece of memory: the page's number in the pool, the offset in the page, and the length,
+/// which may exceed the page.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     page: usize,
@@ -58,14 +58,14 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     fn below(&mut self, n: usize) -> usize {
         (self.next() >> 16) as usize % n
     }
 }
 
 fn limit(name: &str, file: &str) -> usize {
-    // A partition's limits are its disk's.
+    // A partition has its disk's limits.
     ["queue", "../queue"]
         .iter()
         .find_map(|queue| {
@@ -75,15 +75,15 @@ fn limit(name: &str, file: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// The number in a file that the test system has made, if it has.
+/// Returns the number in a file of the test system, if it exists.
 fn number_in(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Page-aligned memory that pieces are cut out of.
+/// Page-aligned memory for pieces.
 struct Pool {
     base: *mut u8,
-    /// The pages in random order, so that neighbours in a shape are no neighbours in memory.
+    /// The pages in random order, so that neighbours in a shape are not neighbours in memory.
     order: Vec<usize>,
     next: usize,
 }
@@ -98,7 +98,7 @@ impl Pool {
         for n in (1..order.len()).rev() {
             order.swap(n, random.below(n + 1));
         }
-        // Touched in that order, so that the order in physical memory is another one than here.
+        // Touched in random order, so that the order in physical memory differs from this one.
         for page in &order {
             // SAFETY: inside of the allocation.
             unsafe { base.add(page * PAGE).write_volatile(1) };
@@ -110,7 +110,7 @@ impl Pool {
         }
     }
 
-    /// A piece within one page, which no other piece of this shape uses.
+    /// Returns a piece within a page that no other piece of this shape uses.
     fn piece(&mut self, offset: usize, len: usize) -> Piece {
         assert!(offset + len <= PAGE);
         let page = self.order[self.next % self.order.len()];
@@ -118,7 +118,7 @@ impl Pool {
         Piece { page, offset, len }
     }
 
-    /// A piece of any length, in the pool's second half. One per shape.
+    /// Returns a piece of any length, in the pool's second half. One per shape.
     fn run(&self, offset: usize, len: usize) -> Piece {
         assert!(
             offset + len <= POOL_PAGES / 2 * PAGE,
@@ -131,20 +131,20 @@ impl Pool {
         }
     }
 
-    /// The memory of a shape's pieces.
+    /// Returns the memory of a shape's pieces.
     fn memory(&mut self, shape: &Shape) -> Vec<&mut [u8]> {
         shape
             .iter()
             .map(|p| {
-                // SAFETY: inside of the allocation, and the pieces of a shape do not overlap: each
-                // has pages of its own, or is the only one in the second half.
+                // SAFETY: inside of the allocation, and the pieces of a shape do not overlap:
+                // each has its own pages, or is the only one in the second half.
                 unsafe { slice::from_raw_parts_mut(self.base.add(p.page * PAGE + p.offset), p.len) }
             })
             .collect()
     }
 }
 
-/// The contents of a sector: its place and the write it comes from, mixed.
+/// Fills a sector with contents that depend on its place and its write.
 fn fill(sector: u64, generation: u32, seed: u64, out: &mut [u8; SECTOR]) {
     let mut random = Random((sector + 1) << 20 ^ u64::from(generation) ^ seed << 40 | 1);
     for word in out.chunks_exact_mut(8) {
@@ -160,7 +160,7 @@ struct Tester {
     seed: u64,
     random: Random,
     pool: Pool,
-    /// The write that each sector comes from; 0 is none of ours.
+    /// The last write of each sector; 0: none of ours.
     generations: Vec<u32>,
     generation: u32,
     block: usize,
@@ -170,7 +170,7 @@ struct Tester {
     segments: usize,
     rounds: u64,
     slow: u64,
-    /// Shapes of the mixture.
+    /// The number of shapes in the mixture.
     mixed: usize,
     writes: u64,
     bytes: u64,
@@ -216,7 +216,7 @@ impl Tester {
         })
     }
 
-    /// Any place on the device for so many bytes, at no particular alignment but the device's.
+    /// Returns a random place on the device for `len` bytes, with the device's alignment only.
     fn place(&mut self, len: usize) -> u64 {
         let places = self.generations.len() * SECTOR / self.block - len / self.block + 1;
         (self.random.below(places) * self.block) as u64
@@ -293,8 +293,8 @@ impl Tester {
         Ok(())
     }
 
-    /// Takes for what is written what a refused write has left: the block layer splits a request
-    /// (`bio_split_io_at`) and may refuse a later part when the first ones are written. A sector
+    /// Records the state that a refused write has left: the block layer splits a request
+    /// (`bio_split_io_at`), and may refuse a later part when the first ones are written. A sector
     /// must hold this write or the one before.
     fn adopt(&mut self, at: u64, len: usize) -> io::Result<()> {
         let shape = vec![self.pool.run(0, len)];
@@ -333,13 +333,13 @@ impl Tester {
         }
         let len = shape.iter().map(|p| p.len).sum();
         if len > self.generations.len() * SECTOR {
-            // More than the part of the device in use.
+            // Larger than the part of the device in use.
             return Ok(());
         }
         let at = self.place(len);
         match self.write(at, &shape) {
-            // Bytes that a device with these limits cannot take in one request and the block layer
-            // cannot split.
+            // Bytes that a device with these limits cannot take in one request, and the block
+            // layer cannot split.
             Err(err)
                 if err.raw_os_error() == Some(EINVAL)
                     && shape.iter().any(|p| p.len % self.block != 0) =>
@@ -365,8 +365,8 @@ impl Tester {
         ))
     }
 
-    /// Memory for so many bytes: one buffer that starts in the middle of a page, scattered pages,
-    /// or (not for much, since every piece is a request then) pieces of pages.
+    /// Returns memory for `len` bytes: one buffer that starts in the middle of a page,
+    /// scattered pages, or (for few bytes, since each piece is a request then) pieces of pages.
     fn other_shape(&mut self, len: usize) -> Shape {
         let blocks = PAGE / self.block;
         let scattered = len / PAGE + 2 <= IOV_MAX;
@@ -409,7 +409,7 @@ impl Tester {
         sizes.extend([most - 1, most, most + 1, 2 * most + 3]);
         for size in sizes {
             for offset in (0..PAGE).step_by(self.block) {
-                // The long ones need not be tried at every offset.
+                // Long buffers need not be tried at every offset.
                 if size < 300 || offset % (3 * self.block) == 0 {
                     self.round(vec![self.pool.run(offset, size * self.block)])?;
                 }
@@ -429,8 +429,8 @@ impl Tester {
         Ok(())
     }
 
-    /// Pages between a first piece of `head` bytes that ends with its page, and a last one of
-    /// `tail` bytes.
+    /// Returns pages between a first piece of `head` bytes at the end of its page, and a last
+    /// one of `tail` bytes.
     fn edged(&mut self, head: usize, middle: usize, tail: usize) -> Shape {
         let mut shape = vec![self.pool.piece(PAGE - head, head)];
         shape.extend((0..middle).map(|_| self.pool.piece(0, PAGE)));
@@ -486,7 +486,7 @@ impl Tester {
                 self.edged(head, middle, tail)
             };
             self.round(shape)?;
-            // The same in one piece.
+            // The same length in one piece.
             let len = (1 + self.random.below(64)) * self.block;
             let offset = self.random.below(PAGE / step) * step;
             self.round(vec![self.pool.run(offset, len)])?;
@@ -504,7 +504,7 @@ impl Tester {
         Ok(())
     }
 
-    /// Everything that was written, once more.
+    /// Reads all written data once more.
     fn read_all(&mut self) -> io::Result<()> {
         let all = self.generations.len() * SECTOR;
         let step = self.largest.min(1 << 20);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Looks for writes of the past: that come to the drive after a later write of the same place was
-//! acknowledged.
+//! Looks for writes of the past, which reach the drive after a later write of the same place
+//! was acknowledged.
 //!
-//! `hcablk-versions write DEVICE WRITERS`: so many threads write version after version of places of
-//! their own, of 4 to 128 KiB, with O_DIRECT. Before each write, and after it, what is read there
-//! must be the last version that was acknowledged. At the end, which is when there is a file
-//! `/tmp/stop`, prints the last version of each place.
+//! `hcablk-versions write DEVICE WRITERS`: WRITERS threads write version after version of their own
+//! places, of 4 to 128 KiB, with O_DIRECT. Before each write, and after it, a read there
+//! must return the last acknowledged version. At the end, when the file `/tmp/stop`
+//! exists, prints the last version of each place.
 //!
-//! `hcablk-versions check DEVICE`: reads such lines from standard input, and whether the device
-//! holds that.
+//! `hcablk-versions check DEVICE`: reads such lines from standard input, and checks that the device
+//! holds these versions.
 
 use std::{
     alloc::{alloc_zeroed, Layout},
@@ -24,17 +24,17 @@ use std::{
 
 const O_DIRECT: i32 = 0o40000;
 const SECTOR: usize = 512;
-/// Bytes of a place; no version is longer.
+/// The bytes of a place, and the largest length of a version.
 const PLACE: usize = 128 << 10;
-/// Places of each writer: few, so that each is soon written again.
+/// The places of each writer: few, so that each is soon written again.
 const PLACES: usize = 4;
 
-/// The bytes of each version of a place.
+/// Returns the length of the versions of a place.
 fn length(place: usize) -> usize {
     [4096, PLACE, 16 << 10, 64 << 10][place % PLACES]
 }
 
-/// Page-aligned memory for one version.
+/// Returns page-aligned memory for one version.
 fn buffer() -> &'static mut [u8] {
     let layout = Layout::from_size_align(PLACE, 4096).expect("a sane layout");
     // SAFETY: the layout's size is not zero, and the memory is never freed.
@@ -45,7 +45,7 @@ fn buffer() -> &'static mut [u8] {
     }
 }
 
-/// Each sector has the place, the version and its own number; version 0 is what nobody has written.
+/// Fills each sector with the place, the version and its own number; version 0 is unwritten.
 fn fill(to: &mut [u8], place: usize, version: u64) {
     for (n, sector) in to.chunks_exact_mut(SECTOR).enumerate() {
         for (word, number) in sector.chunks_exact_mut(24).zip(0u64..) {
@@ -62,7 +62,7 @@ fn fill(to: &mut [u8], place: usize, version: u64) {
     }
 }
 
-/// Reads the place and sees whether it holds the version, all of it.
+/// Reads a place, and checks that all of it holds the version.
 fn check(
     device: &File,
     data: &mut [u8],
@@ -100,7 +100,7 @@ fn open(path: &str) -> File {
     })
 }
 
-/// Writes until it is told to stop; the last version of each of its places.
+/// Writes until `/tmp/stop` exists; returns the last version of each of the writer's places.
 fn write(path: &str, writer: usize) -> Result<[u64; PLACES], String> {
     let device = open(path);
     let (data, wanted) = (buffer(), buffer());
@@ -127,7 +127,7 @@ fn write_all(path: &str, writers: usize) -> Result<(), String> {
             let path = path.to_owned();
             thread::spawn(move || {
                 write(&path, writer).unwrap_or_else(|error| {
-                    // The others would go on until they are told to stop.
+                    // The other threads continue until they are stopped.
                     eprintln!("{error}");
                     exit(1)
                 })

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who reads and writes some memory of the kernel's: a witness of copies that
+ * Counts the kernel's accesses to some of its memory: a witness of copies that
  * does not ask the drivers. The processor's debug registers stop at every
- * access to eight bytes in the kernel's linear mapping, from whatever
- * instruction, and the call chain tells which module is behind it. What a
- * device accesses by DMA is not seen, nor what a user's program does.
+ * access to eight bytes in the kernel's linear mapping, from any instruction,
+ * and the call chain shows the module that caused it. Accesses of devices by
+ * DMA and of user programs are not seen.
  *
  * hcablk-watch base
- *	prints where the linear mapping begins, in hexadecimal.
+ *	prints the address at which the linear mapping begins, in hexadecimal.
  * hcablk-watch at ADDRESS...
- *	prints "watching", and at SIGTERM who it was.
+ *	prints "watching", and at SIGTERM the accesses.
  * hcablk-watch read|write DEVICE BYTES COUNT
- *	watches a buffer of its own while it does so many O_DIRECT requests.
+ *	watches its own buffer while it does COUNT O_DIRECT requests.
  *
- * Prints lines "MODULE ACCESSES", innermost module of the call chain, "kernel"
- * if there is none; "lost N" when the kernel had no room for a record.
+ * Prints lines "MODULE ACCESSES" with the innermost module of the call chain, or
+ * "kernel" without one; "lost N" when the kernel had no memory for a record.
  */
 
 #define _GNU_SOURCE
@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 enum {
-	PLACES = 4,		/* as many as there are debug registers */
+	PLACES = 4,		/* the number of debug registers */
 	CPUS = 16,
 	MODULES = 256,
 	PAGE = 4096,
@@ -68,7 +68,7 @@ static FILE *opened(const char *path)
 	return file;
 }
 
-/* From the one segment of the kernel's core that is memory as it lies. */
+/* Returns the beginning of the linear mapping, the segment of /proc/kcore with the machine's memory. */
 static uint64_t linear_mapping(void)
 {
 	FILE *file = opened("/proc/kcore");
@@ -80,7 +80,7 @@ static uint64_t linear_mapping(void)
 	for (unsigned int n = 0; n < head.e_phnum; n++) {
 		if (fread(&part, sizeof(part), 1, file) != 1)
 			fail("/proc/kcore");
-		/* Beyond are the kernel's own text and its modules. */
+		/* Later segments are the kernel's own text and its modules. */
 		if (part.p_type == PT_LOAD && part.p_paddr != (uint64_t)-1 && part.p_paddr &&
 		    part.p_vaddr < 0xffffffff80000000) {
 			fclose(file);
@@ -188,7 +188,7 @@ static void watch_at(char **addresses)
 	tell();
 }
 
-/* The linear mapping's address of a page of ours. */
+/* Returns the linear mapping's address of one of our pages. */
 static uint64_t address_of(const char *place)
 {
 	int fd = open("/proc/self/pagemap", O_RDONLY);
@@ -208,7 +208,7 @@ static void watch_own(bool write, const char *device, size_t bytes, unsigned lon
 	if (fd < 0 || buffer == MAP_FAILED || bytes > REQUEST_MAX || mlock(buffer, REQUEST_MAX))
 		fail(device);
 	memset(buffer, 0x5a, bytes);
-	/* The first bytes, the last ones, and some within. */
+	/* The first bytes, the last bytes, and some between. */
 	watch(address_of(buffer));
 	watch(address_of(buffer + bytes / 2 + 64));
 	watch(address_of(buffer + bytes - 8));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whether guests run by KVM or are emulated."""
+"""Determines whether guests run with KVM or are emulated."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from guest import Guest, Settings, Spec
 
 
 def accelerator(settings: Settings, cache: Path) -> str:
-    """KVM when it really runs a guest, else TCG: the device node alone means nothing.
+    """Return "kvm" if KVM really runs a guest, else "tcg": the device node alone proves nothing.
 
-    The answer is kept until the machine boots again.
+    The answer is cached until the machine boots again.
     """
     wanted = os.environ.get("HCABLK_ACCEL", "")
     if wanted in ("kvm", "tcg"):

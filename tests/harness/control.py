@@ -11,7 +11,7 @@ from pathlib import Path
 
 from guest import Guest, GuestError
 
-# Times that a guest may be started until it has booted.
+# The largest number of attempts to boot a guest.
 BOOT_TRIES = 3
 
 
@@ -25,7 +25,7 @@ class Handler(socketserver.BaseRequestHandler):
         try:
             self.request.sendall(kind.encode() + len(data).to_bytes(4, "little") + data)
         except OSError:
-            # The script is gone; `Guest.run` sees that too.
+            # The script has ended; `Guest.run` notices that, too.
             pass
 
     def handle(self) -> None:
@@ -72,7 +72,8 @@ class Handler(socketserver.BaseRequestHandler):
                 self.reply("o", f"{line}\n".encode())
                 return 0
             case ["log", "grep", name, pattern]:
-                # What the kernel has said is on the console before a mark is, even if another processor was busy writing there.
+                # The kernel's messages are on the console before the mark, even if another processor was still
+                # writing them.
                 if guests[name].booted:
                     guests[name].mark("the log is read")
                 lines = guests[name].console_text(begin.get(name, 0)).splitlines()
@@ -103,19 +104,19 @@ class Handler(socketserver.BaseRequestHandler):
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Serves scripts for as long as a run lasts."""
+    """Serves scripts until the run ends."""
 
     daemon_threads = True
 
     def __init__(self, path: Path, guests: dict[str, Guest]) -> None:
         super().__init__(str(path), Handler)
         self.guests = guests
-        # Where in each guest's console the running test began.
+        # The size of each guest's console when the running test began.
         self.begin: dict[str, int] = {}
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def start(self, guests: list[Guest]) -> None:
-        """Start guests together, and wait until those that run reach the target."""
+        """Start guests together, and wait until all running guests reach the target."""
         for guest in guests:
             guest.start()
         for guest in guests:
@@ -126,7 +127,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             wired = any(cable for cable, _ in guest.spec.cables)
             if guest is not target and wired and guest.booted and target.booted and (guest in guests or target in guests):
                 guest.wait_reaches(target.spec.address)
-        # Whoever was started has connected to its neighbours by now.
+        # The started guests have connected to their neighbours by now.
         for guest in self.guests.values():
             try:
                 guest.unblock()
@@ -134,9 +135,9 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
                 print(f"# {guest.name} may stand still while a neighbour is paused: {err}", flush=True)
 
     def wait_booted(self, guest: Guest) -> None:
-        """Wait until a guest is there. An emulated machine hangs or dies now and then, before any program runs in it, while
-        its kernel changes from one clock to another or patches its code (int3): that is said, it is started anew, and what
-        its kernel said fails no test."""
+        """Wait until a guest has booted. An emulated machine sometimes hangs or dies before any program runs in it,
+        while its kernel switches clocks or patches its code (int3): the guest is then started again with a remark, and
+        its kernel's messages fail no test."""
         for left in range(BOOT_TRIES - 1, -1, -1):
             try:
                 return guest.wait_booted()
@@ -149,7 +150,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
                 guest.start()
 
     def kill(self, guest: Guest) -> None:
-        """Kill a guest under its neighbours."""
+        """Kill a guest, and unblock its neighbours."""
         guest.kill()
         cables = {cable for cable, _ in guest.spec.cables}
         for other in self.guests.values():

@@ -20,11 +20,12 @@ from typing import TextIO
 from unblock import unblock
 from volatile import BLOCK, VolatileDrive
 
-# So many commands can run in a guest at once. Each costs it 4 MiB of buffers, and the time to look for leaks there.
+# The number of commands that run in a guest at a time. Each costs it 4 MiB of buffers, and time in the search for
+# leaks.
 CHANNELS = 5
-# After its command was killed, a guest that answers at all answers within this.
+# The time limit for a guest's answer after its command was killed.
 KILL_SECONDS = 20.0
-# So long nothing is said on the console of a guest that boots, before it is taken for hung.
+# A booting guest whose console is silent for this time counts as hung.
 BOOT_SECONDS = 60.0
 MARK_SECONDS = 60.0
 ADD_SECONDS = 60.0
@@ -33,77 +34,77 @@ Output = Callable[[str, bytes], None]
 
 
 class GuestError(Exception):
-    """A guest is gone, does not boot or does not answer."""
+    """A guest has died, does not boot or does not answer."""
 
 
 @dataclass
 class Settings:
-    """What all guests of a run share."""
+    """The settings that all guests of a run share."""
 
     kernel: Path
     image: Path
     accel: str
     work: Path  # sockets and disks
     logs: Path
-    # The program by which scripts reach the guests.
+    # The program through which scripts reach the guests.
     on: Path | None = None
     memory: int = 768
-    # How often in a millisecond the emulated processors' time stamp counter counts; 0: the guest's kernel measures it.
+    # The frequency of the emulated processors' time stamp counter in kHz; 0: the guest's kernel measures it.
     tsc_khz: int = 0
-    # How much more time than a stock kernel's guests these may take.
+    # The factor by which all time limits of a stock kernel's guests are multiplied.
     slow: int = 1
     # The guests' RDMA device: rxe or siw.
     rdma: str = "rxe"
-    # What random tests begin with; 0 when nobody says so.
+    # The seed of random tests; 0 when none is given.
     seed: str = "0"
-    # Whether all there is to test is tested.
+    # Whether tests try all values and shapes.
     whole: bool = False
     # Parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks.
     parameters: str = ""
-    # What the kernel is, stock or debug, and the RDMA device: on which of them a test may be skipped, its header says.
+    # The kind of kernel (stock or debug), and the RDMA device: a test's header lists those on which it may be skipped.
     kinds: frozenset[str] = frozenset()
     cpus: int = 2
-    # The emulated processor, as QEMU calls it.
+    # QEMU's name of the emulated processor.
     cpu: str = "max,la57=off"
     append: str = ""
-    # For the guests that are whole Debian machines: the folder of scripts/machine-image, and a disk with our packages.
+    # For guests that are whole Debian machines: the folder of scripts/machine-image, and a disk with our packages.
     system: Path | None = None
     packages: Path | None = None
-    # More of QEMU's arguments.
+    # Further arguments for QEMU.
     arguments: list[str] = field(default_factory=list)
 
 
-# UEFI firmware, without Secure Boot: that would demand of the kernel to be signed by the run's own key, too.
+# UEFI firmware without Secure Boot, which would require a kernel that is signed with the run's own key.
 FIRMWARE = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 FIRMWARE_VARIABLES = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 
 
 @dataclass
 class Spec:
-    """What one guest is: its name, its number in the network, its cards and drives."""
+    """The description of one guest: its name, its number in the network, its cards and drives."""
 
     name: str
     number: int
-    # Each card is one end of a cable: the cable's name, and whether this end listens. A cable without a name
-    # leads nowhere: what the guest sends to itself by soft-RoCE never gets that far.
+    # Each card is one end of a cable: the cable's name, and whether this end listens. A cable without a name leads
+    # nowhere: soft-RoCE's packets to the same guest never get that far.
     cables: list[tuple[str, bool]]
-    # Drives' sizes in MiB; they are NVMe and empty at each start of a run. Those of a guest are below one PCIe
+    # Drives' sizes in MiB; they are NVMe drives, and empty at the start of a run. A guest's drives are below one PCIe
     # switch, and so reach each other's memory, and that of the cards in `memories`.
     drives: list[int] = field(default_factory=list)
     # MiB of the last drive's controller memory buffer.
     drive_memory: int = 0
-    # PCI devices that are nothing but memory: their sizes in MiB. The last one is not below the switch.
+    # PCI devices that only have memory: their sizes in MiB. The last one is not below the switch.
     memories: list[int] = field(default_factory=list)
-    # PCI devices below the switch that hcablk_hca makes RDMA devices of: see tests/hca. There is no soft-RoCE then.
+    # The number of PCI devices below the switch that hcablk_hca turns into RDMA devices, instead of soft-RoCE: see tests/hca.
     hcas: int = 0
-    # Whether there is an IOMMU, whose mappings go as soon as they are given up.
+    # Whether the guest has an IOMMU, which removes each mapping at once.
     iommu: bool = False
-    # Whether all DMA goes by bounce buffers, as of devices that do not reach all memory.
+    # Whether all DMA goes through bounce buffers, as with devices that do not reach all memory.
     bounce: bool = False
-    # Starts by UEFI firmware, whose signature database has a certificate of the run's own: signing.key and signing.pem,
-    # in the lane's folder.
+    # Whether the guest starts with UEFI firmware, whose signature database has a certificate of the run's own:
+    # signing.key and signing.pem, in the lane's folder.
     firmware: bool = False
-    # A whole Debian machine, which starts from a disk of its own; see scripts/machine-image.
+    # Whether the guest is a whole Debian machine, which starts from its own disk; see scripts/machine-image.
     machine: bool = False
 
     @property
@@ -116,7 +117,7 @@ class Spec:
 
 
 def read_frame(sock: socket.socket) -> tuple[str, bytes]:
-    """One message of a guest's agent."""
+    """Receive one message of a guest's agent."""
 
     def exactly(n: int) -> bytes:
         data = b""
@@ -132,14 +133,14 @@ def read_frame(sock: socket.socket) -> tuple[str, bytes]:
 
 
 class Guest:
-    """One virtual machine, started and stopped any number of times in a run."""
+    """One virtual machine, which a run starts and stops any number of times."""
 
     def __init__(self, settings: Settings, spec: Spec) -> None:
         self.settings = settings
         self.spec = spec
         self.name = spec.name
         self.console = settings.logs / f"console-{spec.name}.log"
-        # What QEMU itself says, and traces.
+        # QEMU's own output and traces.
         self.qemu_log = settings.logs / f"qemu-{spec.name}.log"
         self._traced = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -149,11 +150,11 @@ class Guest:
         self._qmp_answers: TextIO | None = None
         self._qmp_lock = threading.Lock()
         self._booted = False
-        # The drive that a test has added, until the test's end.
+        # The drive that a test has added, until the end of the test.
         self._volatile: VolatileDrive | None = None
-        # Of processes that were killed.
+        # Processor time of killed processes.
         self._processor_seconds = 0.0
-        # Where on the console this boot begins, and from where to where those are that came to nothing.
+        # The place on the console where this boot begins, and the ranges of failed boots.
         self._boot = 0
         self._failed_boots: list[tuple[int, int]] = []
         self.console.touch()
@@ -167,18 +168,18 @@ class Guest:
         return self._booted and self.alive
 
     def processor_seconds(self) -> float:
-        """How long processors worked for this guest, since the run began."""
+        """Return the processor time that this guest has used since the run began."""
         if self._process is None or not self.alive:
             return self._processor_seconds
         try:
-            # What clock_getcpuclockid() gives, which Python does not have: the clock of all the process' threads.
+            # The clock of clock_getcpuclockid(), which Python lacks: the time of all threads of the process.
             return self._processor_seconds + time.clock_gettime((~self._process.pid << 3) | 2)
         except OSError:
-            # It has just died.
+            # The process has just died.
             return self._processor_seconds
 
     def machine_disk(self) -> Path:
-        """The disk of a whole machine, made anew when there is none."""
+        """Return the disk of a whole machine, and create it if it does not exist."""
         assert self.settings.system is not None
         disk = self.settings.work / f"{self.name}-system.img"
         if not disk.exists():
@@ -186,7 +187,7 @@ class Guest:
         return disk
 
     def firmware_arguments(self) -> list[str]:
-        """QEMU's arguments for UEFI firmware, with variables that are made when there are none."""
+        """Return QEMU's arguments for UEFI firmware, and create its variables if they do not exist."""
         work = self.settings.work
         variables, key, certificate = work / f"{self.name}-vars.fd", work / "signing.key", work / "signing.pem"
         if not variables.exists():
@@ -199,7 +200,7 @@ class Guest:
         return ["-drive", code, "-drive", f"if=pflash,unit=1,format=raw,file={variables}"]
 
     def software(self) -> tuple[list[str], str]:
-        """QEMU's arguments for what runs in the guest, and of the kernel's those that tell it what it is."""
+        """Return QEMU's arguments for the guest's software, and the kernel's arguments that describe the guest."""
         s, spec = self.settings, self.spec
         if not spec.machine:
             return ["-kernel", str(s.kernel), "-initrd", str(s.image)], ""
@@ -216,15 +217,15 @@ class Guest:
         """QEMU's arguments."""
         s, spec = self.settings, self.spec
         software, system = self.software()
-        # tsc=reliable: an emulated processor's counter is, but Linux would have it watched by a slow clock, and on a busy
-        # machine, where reading that takes long, use the slow one instead, at hundreds of times the cost.
-        # tsc_early_khz: a kernel that boots on a busy machine measures it wrong, by a factor of four, and then its clock
-        # goes so much faster, and all of its timeouts.
-        # rcu_cpu_stall_timeout, watchdog_thresh: what hangs does so for good, but a processor of a guest may not run for 20 s
-        # where many guests share few processors; both report after 60 s.
-        # napi_tx=0: soft-RoCE counts a packet as its queue pair's until the card has sent it, and a cable
-        # whose other end was killed at the wrong moment keeps the last ones for good. Without NAPI the
-        # card takes packets over at once, as a real one does within microseconds.
+        # tsc=reliable: an emulated processor's counter is, but Linux would check it against a slow clock, and on a
+        # busy machine, where reading that is slow, use the slow clock instead, at hundreds of times the cost.
+        # tsc_early_khz: on a busy machine a booting kernel may measure a quarter of the frequency, and then its clock
+        # and all of its timeouts run four times as fast.
+        # rcu_cpu_stall_timeout, watchdog_thresh: a real hang lasts, but where many guests share few processors, a
+        # guest's processor may not run for 20 s; both report after 60 s.
+        # napi_tx=0: soft-RoCE charges a packet to its queue pair until the card has sent it, and a cable whose other
+        # end was killed at the wrong moment keeps the last packets forever. Without NAPI the card takes packets over at
+        # once, as a real card does within microseconds.
         append = (
             f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off tsc=reliable "
             f"{f'tsc_early_khz={s.tsc_khz}' if s.tsc_khz and s.accel == 'tcg' else ''} "
@@ -252,13 +253,14 @@ class Guest:
             args += ["-chardev", f"socket,id=cmd{n},fd={fd}"]
             args += ["-device", f"virtserialport,chardev=cmd{n},name=cmd.{n}"]
         for n, (cable, listens) in enumerate(spec.cables):
-            # Unix sockets: with TCP, Nagle's algorithm makes 40 ms round trips.
+            # Unix sockets: over TCP, Nagle's algorithm causes round trips of 40 ms.
             end = "server=on" if listens else "server=off,reconnect-ms=100"
             wire = f"stream,id=net{n},{end},addr.type=unix,addr.path={s.work}/net-{cable}"
             args += ["-netdev", wire if cable else f"hubport,id=net{n},hubid={n}"]
             mac = f"52:54:00:77:{spec.number:02x}:{n:02x}"
-            # Without mergeable buffers Linux receives into plain pages. With them they are a page pool's, whose pages are
-            # given back with softirqs off and then on, and soft-RoCE drops packets under a lock that its softirq takes.
+            # Without mergeable buffers Linux receives into plain pages. Mergeable ones come from a page pool, which
+            # takes pages back with softirqs off and then enables them, and soft-RoCE drops packets under a lock that
+            # its softirq takes.
             card = f"virtio-net-pci,id=card{n},netdev=net{n},mac={mac},host_mtu=9000,mrg_rxbuf=off,romfile="
             args += ["-device", card]
         if spec.drives or spec.memories or spec.hcas:
@@ -283,13 +285,13 @@ class Guest:
             port = len(spec.drives) + len(spec.memories) + n
             args += self.below_switch(port) + ["-device", f"edu,bus=port{port}"]
         if spec.drives:
-            # Where `add_drive` adds one. Without a disk the guest does not load its driver.
+            # `add_drive` adds its drive here. Without a disk the guest does not load the controller's driver.
             args += ["-device", "virtio-scsi-pci,id=scsi0"]
         return args + s.arguments
 
     @staticmethod
     def below_switch(n: int) -> list[str]:
-        """Arguments for a port of the switch, called port{n}."""
+        """Return QEMU's arguments for a port of the switch, called port{n}."""
         return ["-device", f"xio3130-downstream,id=port{n},bus=switch0,chassis={n + 2},slot={n},hotplug=off"]
 
     def start(self) -> None:
@@ -320,7 +322,7 @@ class Guest:
     def wait_booted(self) -> None:
         """Wait until the guest's agent answers on every channel.
 
-        A busy machine takes its time: who says nothing more on the console hangs.
+        A busy machine is slow: only a guest whose console stays silent counts as hung.
         """
         begun = changed = time.monotonic()
         size, limit = self.console_size(), BOOT_SECONDS * self.settings.slow * (4 if self.spec.machine else 1)
@@ -346,9 +348,9 @@ class Guest:
         self._booted = True
 
     def run(self, script: str, timeout: float, output: Output, client: socket.socket | None = None) -> int:
-        """Run a shell script in the guest; its exit code, or 124 when it took too long.
+        """Run a shell script in the guest and return its exit code, or 124 after `timeout`.
 
-        When `client` is closed by its other end, nobody wants the result any more: the script is killed.
+        If `client` is closed by its other end, nobody waits for the result any more: the script is killed.
         """
         if not self.booted:
             raise GuestError(f"{self.name} is not running")
@@ -371,7 +373,7 @@ class Guest:
                         return 124 if killed else int(data)
                     output(kind, data)
                 elif killed and not ready:
-                    # The channel is lost with its command.
+                    # The command cannot be killed, and its channel is lost.
                     raise GuestError(f"{self.name} does not answer (a command that cannot be killed?)")
                 elif not killed:
                     if not ready:
@@ -384,25 +386,25 @@ class Guest:
             raise GuestError(f"{self.name} is gone") from err
 
     def wait_reaches(self, address: str) -> None:
-        """Wait until another guest answers, so that a test's first packet has its way prepared."""
+        """Wait until another guest answers, so that a test's first packet needs no address resolution."""
         code, output = self.shell(f"for n in $(seq 20); do ping -c 1 -W 1 {address} && exit; done; exit 1", 60)
         if code != 0:
             raise GuestError(f"{self.name} does not reach {address}: {output}")
 
     def shell(self, script: str, timeout: float = 30) -> tuple[int, str]:
-        """Run a script and collect what it says."""
+        """Run a script and collect its output."""
         parts: list[bytes] = []
         code = self.run(script, timeout, lambda _, data: parts.append(data))
         return code, b"".join(parts).decode(errors="replace")
 
     def qmp(self, command: str, fd: int | None = None, **arguments: object) -> None:
-        """One command of QEMU's own control protocol (the guest knows nothing of it); `fd` goes to QEMU with it."""
+        """Send one command of QEMU's own control protocol, invisible to the guest; `fd` is passed to QEMU with it."""
         if not self.alive or self._qmp is None or self._qmp_answers is None:
             raise GuestError(f"{self.name} is not running")
         with self._qmp_lock:
             request = json.dumps({"execute": command, "arguments": arguments}) + "\n"
             socket.send_fds(self._qmp, [request.encode()], [] if fd is None else [fd])
-            # Events and the greeting come in between.
+            # Skip events and the greeting.
             for line in self._qmp_answers:
                 answer = json.loads(line)
                 if "error" in answer:
@@ -412,7 +414,7 @@ class Guest:
         raise GuestError(f"{self.name} is gone")
 
     def add_drive(self) -> None:
-        """Add a drive that loses its write cache when this guest is killed, empty; it stays until `remove_drive`."""
+        """Add an empty drive that loses its write cache when this guest is killed; it stays until `remove_drive`."""
         if not self.spec.drives:
             raise GuestError(f"{self.name} has no place for a drive")
         if self._volatile is not None:
@@ -422,7 +424,8 @@ class Guest:
         self.attach_drive()
 
     def attach_drive(self) -> None:
-        """Give power to the drive that `add_drive` has added, if there is one, and wait until the guest has its disk.
+        """Start the server of the drive that `add_drive` has added, if there is one, and wait until the guest has its
+        disk.
 
         A SCSI disk, since QEMU's NVMe drives ignore the FUA bit of a write: see tests/README.md.
         """
@@ -431,8 +434,8 @@ class Guest:
         with self._volatile.power_on() as server:
             self.qmp("getfd", fd=server.fileno(), fdname="volatile")
         self.qmp("blockdev-add", **{"driver": "nbd", "node-name": "volatile", "server": {"type": "fd", "str": "volatile"}})
-        # write-cache: without it QEMU itself would flush after each write. discard_granularity: a discard would pass by the
-        # cache, so the drive has none.
+        # write-cache: without it QEMU itself would flush after each write. discard_granularity: a discard would
+        # bypass the cache, so the drive has none.
         cache = {"write-cache": "on", "dpofua": True, "physical_block_size": BLOCK, "discard_granularity": 0}
         self.qmp("device_add", driver="scsi-hd", id="volatile", bus="scsi0.0", drive="volatile", serial="volatile", **cache)
         code, output = self.shell("hcablk-volatile", ADD_SECONDS * self.settings.slow)
@@ -440,7 +443,7 @@ class Guest:
             raise GuestError(f"{self.name} does not get its volatile drive: {output}")
 
     def remove_drive(self) -> None:
-        """Take away what `add_drive` has added; hcablk-reset has made a guest that runs let go of it."""
+        """Remove the drive that `add_drive` has added; in a running guest hcablk-reset has released it."""
         drive, self._volatile = self._volatile, None
         if drive is None:
             return
@@ -452,31 +455,31 @@ class Guest:
             drive.remove()
 
     def detach_volatile(self) -> None:
-        """Have QEMU close its connection to the drive's server."""
+        """Make QEMU close its connection to the drive's server."""
         deadline = time.monotonic() + KILL_SECONDS * self.settings.slow
         while True:
             try:
                 return self.qmp("blockdev-del", **{"node-name": "volatile"})
             except GuestError:
-                # QEMU frees the disk, which has the node open, a moment after it has said that the disk is deleted.
+                # QEMU frees the disk, which has the node open, a moment after reporting it as deleted.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
     def trace(self, event: str) -> None:
-        """Have QEMU write down what happens in its devices; `event` may have a star."""
+        """Make QEMU trace its devices; `event` may contain a star."""
         self._traced = self.qemu_log.stat().st_size
         self.qmp("trace-event-set-state", name=event, enable=True)
 
     def traced(self, event: str) -> str:
-        """End a trace; what was written down."""
+        """End a trace, and return it."""
         self.qmp("trace-event-set-state", name=event, enable=False)
         with open(self.qemu_log, "rb") as f:
             f.seek(self._traced)
             return f.read().decode(errors="replace")
 
     def wait_off(self, timeout: float) -> bool:
-        """Wait until a guest that was told to shut down has done so, which a reboot is, too."""
+        """Wait until a guest that is shutting down or rebooting has ended."""
         if self._process is not None:
             try:
                 self._process.wait(timeout)
@@ -486,12 +489,12 @@ class Guest:
         return True
 
     def forget(self) -> None:
-        """Take what a whole machine has written away: it is as new at its next start."""
+        """Discard the disk of a whole machine: its next start is from a new one."""
         self.kill()
         (self.settings.work / f"{self.name}-system.img").unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """The power goes: nothing is said to anybody."""
+        """Kill QEMU, as a power loss would: the guest sends nothing."""
         if self._process is not None:
             self._processor_seconds = self.processor_seconds()
             self._process.kill()
@@ -507,15 +510,15 @@ class Guest:
         self._sockets, self._qmp, self._qmp_answers = [], None, None
 
     def unblock(self) -> None:
-        """Have what others send or do not read never stop this guest: see `unblock`. After neighbours were started."""
+        """Keep neighbours that do not read from stopping this guest: see `unblock`. Call after neighbours were started."""
         if self._process is not None and self.alive:
             unblock(self._process.pid)
 
     def let_go(self) -> None:
-        """Have QEMU forget the packets that it could not send to a guest that is gone.
+        """Make QEMU drop the packets that it could not send to a guest that is gone.
 
-        It would keep them, and with them the guest's transmit queue, until that peer comes back; a real
-        network card sends into the void. Stopping the machine for a moment drops them.
+        It would keep them, and with them the guest's transmit queue, until that peer is back; a real network card
+        sends into the void. Stopping the machine for a moment drops them.
         """
         if self.booted:
             self.qmp("stop")
@@ -524,7 +527,7 @@ class Guest:
     # The console.
 
     def last_words(self) -> str:
-        """Where to read on, and the last line that is there."""
+        """Return the console's path and its last line, for an error message."""
         lines = self.console_text().split("\n")
         return f" (see {self.console}): {next((line for line in reversed(lines) if line.strip()), '').strip()}"
 
@@ -532,7 +535,7 @@ class Guest:
         return self.console.stat().st_size
 
     def forget_boot(self) -> None:
-        """Leave what this boot has said out of what is read for complaints: no program ever ran in it."""
+        """Exclude the console of this boot from the search for complaints: no program ever ran in it."""
         self._failed_boots.append((self._boot, self.console_size()))
 
     def console_text(self, since: int = 0) -> str:
@@ -541,7 +544,7 @@ class Guest:
             return f.read().decode(errors="replace").replace("\r", "")
 
     def complaints_text(self, since: int = 0) -> str:
-        """What stands on the console, but for boots that came to nothing."""
+        """Return the text of the console without failed boots."""
         data = self.console.read_bytes()
         kept = b""
         for begin, end in self._failed_boots:
@@ -550,7 +553,7 @@ class Guest:
         return (kept + data[since:]).decode(errors="replace").replace("\r", "")
 
     def wait_console(self, pattern: str, since: int, timeout: float) -> str | None:
-        """Wait for a line on the console; the line, or None when time is over."""
+        """Wait for a line on the console; return it, or None after the timeout."""
         wanted = re.compile(pattern)
         deadline = time.monotonic() + timeout
         while True:
@@ -559,13 +562,13 @@ class Guest:
                     return line
             if time.monotonic() > deadline:
                 return None
-            # A file cannot be waited for; look again soon.
+            # Nothing reports a change of a file; look again soon.
             time.sleep(0.05)
 
     def mark(self, text: str) -> int:
         """Write a line into the kernel log and wait until it is on the console.
 
-        Returns the console's size after it: all that the kernel said before is in front of it.
+        Returns the console's size after the line: all earlier messages of the kernel are before it.
         """
         since = self.console_size()
         code, output = self.shell(f"echo '<6>hcablk-test: {text}' > /dev/kmsg", MARK_SECONDS * self.settings.slow)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""See whether what the headers of tests and injected bugs promise is so: `make tests-check`. With --list, enter the list of tests in
+"""Check the headers of tests and injected bugs: `make tests-check`. With --list, write the list of tests into
 tests/README.md."""
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pathlib import Path
 from script import NAMED_ONLY, TURNS, Test, read_tests
 
 TESTS = Path(__file__).resolve().parent.parent
-# What `make test` may take, by the headers: with three lanes on two processors a quarter of an hour.
+# The time limit of `make test`, by the headers: with three lanes on two processors a quarter of an hour.
 HEART_SECONDS = 2000
-# The same for what a turn of CI has on the usual kernel (eight minutes, with injected bugs), and for what it has on the oldest
-# kernel and on the debug kernel (ten minutes together).
+# The time limits of a turn of CI: on the usual kernel (eight minutes, with injected bugs), and on the oldest kernel
+# and on the debug kernel (ten minutes together).
 TURN_SECONDS = 550
 SHORT_SET_SECONDS = 270
-# An injected bug is one or two minutes of a turn.
+# The largest number of injected bugs in a turn: each takes one or two minutes.
 TURN_BUGS = 2
 
 
 def of_header(tests: list[Test]) -> list[str]:
-    """What is wrong with the header of a test."""
+    """Return the mistakes in the headers of tests."""
     wrong = []
     for test in tests:
         others = test.feature in NAMED_ONLY | {"machine"}
@@ -38,7 +38,8 @@ def of_header(tests: list[Test]) -> list[str]:
 
 
 def skippers(libraries: Path) -> set[str]:
-    """What a test that skips itself mentions: `skip`, a function of the libraries that does, or a library that does when it is read."""
+    """Return the words by which a test skips itself: `skip`, library functions that call it, and libraries that call it
+    when sourced."""
     found = {"skip"}
     for library in libraries.glob("*.sh"):
         for part in re.split(r"^(?=\w+\(\) \{$)", library.read_text(encoding="utf-8"), flags=re.MULTILINE):
@@ -49,8 +50,8 @@ def skippers(libraries: Path) -> set[str]:
 
 
 def of_skips(tests: list[Test], skippers: set[str]) -> list[str]:
-    """Which tests may be skipped by their headers, but never are."""
-    # `skip` is also a word of dd.
+    """Return the tests whose headers allow skipping, but whose scripts never skip."""
+    # `skip` is also an operand of dd.
     others = "|".join(map(re.escape, sorted(skippers - {"skip"})))
     words = re.compile(rf"^(?!#).*\b(skip [\"']|skip\(|{others})", re.MULTILINE)
     may_skip = (test for test in tests if test.skips)
@@ -59,19 +60,19 @@ def of_skips(tests: list[Test], skippers: set[str]) -> list[str]:
 
 
 def of_bugs(folder: Path) -> tuple[list[str], list[int]]:
-    """What is wrong with the headers of injected bugs, and the turn of each."""
+    """Return the mistakes in the headers of injected bugs, and the turn of each."""
     wrong, turns = [], []
     for patch in sorted(folder.glob("*.patch")):
         found = re.search(r"^turn: (\d+)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
         if found and int(found[1]) < TURNS:
             turns.append(int(found[1]))
         else:
-            wrong.append(f"{patch.name}: it does not say in which `turn:` of CI it is looked for, 0 to {TURNS - 1}")
+            wrong.append(f"{patch.name}: the header does not say in which `turn:` of CI it runs, 0 to {TURNS - 1}")
     return wrong, turns
 
 
 def with_list(readme: str, tests: list[Test]) -> str:
-    """The text of tests/README.md with the list of these tests."""
+    """Return the text of tests/README.md with the list of these tests."""
     head, begin, rest = readme.partition("<!-- made by make tests-list -->\n")
     _, end, tail = rest.partition("<!-- end of the list -->\n")
     lines = []
@@ -96,10 +97,10 @@ def main() -> int:
     wrong += of_header(tests)
     wrong += of_skips(tests, skippers(TESTS / "kselftest" / "lib"))
     if text != with_list(text, tests):
-        wrong.append("the list of tests in tests/README.md is not that of their headers: make tests-list")
+        wrong.append("the list of tests in tests/README.md differs from their headers: run make tests-list")
 
     def bound(what: str, of_them: list[Test], limit: int) -> None:
-        """What these tests take together is no more than that."""
+        """Check that these tests together stay within a time limit."""
         seconds = sum(test.takes for test in of_them)
         print(f"{what}: {len(of_them)} tests, {seconds:g} s by their headers")
         if seconds > limit:

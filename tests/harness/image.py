@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Build the guests' initramfs.
 
-One image serves every guest; what a guest is comes with the kernel's command line. The image is two
-cpio archives one after the other, which the kernel unpacks in order:
+One image serves every guest; the kernel's command line describes the guest. The image consists of two cpio archives one
+after the other, which the kernel unpacks in order:
 
-* the base: programs with their libraries and the distribution's kernel modules. Slow to make (seconds)
-  and kept in the cache under a hash of what went in;
-* the top: our modules, our command, the guest's scripts and helpers. Made anew for every run.
+* the base: programs with their libraries and the distribution's kernel modules. Building it takes seconds; the cache keeps it
+  under a hash of its inputs;
+* the top: our modules, our command, the guest's scripts and helpers. Built for every run.
 
 Everything is read from the running root: this code runs inside the build root.
 """
@@ -26,14 +26,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# Programs that replace or complete what busybox has.
+# Programs that busybox lacks, or that replace its own.
 PROGRAMS = (
     "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
     "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc udevadm script gawk xmllint "
     "blkpr iscsi-test-cu mdadm"
 ).split()
 
-# Kernel modules; what they depend on comes along.
+# Kernel modules; their dependencies are added.
 MODULES = (
     "libcurve25519 "
     "virtio_pci virtio_net virtio_console virtio_rng "
@@ -46,7 +46,7 @@ MODULES = (
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
 ).split()
 
-# Modules that some supported kernels build in or do not have.
+# Modules that some supported kernels have built in or lack.
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
     "virtio_scsi", "dm_flakey", "dm_delay", "raid1", "raid456", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "ublk_drv", "xfs",
@@ -54,22 +54,22 @@ OPTIONAL_MODULES = {
     "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 
-# What fio could do I/O by, and no test has it do. It loads them and what they need, 40 MiB, each time it starts, for which
-# an emulated guest takes a second: they are replaced by libraries of the same functions that do nothing.
+# Libraries of fio's I/O engines that no test uses. fio would load them and their dependencies, 40 MiB, at each start,
+# which takes an emulated guest a second: libraries with the same functions, which do nothing, replace them.
 STUBS = {"libgfapi.so.0", "libnbd.so.0", "libnfs.so.14", "libpmem.so.1", "librados.so.2", "librbd.so.1"}
 
-# It looks through /sys for how busy each disk is, and measures how fast the processor's counter is: neither is asked for here.
+# By default fio scans /sys for the use of each disk, and measures the processor's counter: tests need neither.
 FIO = b'#!/bin/sh\nexec /usr/libexec/fio --disk_util=0 --clocksource=clock_gettime "$@"\n'
 
-# The modules of Python's that the fence agent imports, and Python itself. A library that one of them does without is not in
-# the guests.
+# The Python modules that the fence agent imports, and Python itself. Libraries that neither needs are not in the
+# guests.
 PYTHON = "array fcntl hashlib json os re shlex stat struct subprocess site _sitebuiltins"
 NOT_PYTHON = {"_hashlib"}
 
-# Examples of the crate libhcablk that tests and the benchmark run, and how they are named there.
+# Examples of the crate libhcablk that tests and the benchmark run, and their names in the guests.
 EXAMPLES = {"hcablk-user": "hcablk-user", "hcablk-cost": "hcablk-cost", "copy": "hcablk-rust-copy", "hcablk-vhost-frontend": "hcablk-vhost-frontend"}
 
-# A base archive that no run has used for so many seconds goes when another is made.
+# Seconds after its last use when a base archive is deleted as another is made.
 UNUSED_SECONDS = 86400
 
 DIRECTORIES = "dev proc sys tmp run root mnt etc var etc/ocfs2 usr usr/bin usr/sbin usr/lib usr/lib64".split()
@@ -128,7 +128,7 @@ class Archive:
 
 
 def find_program(name: str) -> Path:
-    """The place of a program in this root."""
+    """Return the path of a program in this root."""
     found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
     if not found:
         raise SystemExit(f"guest image: {name} is not in the build root")
@@ -136,14 +136,14 @@ def find_program(name: str) -> Path:
 
 
 def libraries(program: Path, stubs: Path | None = None) -> list[Path]:
-    """The shared libraries a program needs, the loader included, those in `stubs` before others of their names."""
+    """Return the shared libraries that a program needs, with the loader; those in `stubs` take precedence."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(stubs)} if stubs else None
     out = subprocess.run(["ldd", program], capture_output=True, text=True, env=environment).stdout
     return [Path(w) for line in out.splitlines() for w in line.split() if w.startswith("/")]
 
 
 def symbols(file: Path, which: str) -> list[tuple[str, str]]:
-    """The dynamic symbols of a file that are "defined" or "undefined", each with its version, if any."""
+    """Return the dynamic symbols of a file that are "defined" or "undefined", each with its version, if any."""
     command = ["nm", "--dynamic", f"--{which}-only", "--with-symbol-versions", file]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = [line.split()[-1].replace("@@", "@").partition("@") for line in out.splitlines()]
@@ -151,7 +151,7 @@ def symbols(file: Path, which: str) -> list[tuple[str, str]]:
 
 
 def make_stub(program: Path, library: Path, folder: Path) -> None:
-    """Make a library that a program is content with in place of this one, as long as it calls none of its functions."""
+    """Build a replacement of a library, for a program that calls none of its functions."""
     defined = {name for name, _ in symbols(library, "defined")}
     versions: dict[str, list[str]] = {}
     for name, version in symbols(program, "undefined"):
@@ -183,14 +183,14 @@ def add_libraries(archive: Archive, source: Path, stubs: Path) -> None:
         if lib.is_relative_to(stubs):
             archive.file(f"usr/lib/x86_64-linux-gnu/{lib.name}", lib.read_bytes(), 0o755)
             continue
-        # /lib and /lib64 are links into /usr in the guest.
+        # In the guest /lib and /lib64 are links into /usr.
         inside = str(lib).lstrip("/")
         inside = inside if inside.startswith("usr/") else "usr/" + inside
         archive.file(inside, lib.resolve().read_bytes(), 0o755)
 
 
 def module_files(top: Path) -> dict[str, Path]:
-    """The wanted modules and what they need, by their place below the kernel's module folder."""
+    """Return the wanted modules and their dependencies, with paths below the kernel's module folder."""
     needs: dict[str, list[str]] = {}
     place: dict[str, str] = {}
     for line in (top / "modules.dep").read_text().splitlines():
@@ -211,8 +211,8 @@ def module_files(top: Path) -> dict[str, Path]:
 
 
 def stripped(module: bytes) -> bytes:
-    """A module without what only a debugger or BPF reads, most of ours, and without its signature: an emulated guest takes
-    its time to read, check and parse all that, each time that it loads one."""
+    """Return a module without its signature and the data for debuggers and BPF, most of our modules' size: an emulated
+    guest is slow to read, check and parse all that at each load."""
     with tempfile.NamedTemporaryFile(prefix="hcablk-module-") as file:
         Path(file.name).write_bytes(module)
         subprocess.run(["strip", "--strip-debug", "--remove-section=.BTF", "--remove-section=.BTF.base", file.name], check=True)
@@ -220,11 +220,11 @@ def stripped(module: bytes) -> bytes:
 
 
 def add_python(archive: Archive) -> None:
-    """Python with what PYTHON needs, compiled: an emulated guest takes its time to compile anything."""
+    """Put Python and the modules of PYTHON into the archive, compiled: an emulated guest compiles slowly."""
     interpreter = find_program("python3").resolve()
     add_program(archive, interpreter)
     archive.symlink("usr/bin/python3", interpreter.name)
-    # Without it Python says that it cannot find it, each time.
+    # Python warns at each start if this folder is missing.
     archive.directory(f"usr/lib/{interpreter.name}/lib-dynload")
     script = f"import sys, {PYTHON.replace(' ', ', ')}\nfor m in list(sys.modules.values()): print(getattr(m, '__file__', None) or '')"
     out = subprocess.run([interpreter, "-I", "-S", "-c", script], capture_output=True, text=True, check=True).stdout
@@ -238,7 +238,7 @@ def add_python(archive: Archive) -> None:
 
 
 def make_base(top: Path) -> tuple[bytes, list[str]]:
-    """The base archive, and the modules that are in it."""
+    """Return the base archive, and the modules in it."""
     archive = Archive()
     for directory in DIRECTORIES:
         archive.directory(directory)
@@ -253,9 +253,9 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
     archive.file("usr/bin/fio", FIO, 0o755)
     for name in ("modprobe", "insmod", "rmmod", "lsmod", "modinfo", "depmod"):
         archive.symlink(f"usr/sbin/{name}", "../bin/kmod")
-    # A test that wants udev starts it; the rules are those that it puts beside ours.
+    # A test that needs udev starts it, and adds rules to ours.
     archive.symlink("usr/lib/systemd/systemd-udevd", "../../bin/udevadm")
-    # busybox's own shell would run its own dd, mount and so on, whatever else is there.
+    # busybox's shell would prefer its own dd, mount and so on to the programs here.
     archive.symlink("usr/bin/sh", "dash")
     add_python(archive)
     busybox = find_program("busybox")
@@ -265,7 +265,7 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
         if not archive.has(f"usr/sbin/{applet}"):
             archive.symlink(f"usr/bin/{applet}", "busybox")
 
-    # User space's half of soft-RoCE, for the peer that speaks nonsense.
+    # The user-space part of soft-RoCE, for the peer that sends nonsense.
     for provider in Path("/usr/lib/x86_64-linux-gnu/libibverbs").glob("librxe-*.so"):
         archive.file(str(provider)[1:], provider.read_bytes(), 0o755)
         archive.file("etc/libibverbs.d/rxe.driver", b"driver rxe\n")
@@ -278,11 +278,11 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
         archive.file(f"usr/lib/modules/{top.name}/{path.removesuffix('.xz')}", stripped(data))
     for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
         archive.file(f"usr/lib/modules/{top.name}/{name}", (top / name).read_bytes())
-    # mkfs and fsck tools read the mounted file systems from here.
+    # mkfs and fsck read the list of mounted file systems here.
     archive.symlink("etc/mtab", "../proc/mounts")
     archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
     archive.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
-    # What checks resource agents of Pacemaker's.
+    # The checker of Pacemaker's resource agents.
     for folder in ("usr/lib/ocf/lib/heartbeat", "usr/share/resource-agents"):
         for file in sorted(Path("/", folder).iterdir()):
             if file.is_file():
@@ -292,7 +292,7 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
 
 
 def base(cache: Path, kernel: Path) -> Path:
-    """The base archive's file in the cache, made when it is not there."""
+    """Return the base archive's file in the cache, and create it if it does not exist."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     digest.update(Path("/var/lib/dpkg/status").read_bytes())
     digest.update(str(kernel).encode())
@@ -304,7 +304,7 @@ def base(cache: Path, kernel: Path) -> Path:
         if not result.exists():
             data, _ = make_base(kernel)
             for old in folder.glob(f"base-{kernel.name}-*"):
-                # Another checkout's run may be about to read it.
+                # Another checkout's run may be about to read a newer one.
                 if time.time() - old.stat().st_mtime > UNUSED_SECONDS:
                     old.unlink()
             partial = result.with_suffix(".partial")
@@ -315,7 +315,7 @@ def base(cache: Path, kernel: Path) -> Path:
 
 
 def helpers(cache: Path, sources: Path) -> list[Path]:
-    """Compile the small programs of a folder; kept in the cache by their sources' hash.
+    """Compile the small programs of a folder; the cache keeps them under the hash of their sources.
 
     A program is a file, or a folder with a main.c; headers may be anywhere.
     """
@@ -335,7 +335,7 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
             gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror"]
             libraries = [] if source.suffix == ".rs" else ["-Wl,--as-needed", "-lrdmacm", "-libverbs", "-lblkio"]
             compiler = rustc if source.suffix == ".rs" else gcc
-            # A folder of its own: another run may make the same, and has the same process id in its namespace.
+            # A temporary folder: another run may build the same, with the same process id in its namespace.
             with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as place:
                 made = Path(place, name)
                 subprocess.run([*compiler, *map(str, parts), *libraries, "-o", str(made)], check=True)
@@ -347,7 +347,7 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
 def add_c_library(archive: Archive, library: Path, folder: Path) -> None:
     """Put the C library into the archive, and its examples and tests as hcablk-c-NAME."""
     with tempfile.TemporaryDirectory(prefix="hcablk-c-") as tmp:
-        # As the packages install it.
+        # As the packages install the library.
         shared = Path(tmp, "libhcablk.so.1")
         shutil.copy(library, shared)
         Path(tmp, library.name).symlink_to(shared.name)
@@ -361,12 +361,12 @@ def add_c_library(archive: Archive, library: Path, folder: Path) -> None:
 
 
 def depmod(kernel: Path, modules: list[Path]) -> dict[str, bytes]:
-    """The module index of the guest: the base's modules and ours."""
+    """Return the module index of the guest: of the base's modules and ours."""
     with tempfile.TemporaryDirectory(prefix="hcablk-depmod-") as tmp:
         top = Path(tmp, "lib/modules", kernel.name)
         top.mkdir(parents=True)
         for path, source in module_files(kernel).items():
-            # The index has to name the files as they are in the guest.
+            # The index must name the files as in the guest.
             place = top / path.removesuffix(".xz")
             place.parent.mkdir(parents=True, exist_ok=True)
             data = source.read_bytes()
@@ -390,7 +390,7 @@ def build(
     more_programs: Sequence[str] = (),
     more_helpers: Path | None = None,
 ) -> None:
-    """Write the whole image for one run; `more_*` is what only this run wants: programs of the root, a folder of
+    """Write the whole image for one run; `more_*` are additions for this run: programs of the root, a folder of
     helpers' sources."""
     base_file = base(cache, kernel)
     top = Archive()
@@ -412,14 +412,14 @@ def build(
             top.file("usr/" + str(lib).lstrip("/").removeprefix("usr/"), lib.resolve().read_bytes(), 0o755)
     if command:
         add_program(top, command, "hcablk")
-        # Where its udev rule and the command look for it.
+        # The udev rule and the command look for these programs here.
         for program in ("hcablk-bench", "hcablk-ublk", "hcablk-vhost-user"):
             add_program(top, command.parent / program, place="usr/sbin")
-        # Examples of the library for user space, beside the command where cargo puts them.
+        # Examples of the library for user space, in cargo's folder next to the command.
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")
         add_c_library(top, command.parent / "libhcablk.so", sources.parent.parent / "userspace-tools/libhcablk-c")
-        # Left out where the archive has no source of fio.
+        # Missing where the package archive has no source of fio.
         engine = command.parent / "libhcablk-fio.so"
         if engine.exists():
             top.file(f"usr/lib/x86_64-linux-gnu/fio/{engine.name}", engine.read_bytes(), 0o755)

@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 class Lane:
-    """A target and its clients, with a network of their own."""
+    """A target and its clients, with their own network."""
 
     def __init__(self, settings: Settings, name: str, clients: int) -> None:
         work, logs = settings.work / name, settings.logs / name
@@ -39,12 +39,12 @@ class Lane:
         names = [f"c{n}" for n in range(1, clients + 1)]
         specs = [Spec("target", 1, [(c, True) for c in names], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4])]
         specs += [Spec(c, n + 2, [(c, False)]) for n, c in enumerate(names)]
-        # Both ends in one guest, between RDMA devices of the tests' own.
+        # Target and initiator in one guest, with the tests' own RDMA devices.
         specs += [
             Spec(name, n, [("", False)], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4], hcas=2, **how)
             for name, n, how in (("hca", 20, {}), ("hca-iommu", 21, {"iommu": True}), ("hca-bounce", 23, {"bounce": True}))
         ]
-        # One that knows a key for modules, by its firmware.
+        # A guest whose firmware has a key for modules.
         specs += [Spec("uefi", 22, [("", False)], firmware=True)]
         if settings.system is not None:
             # Whole Debian machines: a target, and two clients.
@@ -52,17 +52,17 @@ class Lane:
             specs += [Spec(f"m{n}", 31 + n, [(f"m{n}", False)], machine=True) for n in (1, 2)]
         self.guests = {spec.name: Guest(self.settings, spec) for spec in specs}
         self.server = Server(work / "control", self.guests)
-        # How far each guest's console was looked through.
+        # The length of each guest's console that was searched for complaints.
         self.scanned: dict[str, int] = {}
-        # Where the last test's time went, beside its script.
+        # The times of the last test outside of its script.
         self.boot_seconds = 0.0
         self.reset_seconds = 0.0
-        # What the kernel's RDMA stack has done to the last test, if that may have failed by it.
+        # The failure of the kernel's RDMA stack that may have failed the last test.
         self.kernel_broke = ""
 
     def boot(self, names: list[str], say: Say) -> None:
-        """Start those guests that do not run, together."""
-        # What few tests need does not stay.
+        """Start all guests that are not running, together."""
+        # Guests that few tests need do not keep running.
         for guest in self.guests.values():
             if (guest.spec.hcas or guest.spec.machine or guest.spec.firmware) and guest.name not in names:
                 guest.kill()
@@ -77,18 +77,18 @@ class Lane:
         say(f"# booted {', '.join(g.name for g in missing)} in {self.boot_seconds:.1f} s")
 
     def processor_seconds(self) -> float:
-        """How long processors worked for these guests, since the run began."""
+        """Return the processor time that these guests have used since the run began."""
         return sum(guest.processor_seconds() for guest in self.guests.values())
 
     def environment(self, number: int = 1) -> dict[str, str]:
-        """What a script gets to know, when it is run for the `number`th time."""
+        """Return a script's environment for its `number`th run."""
         env = dict(os.environ)
         env["HCABLK_CONTROL"] = str(self.settings.work / "control")
         env["HCABLK_ON"] = str(self.settings.on)
         env["HCABLK_LOGS"] = str(self.settings.logs)
         env["HCABLK_SLOW"] = str(self.settings.slow)
         env["HCABLK_RDMA"] = self.settings.rdma
-        # Where those in Python find what they share.
+        # Python tests find their shared module here.
         env["PYTHONPATH"] = str(TESTS / "kselftest" / LIBRARIES)
         env["HCABLK_TRY"] = str(number)
         env["TMPDIR"] = str(self.settings.work)
@@ -125,13 +125,13 @@ class Lane:
                 timer.cancel()
 
     def reset(self, guest: Guest, test: Test) -> list[str]:
-        """Bring a guest back to how it was after boot; what could not be."""
+        """Reset a guest to its state after boot; return what could not be reset."""
         if not guest.booted:
             return []
-        # The search for leaks takes 5 to 15 s: only where our modules may have been.
+        # The search for leaks takes 5 to 15 s: only in guests that may have loaded our modules.
         leaks = "leaks" if guest.name in self.needed(test) and test.feature != "harness" else ""
         try:
-            # A whole machine is not brought back, but made anew for the next test.
+            # A whole machine is not reset, but recreated for the next test.
             reset = "true" if guest.spec.machine else f"hcablk-reset {leaks}"
             code, output = guest.shell(reset, RESET_SECONDS * self.settings.slow)
             guest.mark(f"end of {test.name}")
@@ -140,24 +140,24 @@ class Lane:
         return [f"left behind: {line}" for line in output.splitlines()] if code != 0 else []
 
     def finish(self, test: Test) -> list[str]:
-        """Bring the guests back to the start and read their logs; what was wrong."""
+        """Reset the guests and read their logs; return the complaints."""
         wrong: list[str] = []
         started = monotonic()
-        # All at the same time: for the most part they wait.
+        # All at the same time: resetting is mostly waiting.
         with ThreadPoolExecutor() as pool:
             resets = {name: pool.submit(self.reset, guest, test) for name, guest in self.guests.items()}
         for guest in self.guests.values():
             complaints = resets[guest.name].result()
             wrong += complaints
-            # Also a guest that died has said something.
+            # The console of a dead guest is read, too.
             text = guest.complaints_text(self.scanned.get(guest.name, 0))
             self.kernel_broke = self.kernel_broke or kmsg.kernel_broke(text)
             lines = kmsg.trouble(text, test.expect_log)
             wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
             if complaints or lines:
                 self.diagnose(guest)
-            # Some of these are said only once per boot, and lockdep is off after its first report: also one
-            # that the test expects leaves a guest that would not see the next.
+            # Some of these are reported only once per boot, and lockdep is off after its first report: even after an
+            # expected report the guest would not notice the next.
             if complaints or kmsg.reports(text):
                 self.server.kill(guest)
             try:
@@ -172,7 +172,7 @@ class Lane:
         return wrong
 
     def diagnose(self, guest: Guest) -> None:
-        """Have a guest that is about to be killed say what it hangs on; it is in its log then."""
+        """Make a guest that is about to be killed log what its tasks wait for."""
         if not guest.booted:
             return
         try:
@@ -183,7 +183,7 @@ class Lane:
             pass
 
     def begin(self, test: Test, names: list[str], say: Say) -> None:
-        """Have guests up, and mark in their logs where the test begins."""
+        """Start the test's guests, and mark the beginning of the test in their logs."""
         self.server.begin.clear()
         self.boot_seconds = self.reset_seconds = 0.0
         self.boot(names, say)
@@ -192,13 +192,14 @@ class Lane:
         self.server.begin.update({name: mark.result() for name, mark in marks.items()})
 
     def run(self, test: Test, say: Say) -> Outcome:
-        """Run one test, again on fresh guests if `Tries` wants that. What failed then is shown, but is not among TAP's points."""
+        """Run one test, and again on fresh guests if `Tries` requires it. Failures of earlier tries are shown, but are
+        not TAP points."""
         tries = Tries(only_once=bool(os.environ.get("HCABLK_STOP_AT")))
         while True:
             held: list[str] = []
 
             def hold(line: str) -> None:
-                # Shown at once until something fails.
+                # Lines are shown at once until a point fails.
                 if held or line.lstrip().startswith("not ok "):
                     held.append(line)
                 else:
@@ -220,7 +221,7 @@ class Lane:
                 self.server.kill(self.guests[name])
 
     def as_it_must(self, test: Test, outcome: Outcome) -> Outcome:
-        """What became of a test that has to be late at first."""
+        """Return the outcome of a test that must be late at first."""
         if not test.must_be_late or outcome.result == "failed":
             return outcome
         if not any(re.search(test.must_be_late, point) for point in outcome.late):
@@ -228,19 +229,19 @@ class Lane:
         return Outcome(outcome.result)
 
     def log(self, test: Test) -> Path:
-        """A test's log: beside the logs of all lanes, so that it is found by the test's name alone."""
+        """Return the path of a test's log, which depends on the test's name only, not on its lane."""
         log = self.settings.logs.parent / f"{test.name}.log"
         log.parent.mkdir(exist_ok=True)
         return log
 
     def needed(self, test: Test) -> list[str]:
-        """The guests for a test; when all tests are to use the tests' own RDMA devices, the one that has two."""
+        """Return the guests for a test; with --rdma hca, the one guest that has two of the tests' own RDMA devices."""
         if self.settings.rdma != "hca" or self.guests[test.guests[0]].spec.hcas:
             return test.guests
         return ["hca"]
 
     def attempt(self, test: Test, number: int, say: Say) -> Outcome:
-        """Run a test once: see `run`."""
+        """Run one try of a test: see `run`."""
         self.kernel_broke = ""
         log = self.log(test)
         log.touch()
@@ -274,13 +275,13 @@ class Lane:
             return Outcome("failed", reasons)
         if code != SKIPPED:
             return Outcome("passed")
-        # A feature that is gone would go unnoticed.
+        # Otherwise a missing feature would go unnoticed.
         if not self.settings.kinds.intersection(test.skips):
             return Outcome("failed", [f"it may not be skipped on {' '.join(sorted(self.settings.kinds))}"])
         return Outcome("skipped")
 
     def demo(self, script: Path, say: Say) -> int:
-        """Run a script that shows something on fresh guests; no TAP."""
+        """Run a demonstration script on fresh guests, without TAP."""
         test = Test(script)
         self.begin(test, list(self.guests), say)
         code = subprocess.run(["bash", script], env=self.environment(), check=False).returncode

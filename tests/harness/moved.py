@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Says whether what `hcablk trace show --json` prints on standard input can have been.
+"""Checks whether the output of `hcablk trace show --json` on standard input is possible.
 
-Prints a line "MACHINES REQUESTS CHUNKED" and fails, with what is wrong, if the chunks of a request do not cover it exactly,
-something of it happened before what it follows from, or the times of both sides contradict each other by more than their
-uncertainty."""
+Prints a line "MACHINES REQUESTS CHUNKED" and fails, with the mistakes, if the chunks of a request do not cover it exactly,
+an event precedes its cause, or the times of both sides contradict each other by more than their uncertainty."""
 
 import json
 import sys
@@ -14,14 +13,14 @@ TARGET = ("received_ns", "drive_start_ns", "drive_end_ns", "target_answered_ns",
 
 
 def in_order(what, times):
-    """Yields times that go back."""
+    """Yields times that decrease."""
     known = [time for time in times if time is not None]
     if known != sorted(known):
         yield f"{what}: not in order: {times}"
 
 
 def of_chunks(name, request):
-    """Yields what is wrong with the chunks of a request."""
+    """Yields the mistakes in the chunks of a request."""
     place = 0
     for chunk in request["chunks"]:
         if chunk["offset"] != place:
@@ -41,7 +40,7 @@ def of_chunks(name, request):
 
 
 def of_request(request):
-    """Yields what is wrong with a request."""
+    """Yields the mistakes in a request."""
     name, times, off = f"request {request['number']}", request["times"], request["uncertainty_ns"]
     yield from in_order(f"{name} at the client", [times[one] for one in CLIENT])
     yield from in_order(f"{name} at the target", [times[one] for one in TARGET])

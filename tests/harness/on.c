@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //
-// The test scripts' side of the runner: ask it to do something with a guest. In C, because a script does so some
+// The test scripts' side of the runner: asks it to do something with a guest. In C, because a script calls it some
 // hundred times, and an interpreter takes longer to start than most commands to run.
 //
 //	on on GUEST SECONDS SCRIPT...	run a shell script in a guest; its output and exit code are ours
 //	on vm kill|start|pause|resume GUEST
 //	on vm link-down|link-up GUEST N	pull or plug the guest's Nth network cable
-//	on vm trace GUEST EVENT		have QEMU write down what its devices do
-//	on vm traced GUEST EVENT	the end of that, and what was written down
+//	on vm trace GUEST EVENT		start a trace of QEMU's devices
+//	on vm traced GUEST EVENT	end the trace, and print it
 //	on log wait GUEST SECONDS REGEX	wait for a kernel message of this test
 //	on log grep GUEST REGEX		the kernel messages of this test that match
 //
@@ -39,7 +39,7 @@ static void send_all(int fd, const char *data, size_t len)
 	}
 }
 
-// Exactly so many bytes; 0: there are no more.
+// Receives exactly `len` bytes; returns 0 at the end of the stream.
 static int receive(int fd, void *data, size_t len)
 {
 	for (char *at = data; len;) {
@@ -55,7 +55,7 @@ static int receive(int fd, void *data, size_t len)
 	return 1;
 }
 
-// The words with a NUL between them, and two at the end, which nothing sent by itself may look like.
+// Sends the words with a NUL after each, and another NUL at the end, so that an incomplete list is noticed.
 static void send_words(int fd, char **words)
 {
 	size_t len = 1;

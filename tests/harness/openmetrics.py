@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Check that a text is OpenMetrics 1.0, as far as hcablk uses it.
+"""Check that a text is OpenMetrics 1.0, limited to the parts that hcablk uses.
 
-openmetrics.py FILE             says what is wrong, and exits with 1; else says how many samples there are
-openmetrics.py FILE SERIES…     prints the value of each, written as in the text: NAME{LABEL="VALUE",…}
+openmetrics.py FILE             prints the first mistake and exits with 1, or prints the number of samples
+openmetrics.py FILE SERIES…     prints the value of each series, named as in the text: NAME{LABEL="VALUE",…}
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"')
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?Inf|NaN")
-# What may be behind the name of a family in the names of its samples, by its type.
+# The suffixes to a family's name in the names of its samples, by the family's type.
 SUFFIXES = {
     "counter": ("_total", "_created"),
     "gauge": ("",),
@@ -31,7 +31,7 @@ class Wrong(Exception):
 
 
 class Family:
-    """The samples of one name, in their order."""
+    """The samples of one family, in order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class Family:
             self.check_histograms()
 
     def check_histograms(self) -> None:
-        """Each histogram has buckets in ascending order, the last of them infinite, and as many in that as are counted."""
+        """Check that each histogram has ascending buckets, the last one infinite and equal to the count."""
         histograms: dict[tuple, dict[str, list]] = {}
         for name, labels, value in self.samples:
             rest = tuple(sorted((k, v) for k, v in labels.items() if k != "le"))
@@ -77,7 +77,7 @@ class Family:
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Read NAME="VALUE",…"""
+    """Parse NAME="VALUE",…"""
     labels: dict[str, str] = {}
     while text:
         found = LABEL.match(text)
@@ -93,7 +93,7 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def parse_sample(line: str) -> tuple[str, dict[str, str], float]:
-    """Read NAME{LABELS} VALUE."""
+    """Parse NAME{LABELS} VALUE."""
     name = NAME.match(line)
     if not name:
         raise Wrong("no name")
@@ -114,7 +114,7 @@ def belongs(family: Family | None, name: str) -> bool:
 
 
 def parse(text: str) -> list[Family]:
-    """Read the whole text."""
+    """Parse the whole text."""
     if not text.endswith("# EOF\n"):
         raise Wrong("the text does not end with # EOF and a newline")
     families: list[Family] = []

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Boot guests and run tests with them (called by tests/run.sh, inside the build root).
 
-Prints TAP version 14 and, as the last line, how many tests passed, failed and were skipped. With several lanes, tests run
-side by side, each lane having guests of its own; what a test says is printed when it is over.
+Prints TAP version 14 and, as the last line, how many tests passed, failed and were skipped. With several lanes, tests
+run
+side by side, each lane with its own guests; a test's output is printed when it has ended.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from tries import Outcome
 
 TESTS = Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
-# So many seconds of tests, as their headers say, a second does with so many lanes.
+# The seconds of tests, by their headers, that this number of lanes does in a second.
 USUAL_SPEED = {1: 2.0, 2: 2.4, 3: 2.7}
-# An emulated processor that does not claim to have fast string instructions: QEMU does them byte by byte, and Linux would
-# clear and copy all its memory by them. Without them that takes a third of the time.
+# An emulated processor without fast string instructions: QEMU emulates them byte by byte, and Linux would clear and
+# copy all memory with them. Without them this takes a third of the time.
 PROCESSOR = "max,la57=off,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off"
 
 
@@ -43,7 +44,7 @@ class Run:
     """The lanes of one run, and the tests for them."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        # Goes with this process, however it ends.
+        # Deleted when this process ends.
         self.folder = tempfile.TemporaryDirectory(prefix="hcablk-", ignore_cleanup_errors=True)
         self.logs = Path(args.logs)
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -82,20 +83,20 @@ class Run:
             say(f"# module parameters: {args.parameters}")
         say(f"# logs: {self.logs}")
         self.lanes = [Lane(settings, f"lane{n}", args.clients) for n in range(1, args.lanes + 1)]
-        # What follows is changed with this held; it is told of when a test ends.
+        # Protects the fields below, and is notified when a test ends.
         self.turn = threading.Condition()
         self.waiting: list[Test] = []
         self.running: list[Test] = []
         self.count = {"passed": 0, "failed": 0, "skipped": 0}
         self.begun = time.monotonic()
-        # What the tests that are over take, as their headers say.
+        # The seconds of the ended tests, by their headers.
         self.done = 0.0
         self.failed: list[str] = []
         self.flaky: list[str] = []
 
     @staticmethod
     def packages_disk(work: Path, packages: str | None) -> Path | None:
-        """A disk that holds the Debian packages, for the guests that are whole machines."""
+        """Return a disk with the Debian packages, for guests that are whole machines."""
         if not packages:
             return None
         folder, disk = work / "packages", work / "packages.img"
@@ -106,7 +107,7 @@ class Run:
         return disk
 
     def take(self) -> Test | None:
-        """The next test for a lane that has nothing to do, waiting for it if need be; None when all have begun."""
+        """Wait for the next test for an idle lane, and return it; None when all tests have begun."""
         with self.turn:
             while self.waiting:
                 if test := next_test(self.waiting, self.running, PROCESSORS):
@@ -116,7 +117,7 @@ class Run:
             return None
 
     def work(self, lane: Lane) -> None:
-        """Run tests in a lane until there are no more."""
+        """Run tests in a lane until none is left."""
         while test := self.take():
             say(f"# {self.progress(test)}")
             lines: list[str] = []
@@ -125,7 +126,7 @@ class Run:
             started, processor = time.monotonic(), lane.processor_seconds()
             try:
                 outcome = lane.run(test, told)
-            except Exception as err:  # The other tests are to run, and this one is to be counted.
+            except Exception as err:  # The other tests must run, and this one must be counted.
                 outcome = Outcome("failed", [f"the runner: {err!r}"])
             lines += [f"# {reason}" for reason in outcome.reasons]
             with self.turn:
@@ -135,22 +136,22 @@ class Run:
                 self.turn.notify_all()
 
     def progress(self, test: Test) -> str:
-        """Which test begins, how many are left then, and about how long all will take."""
+        """Return a line: which test begins, how many are left, and about how many minutes they take."""
         with self.turn:
             left = sum(test.takes for test in self.waiting) + sum(test.takes for test in self.running) / 2
             elapsed = time.monotonic() - self.begun
-            # How many seconds of tests a second does: as it was until now, once that is known.
+            # The seconds of tests done in a second: measured in this run, once it has lasted long enough.
             speed = self.done / elapsed if self.done > 60 * len(self.lanes) else USUAL_SPEED[min(len(self.lanes), 3)]
             return f"{test.name} begins; {len(self.waiting)} after it, about {left / speed / 60:.0f} min left"
 
     def times(self, lane: Lane, seconds: float, processor: float) -> str:
-        """Where a test's time went: all of it, and of that what was not its script's."""
+        """Return a line with a test's time, and its parts outside of the script."""
         where = f" {lane.name}" if len(self.lanes) > 1 else ""
         boot = f" boot={lane.boot_seconds:.1f}s" if lane.boot_seconds else ""
         return f"# time={seconds:.1f}s{boot} reset={lane.reset_seconds:.1f}s processor={processor:.1f}s{where}"
 
     def record(self, test: Test, outcome: Outcome, lines: list[str], times: str) -> None:
-        """Count a test that is over, and print what was kept of it."""
+        """Count a test that has ended, and print its lines."""
         self.count[outcome.result] += 1
         if outcome.result == "failed":
             self.failed.append(test.name)
@@ -165,12 +166,12 @@ class Run:
         say("\n".join(lines))
 
     def all(self, tests: list[Test]) -> int:
-        """Run the tests; the exit code."""
+        """Run the tests, and return the exit code."""
         say("TAP version 14")
         say(f"1..{len(tests)}")
         self.begun = time.monotonic()
         self.waiting = list(tests)
-        # A lane more than there are tests would boot guests for nothing.
+        # More lanes than tests would boot guests for nothing.
         self.lanes = self.lanes[: max(1, len(tests))]
         threads = [threading.Thread(target=self.work, args=(lane,), daemon=True) for lane in self.lanes]
         for thread in threads:
@@ -183,7 +184,7 @@ class Run:
         say(" ".join([f"# {len(self.flaky)} flaky", *self.flaky]))
         skipped = f", {self.count['skipped']} skipped" if self.count["skipped"] else ""
         say(f"{self.count['passed']} passed, {self.count['failed']} failed{skipped}")
-        # A lane that died without a word has left tests out.
+        # A lane that died silently has left tests out.
         return 1 if self.failed or sum(self.count.values()) != len(tests) else 0
 
     def close(self) -> None:
@@ -218,7 +219,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="features, names, globs, or sets: see set_of() of script.py; all when none is given")
     args = parser.parse_args()
 
-    # Tests with whole machines take minutes, and an image and packages of their own: `make test-machine`.
+    # Tests with whole machines take minutes, and need an image and packages: `make test-machine`.
     tests = [test for test in read_tests(TESTS / "kselftest") if args.system or args.list or test.feature != "machine"]
     tests = chosen(tests, args.tests)
     if args.list:

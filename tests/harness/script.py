@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A test's script: what the comments at its top say about it."""
+"""Reads the headers of test scripts, and selects tests."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
-# What a script is run by.
+# The interpreter of a script, by its suffix.
 INTERPRETERS = {".sh": ["bash"], ".py": ["python3", "-B"]}
 
-# The folder of what tests share.
+# The folder of shared code.
 LIBRARIES = "lib"
 
-# Features whose tests run for as long as they are told to.
+# Features whose tests run for a configured time: only by name.
 NAMED_ONLY = {"soak"}
 
-# How many turns there are in CI: see `Test.turn`.
+# The number of CI's turns: see `Test.turn`.
 TURNS = 24
-# A test that takes no longer takes turns also on the oldest and on the debug kernel.
+# A test up to this time also runs on the oldest and on the debug kernel, in its turn.
 SHORT_SECONDS = 80
 
 
@@ -33,21 +33,22 @@ class Test:
     guests: list[str] = field(default_factory=lambda: ["target", "c1", "c2"])
     timeout: float = 480
     expect_log: list[str] = field(default_factory=list)
-    # It has to fail for each of these reasons.
+    # The test must fail for each of these reasons.
     must_fail: list[str] = field(default_factory=list)
-    # Its first try has to be late in a point like this, and the others have to pass.
+    # The test's first try must be late in a point like this, and the others must pass.
     must_be_late: str = ""
-    # It waits for most of its time, so that a test that computes can run beside it.
+    # The test mostly waits, so that a test that computes can run next to it.
     waits: bool = False
-    # Seconds that it takes with others beside it: the longest begin first.
+    # Seconds that the test takes next to others: the longest begin first.
     takes: float = 0
-    # "heart" for what `make test` has, and CI each time.
+    # "heart" for a test of `make test`, which CI always runs.
     tier: str = ""
-    # In which of CI's turns it runs, from 0: on the usual kernel unless it is of the heart, and on the others if it is short.
+    # The turn of CI in which the test runs, from 0: on the usual kernel unless it is of the heart, and on the others
+    # if it is short.
     turn: int | None = None
-    # Why nothing may run beside it; empty when something may.
+    # The reason why no other test may run next to this one; empty if others may.
     alone: str = ""
-    # Kinds of guests on which it may be skipped: see `kinds` of run.py.
+    # Kinds of guests on which the test may be skipped: see `kinds` of run.py.
     skips: list[str] = field(default_factory=list)
 
     @property
@@ -67,7 +68,7 @@ class Test:
         return self.takes <= SHORT_SECONDS
 
     def matches(self, pattern: str) -> bool:
-        """Is this what a T=… asks for: a feature, a name, or a glob of names?"""
+        """Return whether the test is selected by T=…: a feature, a name, or a glob of names."""
         pattern = pattern.removesuffix(self.path.suffix).rstrip("/")
         return pattern == self.feature or fnmatch.fnmatch(self.name, pattern)
 
@@ -111,7 +112,7 @@ def read_test(path: Path) -> Test:
 
 
 def read_tests(folder: Path) -> list[Test]:
-    """All tests, by their names."""
+    """Return all tests, ordered by name."""
     paths = (path for path in folder.glob("*/*") if path.suffix in INTERPRETERS and path.parent.name != LIBRARIES)
     tests = sorted(map(read_test, paths), key=lambda test: test.name)
     for one, other in zip(tests, tests[1:]):
@@ -121,7 +122,7 @@ def read_tests(folder: Path) -> list[Test]:
 
 
 def part_of(tests: list[Test], word: str) -> list[Test] | None:
-    """Part I of N of the tests, counted from 0, if that is what the word I/N asks for: neighbours are in different ones."""
+    """Return part I of N of the tests, from 0, if the word is I/N: neighbours are in different parts."""
     if not (found := re.fullmatch(r"(\d+)/(\d+)", word)):
         return None
     part, parts = int(found[1]), int(found[2])
@@ -131,17 +132,17 @@ def part_of(tests: list[Test], word: str) -> list[Test] | None:
 
 
 def wanted_words(words: list[str]) -> list[str]:
-    """The features, names, globs and sets in what was said, which may have blanks and commas."""
+    """Split words at blanks and commas into features, names, globs and sets."""
     return [part for word in words for part in word.replace(",", " ").split()]
 
 
 def set_of(tests: list[Test], word: str) -> list[Test] | None:
-    """The tests of a set, if the word is one's name:
+    """Return the tests of a set, if the word is a set's name:
 
-    heart       what shows in a quarter of an hour that each feature works
-    all         all but those that have to be named
-    turn:N      what CI runs besides the heart in turn N
-    short:N     what CI runs on the oldest kernel and on the debug kernel in turn N
+    heart       tests that show in a quarter of an hour that each feature works
+    all         all tests except those that run only by name
+    turn:N      the tests that CI runs in turn N in addition to the heart
+    short:N     the tests that CI runs on the oldest kernel and on the debug kernel in turn N
     I/N         part I of N of all
     """
     tests = [test for test in tests if test.feature not in NAMED_ONLY]
@@ -160,7 +161,7 @@ def set_of(tests: list[Test], word: str) -> list[Test] | None:
 
 
 def chosen(tests: list[Test], words: list[str]) -> list[Test]:
-    """The tests that the words ask for: sets, features, names and globs; all of them without a word."""
+    """Return the tests that the words select: sets, features, names and globs; all tests without a word."""
     found: set[str] = set()
     for word in wanted_words(words) or ["all"]:
         wanted = set_of(tests, word)
@@ -173,10 +174,11 @@ def chosen(tests: list[Test], words: list[str]) -> list[Test]:
 
 
 def next_test(waiting: list[Test], beside: list[Test], processors: int) -> Test | None:
-    """Take the test to run next out of those that wait, `beside` being what runs; None when none of them may run now.
+    """Remove the next test to run from `waiting` and return it, `beside` being the running tests; None when none may
+    run now.
 
-    What waits for time to pass goes beside what computes, of which there is one for each processor at most. What has to
-    be alone comes when all else is over.
+    A test that mostly waits runs next to tests that compute, of which at most one runs per processor. A test that must be alone
+    runs when all others have ended.
     """
     if any(test.alone for test in beside):
         return None
@@ -191,7 +193,7 @@ def next_test(waiting: list[Test], beside: list[Test], processors: int) -> Test 
             return None
     computing = not any(test.waits for test in beside)
     fitting = [test for test in shared if test.waits == (computing and bool(beside))] or shared
-    # One that takes long and begins last would keep all lanes but its own idle in the end.
+    # A slow test that begins last would leave all other lanes idle in the end.
     test = max(fitting, key=lambda test: test.takes)
     waiting.remove(test)
     return test

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Draws what a program wrote to a terminal as a picture in SVG.
+"""Draws a program's output to a terminal as a picture in SVG.
 
 terminal.py COLUMNS ROWS [TITLE] < OUTPUT > PICTURE
-The terminal is pyte's; ROWS 0: as many as there are lines. Of a program that ends with the screen it began with, as
-`hcablk top` does, what was drawn before that counts: what follows the last switch to the usual screen is left out."""
+The terminal is pyte's; ROWS 0: as many as the output has lines. A program that restores the screen at its end, as
+`hcablk top`
+does, is drawn as it was before: the output after the last switch to the usual screen is left out."""
 
 import sys
 from itertools import groupby
@@ -21,14 +22,14 @@ COLOURS = {
 
 
 def colour(name, usual):
-    """The colour of a cell, as pyte names it."""
+    """Return the colour of a cell from pyte's name."""
     if name == "default":
         return usual
     return COLOURS.get(name.removeprefix("bright"), f"#{name}" if len(name) == 6 else usual)
 
 
 def look(cell):
-    """How a cell is drawn: foreground, background, and whether it is bold."""
+    """Return a cell's foreground and background, and whether it is bold."""
     front, back = colour(cell.fg, FOREGROUND), colour(cell.bg, BACKGROUND)
     if cell.reverse:
         front, back = back, front
@@ -46,7 +47,7 @@ def spans(screen, row):
 
 
 def picture(screen, rows, title):
-    """The whole picture."""
+    """Yields the lines of the picture."""
     width, height = screen.columns * WIDTH + 2 * MARGIN, rows * HEIGHT + 2 * MARGIN + BAR
     yield (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
            f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="\'DejaVu Sans Mono\',Menlo,Consolas,monospace" '
@@ -59,7 +60,7 @@ def picture(screen, rows, title):
             left = MARGIN + column * WIDTH
             if back != BACKGROUND:
                 yield f'<rect x="{left:.1f}" y="{top}" width="{len(text) * WIDTH:.1f}" height="{HEIGHT}" fill="{back}"/>'
-            # Words one by one, so that columns stand below each other whatever the font.
+            # Word by word, so that columns are aligned with any font.
             for word_at, word in words(text):
                 weight = ' font-weight="bold"' if bold else ""
                 yield (f'<text x="{left + word_at * WIDTH:.1f}" y="{top + 13}" fill="{front}"{weight} '
@@ -68,7 +69,7 @@ def picture(screen, rows, title):
 
 
 def words(text):
-    """Yields (place, word) of a text."""
+    """Yields (column, word) of a text."""
     place = 0
     for is_blank, group in groupby(text, str.isspace):
         word = "".join(group)
@@ -82,11 +83,11 @@ def main():
     title = sys.argv[3] if len(sys.argv) > 3 else ""
     data = sys.stdin.buffer.read()
     if rows:
-        # Before that screen is what `script` says.
+        # Output before that screen is of `script`.
         data = data.rpartition(b"\x1b[?1049l")[0] or data
         data = data.partition(b"\x1b[?1049h")[2] or data
     else:
-        # No terminal was there to begin lines anew.
+        # No terminal has turned newlines into carriage returns and newlines.
         data = data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n").removesuffix(b"\r\n")
         rows = data.count(b"\n") + 1
     screen = pyte.Screen(columns, rows)

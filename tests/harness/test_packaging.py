@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the packages bring: units, udev rules, scripts and documents, as far as that needs no machine."""
+"""Unit tests of the packages' units, udev rules, scripts and documents, those that need no machine."""
 
 import importlib.machinery
 import importlib.util
@@ -15,12 +15,12 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 PACKAGING = TOP / "packaging"
 GENERATOR = "/usr/lib/systemd/system-generators/systemd-fstab-generator"
-# What a login waits for, directly or not.
+# Units for which a login waits, directly or indirectly.
 BEFORE_A_LOGIN = {"remote-fs-pre.target", "remote-fs.target", "o2cb.service", "network.target", "systemd-user-sessions.service"}
 
 
 def module(path):
-    """A script without a suffix, as a module."""
+    """Load a script without a suffix as a module."""
     loader = importlib.machinery.SourceFileLoader(path.name.replace("-", "_"), str(path))
     loaded = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(loaded)
@@ -28,7 +28,7 @@ def module(path):
 
 
 def setting(unit, name):
-    """The words of all lines NAME= of a unit."""
+    """Return the words of all lines NAME= of a unit."""
     lines = (line.partition("=") for line in unit.read_text().splitlines())
     return [word for key, _, value in lines if key == name for word in value.split()]
 
@@ -47,7 +47,7 @@ class Units(unittest.TestCase):
             made = Path(folder)
             for mount, disk in (("srv-db", "db"), ("srv-shared", "data"), ("srv-gfs2", "data")):
                 self.assertTrue((made / f"hcablk-mounts@{disk}.target.wants/{mount}.mount").is_symlink(), mount)
-                # Nothing of the boot pulls it in, so nothing of the boot waits for it.
+                # No unit of the boot requires the mount, so the boot does not wait for it.
                 self.assertEqual([wants.parent.name for wants in made.rglob(f"{mount}.mount") if wants.is_symlink()],
                                  [f"hcablk-mounts@{disk}.target.wants"])
                 unit = made / f"{mount}.mount"
@@ -76,11 +76,11 @@ class Units(unittest.TestCase):
 
 
 class Udev(unittest.TestCase):
-    # Rules of others that read a disk because of its ID_FS_TYPE.
+    # Other packages' rules that read a disk because of its ID_FS_TYPE have lower numbers.
     LAST_READER = 69
 
     def test_no_rule_reads_a_disk_because_of_an_event_of_its_state(self):
-        """What was known of a disk is restored behind the rules that would read it then."""
+        """A disk's saved properties are restored after all rules that would then read the disk."""
         for rules in (PACKAGING / "udev").glob("*hcablk.rules"):
             restores = "IMPORT{db}=\"ID_FS_TYPE\"" in rules.read_text()
             self.assertEqual(restores, int(rules.name[:2]) > self.LAST_READER, rules.name)
@@ -94,7 +94,7 @@ class Udev(unittest.TestCase):
 
 
 class NewKernel(unittest.TestCase):
-    """The script that runs when a kernel was installed."""
+    """Tests the script that runs after a kernel's installation."""
 
     def run_for(self, release, modules=(), configured=True):
         with tempfile.TemporaryDirectory() as top:
@@ -120,7 +120,7 @@ class NewKernel(unittest.TestCase):
 
 
 class NewestKernel(unittest.TestCase):
-    """The package that brings the modules together with each new kernel."""
+    """Tests the package that installs the modules with each new kernel."""
 
     def test_it_keeps_a_kernel_away_that_has_no_modules(self):
         text = (PACKAGING / "debian/modules-amd64.control.in").read_text()
@@ -203,7 +203,7 @@ class Copyright(unittest.TestCase):
             file.write_text(json.dumps(metadata))
             printed = subprocess.run([TOP / "scripts/crates-of", file], capture_output=True, text=True, check=True).stdout
         self.assertIn("\n direct 1.0: MIT (A)\n", printed)
-        # A paragraph of a control file: each line goes on with the one before.
+        # A field of a control file: each line continues the one before.
         self.assertTrue(all(line.startswith(" ") for line in printed.splitlines()[1:]))
 
 

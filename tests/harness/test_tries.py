@@ -11,7 +11,7 @@ BROKE = "soft-RoCE broke a connection"
 
 
 def judged(*tries: str, broke: str = "", only_once: bool = False) -> tuple[str, int]:
-    """What becomes of a test whose tries end so, and how many of them are made."""
+    """Return the outcome of a test whose tries end like this, and their number."""
     all_of_them = Tries(only_once)
     for n, result in enumerate(tries, 1):
         outcome = Outcome(result, late=["it is back"] if result == "late" else [])
@@ -21,7 +21,7 @@ def judged(*tries: str, broke: str = "", only_once: bool = False) -> tuple[str, 
 
 
 class Judged(unittest.TestCase):
-    """What is tried again, and how it ends."""
+    """Tests which outcomes are tried again, and the final outcome."""
 
     def test_what_is_wrong_fails_at_once(self) -> None:
         self.assertEqual(judged("failed", "passed", "passed"), ("failed", 1))
@@ -57,7 +57,7 @@ class Judged(unittest.TestCase):
 
 
 class Points(unittest.TestCase):
-    """Which points of a script were late."""
+    """Tests which points of a script count as late."""
 
     def test_points_that_are_only_late(self) -> None:
         self.assertEqual(late_points("ok 1 - a\nnot ok 2 - it is back # late\n1..2\n"), ["it is back"])

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Says whether a file is well-formed in the trace event format, as ui.perfetto.dev and chrome://tracing read it.
+"""Checks a file in the trace event format, which ui.perfetto.dev and chrome://tracing read.
 
-traceevent.py FILE: prints what is wrong, and how many slices and arrows there are; fails if something is.
-The rules are those of the document "Trace Event Format" for the phases X, M, s and f: members and their types; slices of
-a thread nest or follow each other; arrows come in pairs, do not go back in time, and each end is within a slice of its
-thread; each thread and process that is used has a name."""
+traceevent.py FILE: prints the mistakes, and the numbers of slices and arrows; fails if it finds a mistake.
+The rules are those of the document "Trace Event Format" for the phases X, M, s and f: members and their types; slices
+of
+a thread nest or follow each other; arrows come in pairs, do not point back in time, and each end is within a slice of its
+thread; each used thread and process has a name."""
 
 import json
 import sys
@@ -18,12 +19,12 @@ MEMBERS = {
     "f": {"name": str, "cat": str, "ts": Real, "id": int, "bp": str},
 }
 METADATA = {"process_name": ("name", str), "thread_name": ("name", str), "thread_sort_index": ("sort_index", int)}
-# Microseconds of half a nanosecond: times are decimal.
+# Half a nanosecond in microseconds: times are decimal.
 CLOSE = 0.0005
 
 
 def members(event):
-    """Yields what is wrong with one event by itself."""
+    """Yields the mistakes in one event."""
     if not isinstance(event, dict):
         yield f"not an object: {event!r}"
         return
@@ -57,7 +58,7 @@ def slices_nest(threads):
 
 
 def arrows_fit(arrows, threads):
-    """Yields arrows without a beginning, an end, or a slice at one of these."""
+    """Yields arrows that lack a beginning, an end, or a slice at one of them."""
     for (category, number), ends in arrows.items():
         if sorted(end["ph"] for end in ends) != ["f", "s"]:
             yield f"arrow {category} {number} has ends {[end['ph'] for end in ends]}"
@@ -69,7 +70,7 @@ def arrows_fit(arrows, threads):
 
 
 def problems(trace):
-    """Yields all that is wrong with a trace."""
+    """Yields all mistakes in a trace."""
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         yield "there is no list traceEvents"
         return

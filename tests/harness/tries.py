@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What becomes of a test: whether what failed is tried again."""
+"""Decides the outcome of a test, and whether a failed test is tried again."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
-# A test that was late is run again until it has passed or been late twice.
+# A late test is run again until it has passed or been late this number of times.
 DECIDES = 2
 
 
 @dataclass
 class Outcome:
-    """What became of a test: of one try, or of all of them."""
+    """The outcome of a test: of one try, or of all of them."""
 
-    # "passed", "failed" or "skipped"; of one try also "late": nothing is wrong, but something ended after its time.
+    # "passed", "failed" or "skipped"; of one try also "late": nothing failed, but something ended after its time limit.
     result: str
-    # Why it failed.
+    # The reasons of a failure.
     reasons: list[str] = field(default_factory=list)
     # The points that were late, in any try.
     late: list[str] = field(default_factory=list)
@@ -34,13 +34,13 @@ def late_points(log: str) -> list[str]:
 class Tries:
     """The tries of one test so far.
 
-    A test that was late is run again, and has failed when it was late twice of three times. Anything else that is wrong fails it at
-    once, unless the kernel's RDMA stack has failed it (`kmsg.kernel_broke`), which is no fault of our drivers: then it is run once
-    more.
+    A late test is run again, and has failed when it was late in two of three tries. Any other failure is final, unless
+    the kernel's
+    RDMA stack has caused it (`kmsg.kernel_broke`), which is not our drivers' fault: then the test is run once more.
     """
 
     def __init__(self, only_once: bool = False) -> None:
-        # Who injects a bug has it found by the first point that fails.
+        # A run with an injected bug ends at the first point that finds the bug.
         self.only_once = only_once
         self.passed = 0
         self.late = 0
@@ -49,7 +49,7 @@ class Tries:
         self.logs: list[str] = []
 
     def again(self, outcome: Outcome, kernel_broke: str) -> str:
-        """Why the test is to be run again after this try; "" if `outcome`, which is completed, is what became of it."""
+        """Return the reason to run the test again after this try; "" if `outcome`, which is completed, is final."""
         again = ""
         if outcome.result == "late":
             self.late += 1

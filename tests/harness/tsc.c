@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * tsc
- *	prints how many thousand times in a second the processor's time stamp counter counts; nothing
- *	where there is no such counter. An emulated guest's counts as often.
+ *	prints the frequency of the processor's time stamp counter in kHz, or nothing
+ *	without such a counter. An emulated guest's counter has the same frequency.
  */
 
 #include <stdint.h>
@@ -18,7 +18,7 @@ static uint64_t now_ns(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-/* Both clocks at one moment: of many looks the one that took the least time, so that nothing came between. */
+/* Reads the system's and the processor's clock at one moment: of many reads it takes the quickest, during which nothing else ran. */
 static void look(uint64_t *ns, uint64_t *count)
 {
 	uint64_t least = UINT64_MAX;

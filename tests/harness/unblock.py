@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Have an emulator's sockets not block.
+"""Makes an emulator's sockets non-blocking.
 
-QEMU writes to the connections of `-netdev stream,server=on` as they are when accepted, and those block. A guest that is
-stopped reads nothing: when the socket to it is full its neighbour's emulator waits in the middle of a packet, with all of
-that guest's processors.
+QEMU writes to the connections of `-netdev stream,server=on` in their state when accepted, which is blocking. A stopped guest
+reads nothing: when the socket to it is full its neighbour's emulator waits in the middle of a packet, with all of that
+guest's processors.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ PIDFD_GETFD = 438
 
 
 def unblock(pid: int) -> None:
-    """Have all sockets of a process not block that do."""
+    """Make all sockets of a process non-blocking."""
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = os.pidfd_open(pid)
     try:
-        # As /proc knows it, which may be that of another namespace.
+        # The process id in /proc's namespace, which may differ.
         known = re.search(r"^Pid:\s*([0-9]+)$", Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii"), re.M)
         if known is None:
             raise OSError(f"/proc does not know process {pid}")
@@ -36,7 +36,7 @@ def unblock(pid: int) -> None:
             flags = re.search(r"^flags:\s*([0-7]+)$", info, re.M)
             if flags is None or int(flags[1], 8) & os.O_NONBLOCK:
                 continue
-            # What is copied is the number; the flag is the socket's own.
+            # Only the descriptor is copied; the flag belongs to the socket.
             copy = libc.syscall(PIDFD_GETFD, pidfd, int(entry.name), 0)
             if copy < 0:
                 raise OSError(ctypes.get_errno(), f"pidfd_getfd: {os.strerror(ctypes.get_errno())}")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A drive whose volatile write cache is lost with the power: an NBD server beside QEMU.
+"""A drive whose volatile write cache is lost with the power: an NBD server next to QEMU.
 
-The file of any other drive outlives a killed QEMU, with all that was ever written to it. Here nbdkit's cache filter keeps
-writes in a temporary file until a flush copies them to the drive's file, and SIGKILL ends it with whatever it has not copied.
+The file of any other drive survives a killed QEMU, with all that was ever written to it. Here nbdkit's cache filter
+keeps
+writes in a temporary file until a flush copies them to the drive's file, and SIGKILL loses the writes that were not copied.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class VolatileDrive:
     def power_on(self) -> socket.socket:
         """Start the server, with an empty cache; returns the client's end of its only connection."""
         ours, theirs = socket.socketpair()
-        # No cache-max-size: nothing is evicted, which would save it. The filter that is nearer to the file, fua, spares the host
-        # fdatasync(): what was written to a file outlives the server without.
+        # No cache-max-size: evicting data would save it. The filter that is nearer to the file, fua, spares the host
+        # fdatasync(): data in a file survives the server without it.
         command = ["nbdkit", "--single", "--filter=cache", "--filter=fua", "file", str(self.file)]
         command += ["cache=writeback", f"cache-min-block-size={BLOCK}", "fuamode=discard"]
         with theirs, open(self._log, "ab") as log:
@@ -41,20 +42,20 @@ class VolatileDrive:
                 stdin=theirs,
                 stdout=theirs,
                 stderr=log,
-                # The temporary file, which has no name, is here.
+                # The folder of the temporary file, which has no name.
                 env={**os.environ, "TMPDIR": str(self.file.parent)},
                 start_new_session=True,
             )
         return ours
 
     def power_off(self) -> None:
-        """Kill the server: what was not flushed is gone."""
+        """Kill the server, and lose all data that was not flushed."""
         if self._server is not None:
             self._server.kill()
             self._server.wait()
             self._server = None
 
     def remove(self) -> None:
-        """End the drive, and delete its file."""
+        """Kill the server, and delete the drive's file."""
         self.power_off()
         self.file.unlink()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Completion queues, and the interrupts that tell of completions.
+ * Completion queues, and the interrupts that report completions.
  *
- * An interrupt comes to the processor of the queue's vector, in hard interrupt
- * context, once for each time that notification was asked for. The engine may
- * put completions off: see knobs.c. Those of one work queue stay in order.
+ * An interrupt goes to the processor of the queue's vector, in hard interrupt
+ * context, once for each arming. The engine may delay completions: see knobs.c.
+ * Completions of one work queue stay in order.
  */
 #include <linux/delay.h>
 #include <linux/random.h>
@@ -21,7 +21,7 @@ static void cq_irq(struct irq_work *work)
 	atomic_dec(&cq->irq_refs);
 }
 
-/* On the vector's processor, perhaps as it leaves idleness; the interrupt proper follows. */
+/* Runs on the vector's processor, maybe as it leaves idleness; the interrupt proper follows. */
 static void cq_ipi(void *data)
 {
 	struct hca_cq *cq = data;
@@ -66,7 +66,7 @@ int hca_create_cq(struct ib_cq *ib_cq, const struct ib_cq_init_attr *attr, struc
 		list_add_tail(&cq->entries[i].entry, &cq->free);
 	cq->irq = IRQ_WORK_INIT_HARD(cq_irq);
 	INIT_CSD(&cq->csd, cq_ipi, cq);
-	/* No more than was asked for. */
+	/* Exactly the requested size: a consumer must not rely on more. */
 	ib_cq->cqe = attr->cqe;
 	mutex_lock(&dev->exec);
 	list_add_tail(&cq->dev_entry, &dev->cqs);
@@ -90,8 +90,8 @@ int hca_destroy_cq(struct ib_cq *ib_cq, struct ib_udata *udata)
 }
 
 /*
- * A completion is there to be polled; cq->lock is held. Is it to be told of? The benchmark counts
- * completions by its calls, so that it is a function.
+ * Makes a completion available to the poller, and returns whether it needs an interrupt;
+ * cq->lock is held. Not inline: the benchmark counts completions by calls of this function.
  */
 noinline bool hca_cq_announce(struct hca_cq *cq, struct hca_cqe *cqe)
 {
@@ -117,9 +117,9 @@ static void cq_tell(struct hca_dev *dev, struct hca_cq *cq)
 }
 
 /*
- * The engine has completed a work request. The one that drains a queue after a fatal error, where
- * own_drain is 3, is late: it is put where its event finds it only when the poller has looked for
- * the last time, with an event at that moment, as it can happen to the drains of mlx5.
+ * The engine has completed a work request. With own_drain 3 the completion that drains a queue
+ * after a fatal error is late: its event finds it only after the poller's last look, as can
+ * happen when mlx5 drains.
  */
 void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, bool solicited)
 {
@@ -173,7 +173,7 @@ void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, boo
 		cq_tell(dev, cq);
 }
 
-/* Completions and interrupts whose time has come; dev->exec is held. */
+/* Reports the completions and raises the interrupts that are due; dev->exec is held. */
 void hca_cq_timers(struct hca_dev *dev, ktime_t now)
 {
 	struct hca_cqe *cqe, *next;
@@ -218,7 +218,7 @@ int hca_poll_cq(struct ib_cq *ib_cq, int num, struct ib_wc *wc)
 			break;
 		*wc++ = cqe->wc;
 		n++;
-		/* Only now the consumer knows that these slots are free. */
+		/* The consumer learns only by polling that these slots are free. */
 		if (cqe->recv)
 			WRITE_ONCE(cqe->qp->rq_free, cqe->until);
 		else
@@ -242,7 +242,7 @@ int hca_req_notify_cq(struct ib_cq *ib_cq, enum ib_cq_notify_flags flags)
 	int missed;
 
 	spin_lock_irqsave(&cq->lock, irq);
-	/* For any completion stays so when one that is solicited is asked for. */
+	/* A queue armed for any completion stays armed for any. */
 	if (cq->armed != IB_CQ_NEXT_COMP)
 		cq->armed = flags & IB_CQ_SOLICITED_MASK;
 	missed = (flags & IB_CQ_REPORT_MISSED_EVENTS) && !list_empty(&cq->ready) &&
@@ -261,7 +261,7 @@ static bool is_in(struct list_head *list, struct hca_qp *qp, bool recv)
 	return false;
 }
 
-/* Are there completions of one of the queue pair's queues that were not polled? */
+/* Returns whether completions of this work queue of the queue pair were not polled. */
 bool hca_cq_has(struct hca_cq *cq, struct hca_qp *qp, bool recv)
 {
 	bool has;
@@ -272,7 +272,7 @@ bool hca_cq_has(struct hca_cq *cq, struct hca_qp *qp, bool recv)
 	return has;
 }
 
-/* A queue pair goes: nothing of it is to be found in a completion queue after that. */
+/* Detaches all completions in a queue from a queue pair that is being destroyed. */
 void hca_cq_forget(struct hca_cq *cq, struct hca_qp *qp)
 {
 	struct hca_cqe *cqe, *next;

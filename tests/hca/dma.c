@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How the device reaches memory: by DMA address alone.
+ * The device's access to memory: through DMA addresses only.
  *
- * The kernel's tracepoints of the DMA API tell which addresses are mapped for a
- * card at this moment, of what length and in which direction, to the byte; also
- * where no IOMMU would know. An access has to lie within that. Where it leads is
- * the IOMMU's answer; without one, the address is the memory's own; a bus
- * address is that of a BAR below the same switch. What is not so is a fault, and
- * a splat of the kernel's.
+ * The tracepoints of the kernel's DMA API report, to the byte, the addresses that
+ * are mapped for a card, with length and direction, even without an IOMMU. Each
+ * access must be within such a mapping. An IOMMU translates the address; without
+ * one it is the memory's own; a bus address is that of a BAR below the same
+ * switch. Any other access is a fault, and a splat in the kernel log.
  *
- * dma_lock is held over a check and the access that it is for, so that none
- * comes after the dma_unmap_*() of what it is to.
+ * dma_lock is held over a check and the access after it, so that no access comes
+ * after the dma_unmap_*() of its mapping.
  */
 #include <linux/dma-mapping.h>
 #include <linux/io.h>
@@ -24,7 +23,7 @@
 
 static bool check_dma = true;
 module_param(check_dma, bool, 0444);
-MODULE_PARM_DESC(check_dma, "whether what is mapped is followed, and nothing else reached");
+MODULE_PARM_DESC(check_dma, "whether mappings are tracked, and accesses checked against them");
 
 struct hca_mapping {
 	struct interval_tree_node node;
@@ -112,7 +111,7 @@ static void on_map_sg(void *data, struct device *dev, struct scatterlist *sgl, i
 	}
 }
 
-/* Told before it is done, with as many segments as there were before neighbours became one. */
+/* The event comes before the unmapping; nents counts segments before neighbours were merged. */
 static void on_unmap_sg(void *data, struct device *dev, struct scatterlist *sgl, int nents,
 			enum dma_data_direction dir, unsigned long attrs)
 {
@@ -180,7 +179,7 @@ int hca_dma_init(void)
 {
 	int i, err;
 
-	/* Their prototypes are what the kernel calls them by. */
+	/* The prototypes must match the kernel's calls. */
 	check_trace_callback_type_dma_map_phys(on_map_phys);
 	check_trace_callback_type_dma_unmap_phys(on_unmap_phys);
 	check_trace_callback_type_dma_map_sg(on_map_sg);
@@ -202,7 +201,7 @@ int hca_dma_init(void)
 	return 0;
 }
 
-/* The card goes: nothing may be mapped for it any more. */
+/* The card is being removed: no mapping for it may be left. */
 void hca_dma_forget(struct hca_card *card)
 {
 	struct interval_tree_node *node;
@@ -216,7 +215,7 @@ void hca_dma_forget(struct hca_card *card)
 	WARN(left, "hca: %u mappings of %s are left\n", left, pci_name(card->pdev));
 }
 
-/* What is mapped now: address, length, direction (as enum dma_data_direction), and whether it is on the bus. */
+/* Prints the mappings: address, length, direction (enum dma_data_direction), and bus or not. */
 void hca_dma_show(struct hca_card *card, struct seq_file *file)
 {
 	struct interval_tree_node *node;
@@ -232,7 +231,7 @@ void hca_dma_show(struct hca_card *card, struct seq_file *file)
 	spin_unlock_irq(&card->dma_lock);
 }
 
-/* The mapping that has an address in this direction, and the furthest of those. */
+/* Returns the mapping of an address in this direction, of several the one that ends last. */
 static struct hca_mapping *mapping_at(struct hca_card *card, u64 addr, bool to_memory)
 {
 	enum dma_data_direction wanted = to_memory ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
@@ -251,7 +250,7 @@ static struct hca_mapping *mapping_at(struct hca_card *card, u64 addr, bool to_m
 	return best;
 }
 
-/* One access within a page; dma_lock is held. What is wrong with it, or NULL. */
+/* Makes an access within a page; dma_lock is held. Returns what is wrong with it, or NULL. */
 static const char *copy_piece(struct hca_card *card, u64 addr, void *data, u32 len, bool to_memory,
 			      struct iommu_domain *domain, u32 *done)
 {
@@ -292,7 +291,7 @@ static const char *copy_piece(struct hca_card *card, u64 addr, void *data, u32 l
 	return NULL;
 }
 
-/* The device reads (or with `to_memory`, writes) `len` bytes at a DMA address. */
+/* Reads (with `to_memory`: writes) `len` bytes at a DMA address. */
 int hca_dma_copy(struct hca_dev *dev, u64 addr, void *data, u32 len, bool to_memory)
 {
 	struct hca_card *card = dev->card;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The engine of a device, a kthread, and the wire between engines. An engine
- * takes packets off its queue, runs the queue pairs that have something to do,
- * and keeps their timers. Taking packets never waits for room elsewhere, so that
- * two engines cannot wait for each other.
+ * takes packets off its queue, runs the queue pairs that have work, and keeps
+ * their timers. Taking packets never waits for another engine, so that two
+ * engines cannot wait for each other.
  */
 #include <linux/kthread.h>
 #include <linux/moduleparam.h>
@@ -23,12 +23,12 @@ static DEFINE_SPINLOCK(hca_wire_lock);
 
 void hca_kick(struct hca_dev *dev)
 {
-	/* Both bit and state are set before the other one is looked at: see doze(). */
+	/* Each side sets its own flag (bit or state) before it reads the other's: see doze(). */
 	if (!test_and_set_bit(0, &dev->kicked) && READ_ONCE(dev->engine->__state) != TASK_RUNNING)
 		wake_up_process(dev->engine);
 }
 
-/* Has the engine look at a queue pair the next time that it is awake. */
+/* Queues a queue pair for the engine's next round. */
 void hca_qp_again(struct hca_qp *qp)
 {
 	unsigned long flags;
@@ -45,7 +45,7 @@ void hca_qp_kick(struct hca_qp *qp)
 	hca_kick(qp->dev);
 }
 
-/* The engine is to be awake at that time; called by the engine. */
+/* Sets a timer that wakes the engine; called by the engine. */
 void hca_timer(struct hca_dev *dev, ktime_t when)
 {
 	if (!dev->next_timer || ktime_before(when, dev->next_timer))
@@ -72,7 +72,7 @@ static bool link_up(struct hca_dev *dev)
 	return ib_get_curr_port_state(dev->card->port) == IB_PORT_ACTIVE;
 }
 
-/* The device that has this GID; hca_wire_lock is held. */
+/* Returns the device with this GID; hca_wire_lock is held. */
 static struct hca_dev *find_gid(const union ib_gid *gid)
 {
 	struct hca_dev *dev;
@@ -111,7 +111,7 @@ bool hca_wire_is_busy(const union ib_gid *dgid)
 	return busy;
 }
 
-/* The packet is the wire's. A dead link, or a wrong address, loses it. */
+/* Sends a packet, which belongs to the wire from here. A dead link or a wrong address drops it. */
 void hca_wire_send(struct hca_dev *from, struct hca_pkt *pkt)
 {
 	struct hca_dev *dev;
@@ -207,7 +207,7 @@ static void run_ready(struct hca_dev *dev, ktime_t now)
 	spin_unlock_irq(&dev->ready_lock);
 }
 
-/* Timers are few: when one is due, all queue pairs are looked at. */
+/* Timers are few: when one is due, all queue pairs are checked. */
 static void run_timers(struct hca_dev *dev, ktime_t now)
 {
 	struct hca_qp *qp;
@@ -226,7 +226,7 @@ static bool is_due(struct hca_dev *dev)
 	return dev->next_timer && !ktime_before(ktime_get(), dev->next_timer);
 }
 
-/* For an engine that has a processor of its own. An emulated one lets another one run meanwhile. */
+/* Polls, for an engine with its own processor. An emulated processor lets another run meanwhile. */
 static bool finds_work(struct hca_dev *dev)
 {
 	unsigned int n;
@@ -261,7 +261,7 @@ static int engine(void *data)
 	while (!kthread_should_stop()) {
 		doze(dev);
 		clear_bit(0, &dev->kicked);
-		/* What was put down before a kick is seen by the work after it. */
+		/* Data written before a kick must be visible to the work after it. */
 		smp_mb__after_atomic();
 		if (READ_ONCE(dev->knobs.stall))
 			continue;

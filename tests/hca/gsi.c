@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The general services interface: datagrams of queue pair 1, by which connections
- * are made. A receive has the network's header in its first 40 bytes, as RoCE v2
- * has it.
+ * The general services interface: datagrams of queue pair 1, which establish
+ * connections. The first 40 bytes of a receive hold the network's header, as with
+ * RoCE v2.
  */
 #include <linux/ip.h>
 #include <rdma/ib_addr.h>
@@ -52,7 +52,7 @@ void hca_ud_send(struct hca_qp *qp, struct hca_swqe *wqe)
 	ether_addr_copy(pkt->dmac, wqe->ah.roce.dmac);
 	pkt->net_type = wqe->net_type;
 	pkt->dqpn = wqe->remote_qpn;
-	/* With its highest bit set a work request's key stands for the queue pair's own. */
+	/* A work request's key with the highest bit set means the queue pair's own key. */
 	pkt->qkey = wqe->remote_qkey & BIT(31) ? qp->attr.qkey : wqe->remote_qkey;
 	pkt->total = wqe->length;
 	hca_wire_send(qp->dev, pkt);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * An RDMA device for tests: what the files of this module share. README.md says
- * what it is, and which thread does what.
+ * An RDMA device for tests: declarations that the files of this module share.
+ * README.md describes the device and its threads.
  */
 #ifndef HCABLK_HCA_H
 #define HCABLK_HCA_H
@@ -19,11 +19,11 @@
 #include <rdma/ib_verbs.h>
 
 #define HCA_MTU		4096	/* the largest payload of a packet */
-#define HCA_MAX_SGE	32	/* what max_send_sge and max_recv_sge may be set to */
+#define HCA_MAX_SGE	32	/* the upper limit of max_send_sge and max_recv_sge */
 #define HCA_MAX_INLINE	256
 #define HCA_GIDS	32
-#define HCA_RX_LIMIT	256	/* more packets wait for no device, but answers */
-#define HCA_ACK_EVERY	16	/* packets of a request for which the responder says how far it is */
+#define HCA_RX_LIMIT	256	/* packets that may wait for a device, without answers */
+#define HCA_ACK_EVERY	16	/* the responder acknowledges a request after this number of packets */
 #define HCA_DMA_LKEY	0x200	/* ib_device.local_dma_lkey: not the key of a region */
 #define HCA_PSN_MASK	0xffffff
 
@@ -33,15 +33,15 @@ struct hca_card {
 	struct pci_dev *pdev;
 	struct net_device *port;
 	unsigned int number;
-	struct hca_dev *dev;		/* under hca_cards_lock; NULL: no link was added */
-	spinlock_t dma_lock;		/* the tree, and an access by it */
+	struct hca_dev *dev;		/* protected by hca_cards_lock; NULL: no link was added */
+	spinlock_t dma_lock;		/* protects the tree, and is held over an access */
 	struct rb_root_cached mappings;
 	u64 dma_bytes, dma_bus_bytes;
 	u32 dma_faults;
-	bool dma_incomplete;		/* a mapping could not be noted: nothing is checked */
+	bool dma_incomplete;		/* a mapping could not be recorded: no access is checked */
 };
 
-/* What tests set, in debugfs; see knobs.c. */
+/* The settings of tests, in debugfs; see knobs.c. */
 struct hca_knobs {
 	u32 send_delay_us, recv_delay_us, jitter_us;
 	u32 moderation_us;
@@ -58,26 +58,26 @@ struct hca_dev {
 	struct ib_device ib_dev;
 	struct hca_card *card;
 	struct ib_device_attr attr;
-	struct list_head wire_entry;	/* under hca_wire_lock */
+	struct list_head wire_entry;	/* protected by hca_wire_lock */
 	union ib_gid gids[HCA_GIDS];	/* the same */
 
 	struct task_struct *engine;
 	unsigned long kicked;
-	struct mutex exec;		/* the engine's work, and commands that it must not see halves of */
-	struct xarray qps;		/* by number; under exec */
+	struct mutex exec;		/* held by the engine, and by commands whose effect it must see as a whole */
+	struct xarray qps;		/* by number; protected by exec */
 	struct list_head cqs;		/* the same */
 	u32 next_qpn;
 	struct hca_qp *gsi;		/* the same */
-	ktime_t next_timer;		/* of the engine alone */
+	ktime_t next_timer;		/* used by the engine only */
 
 	spinlock_t ready_lock;
-	struct list_head ready;		/* queue pairs for the engine */
+	struct list_head ready;		/* queue pairs with work for the engine */
 	spinlock_t rx_lock;
-	struct list_head rx;		/* packets that came over the wire */
+	struct list_head rx;		/* packets that arrived over the wire */
 	u32 rx_count;
 
 	spinlock_t mr_lock;
-	struct xarray mrs;		/* by the upper 24 bits of their keys; under exec */
+	struct xarray mrs;		/* by the upper 24 bits of their keys; protected by exec */
 	u32 mr_count;
 	u8 next_key;
 
@@ -106,21 +106,21 @@ struct hca_mr {
 	struct ib_pd *pd;
 	enum hca_mr_state state;
 	u32 index;
-	u32 key;			/* what the region answers to while it is valid */
+	u32 key;			/* the region's key while it is valid */
 	int access;
 	u64 iova, length;
 	unsigned int page_size;
 	u32 max_pages;
-	u32 npages;			/* of those that map_mr_sg() has put down */
-	u64 *descs;			/* those: the device reads them when it carries out the REG_MR */
+	u32 npages;			/* the number of addresses from map_mr_sg() */
+	u64 *descs;			/* these addresses: the device reads them when it carries out the REG_MR */
 	u32 nvalid;
-	u64 *pages;			/* what the device has read */
+	u64 *pages;			/* the addresses that the device has read */
 };
 
 struct hca_cqe {
 	struct list_head entry;
 	struct ib_wc wc;
-	struct hca_qp *qp;		/* NULL: destroyed since */
+	struct hca_qp *qp;		/* NULL: the queue pair was destroyed */
 	ktime_t due;
 	u32 until;			/* the work queue's slots before this one are free when it is polled */
 	bool recv;
@@ -133,7 +133,7 @@ struct hca_cq {
 	spinlock_t lock;
 	struct hca_cqe *entries;
 	struct list_head free, delayed, ready;
-	struct list_head late;		/* polled by who polls once more; see hca_complete() */
+	struct list_head late;		/* found only by one more poll; see hca_complete() */
 	u32 count;
 	u8 armed;			/* IB_CQ_NEXT_COMP, IB_CQ_SOLICITED or 0 */
 	bool overrun;
@@ -157,14 +157,14 @@ struct hca_swqe {
 	struct ib_sge sge[HCA_MAX_SGE];
 	u8 inline_data[HCA_MAX_INLINE];
 	u32 length;
-	u32 offset;			/* how much was sent, or came */
+	u32 offset;			/* bytes that were sent or have arrived */
 	u32 msn;
 	u32 attempt;
-	bool numbered;			/* it has its msn */
+	bool numbered;			/* msn is set */
 	u64 raddr;
 	u32 rkey;
 	__be32 imm;
-	/* REG_MR, as it was when it was posted */
+	/* REG_MR: the settings at the time of posting */
 	struct hca_mr *mr;
 	u32 key;
 	int access;
@@ -184,10 +184,10 @@ struct hca_rwqe {
 	u32 length;
 };
 
-/* What a responder has still to answer: READs, and what must not overtake them. */
+/* An answer that a responder has queued: of a READ, or of a request behind one. */
 struct hca_resp {
 	struct list_head entry;
-	struct hca_pkt *answer;		/* ready to be sent; NULL: a READ */
+	struct hca_pkt *answer;		/* the packet to be sent; NULL: a READ */
 	bool fatal;			/* after it the queue pair is in error */
 	u32 msn, attempt, offset, length;
 	u64 raddr;
@@ -197,12 +197,12 @@ struct hca_resp {
 struct hca_qp {
 	struct ib_qp ib_qp;
 	struct hca_dev *dev;
-	struct list_head ready_entry;	/* under dev->ready_lock */
-	spinlock_t lock;		/* what posting and the engine share */
+	struct list_head ready_entry;	/* protected by dev->ready_lock */
+	spinlock_t lock;		/* protects the fields that posting and the engine share */
 	enum ib_qp_state state;
 	bool dying;
-	bool draining;			/* what is posted now is the device's own */
-	struct ib_cqe *late;		/* of the work request whose completion comes late */
+	bool draining;			/* work requests posted now are the device's own */
+	struct ib_cqe *late;		/* of the work request whose completion is late */
 	struct ib_qp_attr attr;
 	struct ib_qp_cap cap;
 	bool sig_all;
@@ -214,15 +214,15 @@ struct hca_qp {
 	struct hca_rwqe *rq;
 	u32 rq_tail, rq_head, rq_free;
 
-	/* The requester, under dev->exec. */
+	/* The requester's fields, protected by dev->exec. */
 	u32 sq_msn;
 	u32 reads_out;
 	u32 retries, rnr_retries;
 	ktime_t ack_by, rnr_until;
-	/* The responder, under dev->exec. */
+	/* The responder's fields, protected by dev->exec. */
 	u32 rq_msn;
 	u32 rx_offset;
-	bool rx_wqe;			/* the message has taken a receive */
+	bool rx_wqe;			/* the message uses a posted receive */
 	bool established;
 	struct list_head resp;
 	bool ack_due;
@@ -251,7 +251,7 @@ struct hca_pkt {
 	u32 rkey;
 	u32 qkey;
 	__be32 imm;
-	u32 reads;			/* how many READs the requester has out, with this one */
+	u32 reads;			/* the requester's READs in flight, with this one */
 	enum ib_wc_status status;
 	u8 rnr_timer;
 	u8 data[];
@@ -273,7 +273,7 @@ static inline struct hca_rwqe *hca_rwqe(struct hca_qp *qp, u32 n)
 	return &qp->rq[n % qp->cap.max_recv_wr];
 }
 
-/* a - b of numbers of 24 bits */
+/* Returns a - b of numbers of 24 bits. */
 static inline int hca_msn_diff(u32 a, u32 b)
 {
 	return (int)((a - b) << 8) >> 8;

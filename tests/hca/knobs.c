@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What tests set and read, in /sys/kernel/debug/hcablk_hca/DEVICE: README.md has
- * the list.
+ * The files in /sys/kernel/debug/hcablk_hca/DEVICE with which tests control and
+ * observe a device: README.md has the list.
  */
 #include <linux/debugfs.h>
 #include <linux/seq_file.h>
@@ -16,13 +16,13 @@ static int stall_get(void *data, u64 *value)
 	return 0;
 }
 
-/* A device that does nothing at all, and then goes on. */
+/* Stops the whole device, and continues it later. */
 static int stall_set(void *data, u64 value)
 {
 	struct hca_dev *dev = data;
 
 	WRITE_ONCE(dev->knobs.stall, !!value);
-	/* Who has read it does not work any more. */
+	/* Wait for a round of the engine that began before. */
 	mutex_lock(&dev->exec);
 	mutex_unlock(&dev->exec);
 	hca_kick(dev);
@@ -36,7 +36,7 @@ static int no_flush_get(void *data, u64 *value)
 	return 0;
 }
 
-/* When it flushes again it has to look at all its queue pairs. */
+/* When the device flushes again it must check all its queue pairs. */
 static int no_flush_set(void *data, u64 value)
 {
 	struct hca_dev *dev = data;
@@ -58,7 +58,7 @@ static int port_get(void *data, u64 *value)
 	return 0;
 }
 
-/* The cable; the core makes IB_EVENT_PORT_ERR and IB_EVENT_PORT_ACTIVE of it. */
+/* Pulls or plugs the cable, from which the core makes IB_EVENT_PORT_ERR and IB_EVENT_PORT_ACTIVE. */
 static int port_set(void *data, u64 value)
 {
 	struct net_device *port = ((struct hca_dev *)data)->card->port;
@@ -77,7 +77,7 @@ static int fatal_get(void *data, u64 *value)
 	return 0;
 }
 
-/* The device fails as a whole, for good: what is posted is flushed, nothing else happens. */
+/* Fails the device, for good: it only flushes posted work requests. */
 static int fatal_set(void *data, u64 value)
 {
 	struct hca_dev *dev = data;
@@ -98,7 +98,7 @@ static int fatal_set(void *data, u64 value)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(fatal_ops, fatal_get, fatal_set, "%llu\n");
 
-/* Has the device read eight bytes at a DMA address: a test of its faults. */
+/* Makes the device read eight bytes at a DMA address: tests its faults. */
 static int read_at_set(void *data, u64 value)
 {
 	struct hca_dev *dev = data;

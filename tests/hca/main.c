@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An RDMA device for tests: the module, its PCI functions, and what the RDMA core
- * asks of a device as a whole. `rdma link add NAME type hca netdev PORT` makes
- * the device of the card whose port that is. Limits are parameters, and are taken
- * when a link is added.
+ * An RDMA device for tests: the module, its PCI functions, and the RDMA core's
+ * operations on a device as a whole. `rdma link add NAME type hca netdev PORT`
+ * creates the device of the card with that port. Parameters set its limits, and
+ * are read when a link is added.
  */
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
@@ -34,16 +34,16 @@ module_param(cap_clear, ullong, 0644);
 MODULE_PARM_DESC(cap_clear, "device capability flags that a new device lacks");
 static bool dma_lkey = true;
 module_param(dma_lkey, bool, 0644);
-MODULE_PARM_DESC(dma_lkey, "whether a new device has a local DMA key of its own");
+MODULE_PARM_DESC(dma_lkey, "whether a new device has its own local DMA key");
 static int own_drain;
 module_param(own_drain, int, 0644);
-MODULE_PARM_DESC(own_drain, "whether a new device drains its queues by operations of its own; 2: they post nothing, 3: the event of what they post comes late");
+MODULE_PARM_DESC(own_drain, "whether a new device drains its queues itself; 2: without posting a work request, 3: with a late event for it");
 static unsigned int vectors;
 module_param(vectors, uint, 0644);
-MODULE_PARM_DESC(vectors, "completion vectors of a new device; 0: as many as processors");
+MODULE_PARM_DESC(vectors, "completion vectors of a new device; 0: one for each processor");
 static int engine_cpu[4] = { -1, -1, -1, -1 };
 module_param_array(engine_cpu, int, NULL, 0644);
-MODULE_PARM_DESC(engine_cpu, "the processors that the cards' engines are bound to; -1: to none");
+MODULE_PARM_DESC(engine_cpu, "the processors to which the cards' engines are bound; -1: not bound");
 
 static LIST_HEAD(cards);
 static DEFINE_MUTEX(hca_cards_lock);
@@ -150,7 +150,7 @@ static int dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 	return 0;
 }
 
-/* The last step of an unregistration: nothing uses the device any more. */
+/* The last step of unregistering: the device has no users any more. */
 static void dealloc_driver(struct ib_device *ib_dev)
 {
 	struct hca_dev *dev = to_hca(ib_dev);
@@ -275,7 +275,7 @@ stop:
 	card->dev = NULL;
 	hca_engine_stop(dev);
 free:
-	/* This would stop the engine once more. */
+	/* dealloc_driver() would stop the engine once more. */
 	dev->ib_dev.ops.dealloc_driver = NULL;
 	ib_dealloc_device(&dev->ib_dev);
 	return err;
@@ -342,13 +342,13 @@ static void remove(struct pci_dev *pdev)
 	mutex_unlock(&hca_cards_lock);
 	if (ib_dev)
 		ib_unregister_device_and_put(ib_dev);
-	/* Somebody else may be at it. */
+	/* Another thread may be removing it already. */
 	wait_event(hca_gone, !READ_ONCE(card->dev));
 	hca_port_destroy(card->port);
 	hca_dma_forget(card);
 }
 
-/* QEMU's "edu": a function with bus mastering and a BAR, neither of which QEMU's own part of it uses here. */
+/* QEMU's "edu": a function with bus mastering and a BAR, both unused by QEMU's own part. */
 static const struct pci_device_id ids[] = { { PCI_DEVICE(0x1234, 0x11e8) }, {} };
 MODULE_DEVICE_TABLE(pci, ids);
 

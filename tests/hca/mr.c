@@ -2,9 +2,9 @@
 /*
  * Memory regions, and every access by a key.
  *
- * map_mr_sg() puts addresses down in the region's descriptors; the device reads
- * these only when it carries out the REG_MR, as HCAs do. Who maps again before
- * that has others registered than he thinks.
+ * map_mr_sg() writes addresses into the region's descriptors; the device reads
+ * them only when it carries out the REG_MR, as HCAs do. A consumer that maps again
+ * before that registers other pages than it wanted.
  */
 #include <linux/slab.h>
 
@@ -56,7 +56,7 @@ struct ib_mr *hca_get_dma_mr(struct ib_pd *pd, int access)
 	return &mr->ib_mr;
 }
 
-/* Without it ib_core takes the device for one that kernel users cannot use. */
+/* ib_core requires this operation for kernel users. */
 struct ib_mr *hca_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 virt_addr, int access,
 			      struct ib_dmah *dmah, struct ib_udata *udata)
 {
@@ -105,9 +105,9 @@ int hca_dereg_mr(struct ib_mr *ib_mr, struct ib_udata *udata)
 	return 0;
 }
 
-/* What follows is the engine's, with dev->exec held. */
+/* The engine calls the functions below, with dev->exec held. */
 
-/* The region of a key, if that is its whole key and it may be used by this queue pair. */
+/* Returns the region of a key, if its whole key matches and this queue pair may use it. */
 static struct hca_mr *find_mr(struct hca_qp *qp, u32 key)
 {
 	struct hca_mr *mr = xa_load(&qp->dev->mrs, key >> 8);
@@ -140,14 +140,14 @@ int hca_reg_mr(struct hca_qp *qp, struct hca_swqe *wqe)
 	return 0;
 }
 
-/* A LOCAL_INV, or what a SEND with invalidation asks for. */
+/* Carries out a LOCAL_INV, or the invalidation of a SEND. */
 int hca_invalidate(struct hca_qp *qp, u32 key, bool remote)
 {
 	struct hca_mr *mr = xa_load(&qp->dev->mrs, key >> 8);
 
 	if (!mr || mr->key != key || mr->pd != qp->ib_qp.pd || mr->state == HCA_MR_DMA)
 		return -EACCES;
-	/* A peer may invalidate what it may reach, and that once. */
+	/* A peer may invalidate a region that it may access, once. */
 	if (remote && (mr->state != HCA_MR_VALID || !(mr->access & (IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE))))
 		return -EACCES;
 	mr->state = HCA_MR_FREE;
@@ -184,7 +184,7 @@ static int mr_copy(struct hca_dev *dev, struct hca_mr *mr, u64 addr, void *data,
 	return 0;
 }
 
-/* Reads `len` bytes of a work request's segments from `offset` on, or writes them. */
+/* Reads or writes `len` bytes of a work request's segments, starting at `offset`. */
 int hca_sge_copy(struct hca_qp *qp, const struct ib_sge *sge, u32 num, u32 offset, void *data, u32 len, bool to_memory)
 {
 	u32 i;
@@ -203,7 +203,7 @@ int hca_sge_copy(struct hca_qp *qp, const struct ib_sge *sge, u32 num, u32 offse
 			err = hca_dma_copy(qp->dev, sge->addr + offset, data, piece, to_memory);
 		} else {
 			mr = find_mr(qp, sge->lkey);
-			/* The whole segment has to be in the region, whatever of it is used. */
+			/* The whole segment must be in the region, even if only a part is used. */
 			if (!mr || !within(mr, sge->addr, sge->length) ||
 			    (to_memory && !(mr->access & IB_ACCESS_LOCAL_WRITE)))
 				return -EACCES;
@@ -218,7 +218,7 @@ int hca_sge_copy(struct hca_qp *qp, const struct ib_sge *sge, u32 num, u32 offse
 	return len ? -EACCES : 0;
 }
 
-/* May the peer do that to these bytes? `right` is an IB_ACCESS_REMOTE_*. */
+/* Checks the peer's right to these bytes; `right` is an IB_ACCESS_REMOTE_*. */
 int hca_remote_check(struct hca_qp *qp, u32 rkey, u64 addr, u32 len, int right)
 {
 	struct hca_mr *mr;
@@ -231,7 +231,7 @@ int hca_remote_check(struct hca_qp *qp, u32 rkey, u64 addr, u32 len, int right)
 	return mr && (mr->access & right) && within(mr, addr, len) ? 0 : -EACCES;
 }
 
-/* The region is looked up for each packet: it may have been invalidated since. */
+/* Looks the region up for each packet: it may have been invalidated in between. */
 int hca_remote_copy(struct hca_qp *qp, u32 rkey, u64 addr, void *data, u32 len, bool to_memory)
 {
 	int err = hca_remote_check(qp, rkey, addr, len, to_memory ? IB_ACCESS_REMOTE_WRITE : IB_ACCESS_REMOTE_READ);

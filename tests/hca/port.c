@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The Ethernet port of a card: it has addresses, from which the device's GIDs are
- * made, and a carrier. Frames that the network stack sends to it are lost:
- * RDMA does not go by that stack, and the test scripts enter the neighbours.
+ * The Ethernet port of a card: it has addresses, which become the device's GIDs,
+ * and a carrier. Frames of the network stack are dropped: RDMA does not use that
+ * stack, and the test scripts enter the neighbours.
  */
 #include <linux/etherdevice.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Posting: a work request is copied into its queue, or refused at once. A slot of
- * a queue is free again when a completion was polled that came after it, and not
- * sooner: who counts wrongly is told so by -ENOMEM.
+ * a queue is free again only when a later completion was polled: a consumer that
+ * miscounts gets -ENOMEM.
  */
 #include "hca.h"
 
@@ -16,7 +16,7 @@ static bool is_write(enum ib_wr_opcode opcode)
 	return opcode == IB_WR_RDMA_WRITE || opcode == IB_WR_RDMA_WRITE_WITH_IMM;
 }
 
-/* The segments, and the data itself if it is inline. */
+/* Copies the segments, and the data itself if it is inline. */
 static int copy_segments(struct hca_qp *qp, struct hca_swqe *wqe, const struct ib_send_wr *wr)
 {
 	u64 length = 0;
@@ -45,7 +45,7 @@ static int copy_reg(struct hca_qp *qp, struct hca_swqe *wqe, const struct ib_reg
 {
 	if (wr->mr->device != qp->ib_qp.device || wr->wr.num_sge)
 		return -EINVAL;
-	/* What a peer may write to, the device has to be allowed to write to. */
+	/* Remote writing requires local writing. */
 	if ((wr->access & IB_ACCESS_REMOTE_WRITE) && !(wr->access & IB_ACCESS_LOCAL_WRITE))
 		return -EINVAL;
 	wqe->mr = to_hca_mr(wr->mr);
@@ -107,7 +107,7 @@ static int copy_send(struct hca_qp *qp, struct hca_swqe *wqe, const struct ib_se
 	return 0;
 }
 
-/* The test asks for the n-th to be refused. */
+/* Returns whether the test wants this work request to be refused, the n-th. */
 static bool refused(struct hca_dev *dev)
 {
 	u32 left = READ_ONCE(dev->knobs.fail_post);
@@ -118,7 +118,7 @@ static bool refused(struct hca_dev *dev)
 	return left == 1;
 }
 
-/* After a fatal error, a device that drains by itself takes no work of others. */
+/* After a fatal error, a device that drains itself accepts no work of others. */
 static bool takes_nothing(struct hca_qp *qp)
 {
 	return READ_ONCE(qp->dev->fatal) && qp->dev->own_drain && !READ_ONCE(qp->draining);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Queue pairs: their making, their states and their end. A command that changes
- * one waits until the engine is not at work (dev->exec), and the engine sees it
- * whole. What was posted to a queue pair in error is flushed by the engine.
+ * Queue pairs: their creation, states and destruction. A command that changes one
+ * waits until the engine is idle (dev->exec), and the engine sees all of the
+ * change. The engine flushes work requests of a queue pair in error.
  */
 #include <linux/delay.h>
 #include <linux/slab.h>
@@ -24,7 +24,7 @@ static void event_work(struct irq_work *work)
 	atomic_dec(&qp->event_refs);
 }
 
-/* An affiliated asynchronous event, in hard interrupt context as from an event queue. */
+/* Raises an affiliated asynchronous event, in hard interrupt context as from an event queue. */
 void hca_qp_event(struct hca_qp *qp, enum ib_event_type type)
 {
 	set_bit(type, &qp->events);
@@ -55,7 +55,7 @@ int hca_create_qp(struct ib_qp *ib_qp, struct ib_qp_init_attr *init, struct ib_u
 	if (err)
 		return err;
 	qp->dev = dev;
-	/* Exactly what was asked for: an HCA may give more, and nobody may rely on it. */
+	/* Exactly the requested capacity: an HCA may give more, and no consumer may rely on that. */
 	qp->cap = init->cap;
 	qp->sig_all = init->sq_sig_type == IB_SIGNAL_ALL_WR;
 	qp->state = IB_QPS_RESET;
@@ -76,7 +76,7 @@ int hca_create_qp(struct ib_qp *ib_qp, struct ib_qp_init_attr *init, struct ib_u
 		if (!err)
 			dev->gsi = qp;
 	} else {
-		/* A number comes again as late as possible. */
+		/* A number is reused as late as possible. */
 		err = xa_alloc_cyclic(&dev->qps, &ib_qp->qp_num, qp, XA_LIMIT(16, 0xffffff), &dev->next_qpn, GFP_KERNEL);
 		err = min(err, 0);
 	}
@@ -137,7 +137,7 @@ static void set_state(struct hca_qp *qp, enum ib_qp_state state)
 	hca_qp_kick(qp);
 }
 
-/* The engine has found an error: the queue pair works no more. dev->exec is held. */
+/* Puts a queue pair in which the engine has found an error into the error state; dev->exec is held. */
 void hca_qp_error(struct hca_qp *qp)
 {
 	if (qp->state != IB_QPS_ERR)
@@ -171,7 +171,7 @@ static void take_attr(struct hca_qp *qp, const struct ib_qp_attr *attr, int mask
 		qp->dgid = attr->ah_attr.grh.dgid;
 		ether_addr_copy(qp->dmac, attr->ah_attr.roce.dmac);
 		mine->ah_attr = attr->ah_attr;
-		/* The core keeps the reference. */
+		/* The core holds the reference. */
 		mine->ah_attr.grh.sgid_attr = NULL;
 	}
 	if (mask & IB_QP_ACCESS_FLAGS)
@@ -198,7 +198,7 @@ static void take_attr(struct hca_qp *qp, const struct ib_qp_attr *attr, int mask
 		mine->max_rd_atomic = attr->max_rd_atomic;
 	if (mask & IB_QP_MAX_DEST_RD_ATOMIC)
 		mine->max_dest_rd_atomic = attr->max_dest_rd_atomic;
-	/* Messages, not packets, are numbered, from what was agreed on for packets. */
+	/* Messages are numbered instead of packets, starting at the number agreed on for packets. */
 	if (mask & IB_QP_RQ_PSN)
 		mine->rq_psn = qp->rq_msn = attr->rq_psn & HCA_PSN_MASK;
 	if (mask & IB_QP_SQ_PSN)
@@ -217,7 +217,7 @@ int hca_modify_qp(struct ib_qp *ib_qp, struct ib_qp_attr *attr, int mask, struct
 	mutex_lock(&dev->exec);
 	now = qp->state;
 	next = mask & IB_QP_STATE ? attr->qp_state : now;
-	/* The consumer's idea of the state is checked, too. */
+	/* The consumer's assumption about the state is checked, too. */
 	if ((mask & IB_QP_CUR_STATE) && attr->cur_qp_state != now)
 		goto out;
 	if (next == IB_QPS_SQD || next == IB_QPS_SQE || !ib_modify_qp_is_ok(now, next, ib_qp->qp_type, mask))
@@ -263,7 +263,7 @@ static void drained(struct ib_cq *cq, struct ib_wc *wc)
 	complete(&container_of(wc->wr_cqe, struct hca_drain, cqe)->done);
 }
 
-/* Nothing is left of what was posted, neither to be carried out nor to be polled. */
+/* Returns whether all posted work requests have ended, and their completions were polled. */
 static bool is_empty(struct hca_qp *qp, bool recv)
 {
 	struct hca_cq *cq = to_hca_cq(recv ? qp->ib_qp.recv_cq : qp->ib_qp.send_cq);
@@ -276,10 +276,9 @@ static bool is_empty(struct hca_qp *qp, bool recv)
 }
 
 /*
- * Draining by operations of the device's own, as those of mlx5: they post one more
- * work request, also where others' are refused, and wait until who has the
- * completion queue has called its handler. Or, as those of i40iw did, they wait
- * until the queue is empty.
+ * Draining by the device itself, as mlx5 does it: it posts one more work request,
+ * even where others' are refused, and waits until the completion queue's owner has
+ * called its handler. Or, as i40iw did it: it waits until the queue is empty.
  */
 static void drain(struct hca_qp *qp, bool recv)
 {

@@ -6,12 +6,12 @@
  *	sq_next		the next one to be sent (or sent again)
  *	sq_tail		where the next one is posted
  *
- * A request goes as packets of HCA_MTU bytes. Messages are numbered, and what is
- * not answered in time is sent again from the oldest on; a REG_MR or LOCAL_INV
- * that was carried out is not carried out again. One that fails stops what is
- * behind it, and completes when all before it have; the rest is flushed.
+ * Requests are sent as packets of HCA_MTU bytes. Messages are numbered, and after a
+ * timeout all are sent again from the oldest unanswered one on; a REG_MR or
+ * LOCAL_INV is carried out once only. A failing request stops those behind it, and
+ * completes when all before it have; the rest is flushed.
  *
- * All of it is the engine's, with dev->exec held.
+ * The engine calls all of this, with dev->exec held.
  */
 #include "hca.h"
 
@@ -67,7 +67,7 @@ static void complete_send(struct hca_qp *qp, u32 n, enum ib_wc_status status)
 	hca_complete(qp, &wc, n + 1, false, false);
 }
 
-/* All that was posted to a queue pair in error completes so. */
+/* Completes all work requests of a queue pair in error as flushed. */
 void hca_flush(struct hca_qp *qp)
 {
 	struct hca_rwqe *wqe;
@@ -110,7 +110,7 @@ static void progress(struct hca_qp *qp)
 	arm_timer(qp, ktime_get());
 }
 
-/* Completes what is done, in order. False: the queue pair is in error now. */
+/* Completes finished work requests, in order. False: the queue pair is in error now. */
 static bool retire(struct hca_qp *qp)
 {
 	while (qp->sq_head != qp->sq_next) {
@@ -138,7 +138,7 @@ static void finish(struct hca_qp *qp, struct hca_swqe *wqe, enum ib_wc_status st
 	wqe->status = status;
 }
 
-/* Sends again from this one on. */
+/* Resends from this work request on. */
 static void rewind_to(struct hca_qp *qp, u32 n)
 {
 	u32 i;
@@ -154,7 +154,7 @@ static void rewind_to(struct hca_qp *qp, u32 n)
 			wqe->attempt++;
 		}
 	}
-	/* The next one may have gone in part. */
+	/* The next one may have been sent in part. */
 	if (qp->sq_next != tail_of(qp)) {
 		hca_swqe(qp, qp->sq_next)->offset = 0;
 		hca_swqe(qp, qp->sq_next)->attempt++;
@@ -189,7 +189,7 @@ static struct hca_pkt *request(struct hca_qp *qp, struct hca_swqe *wqe, u32 len)
 	return pkt;
 }
 
-/* Sends the packets of a SEND or RDMA WRITE. False: there is no room for more of them. */
+/* Sends the packets of a SEND or RDMA WRITE. False: the peer's packet queue is full. */
 static bool send_packets(struct hca_qp *qp, struct hca_swqe *wqe)
 {
 	number(qp, wqe);
@@ -228,7 +228,7 @@ static void send_read(struct hca_qp *qp, struct hca_swqe *wqe)
 	hca_wire_send(qp->dev, request(qp, wqe, 0));
 }
 
-/* Does the test want this one to fail? */
+/* Returns whether the test wants this work request to fail. */
 static bool fails(struct hca_qp *qp, struct hca_swqe *wqe)
 {
 	struct hca_knobs *knobs = &qp->dev->knobs;
@@ -240,7 +240,7 @@ static bool fails(struct hca_qp *qp, struct hca_swqe *wqe)
 	return left == 1;
 }
 
-/* Begins the next work request. False: it has to wait. */
+/* Begins the next work request. False: it must wait. */
 static bool issue(struct hca_qp *qp, struct hca_swqe *wqe)
 {
 	struct hca_counters *count = &qp->dev->count;
@@ -283,12 +283,12 @@ static bool issue(struct hca_qp *qp, struct hca_swqe *wqe)
 	}
 }
 
-/* The peer did not answer in time. False: it never will. */
+/* Handles a timeout of the peer. False: the queue pair has failed. */
 static bool timed_out(struct hca_qp *qp, ktime_t now)
 {
 	u32 n;
 
-	/* Slow, not dead: packets wait there for its engine. */
+	/* The peer is slow, not dead: packets wait for its engine. */
 	if (hca_wire_is_busy(&qp->dgid)) {
 		arm_timer(qp, now);
 		return true;
@@ -337,7 +337,7 @@ void hca_requester_run(struct hca_qp *qp, ktime_t now)
 	for (tail = tail_of(qp); qp->sq_next != tail; qp->sq_next++) {
 		struct hca_swqe *wqe = hca_swqe(qp, qp->sq_next);
 
-		/* Nothing passes one that has failed. */
+		/* No work request overtakes a failed one. */
 		if (qp->sq_next != qp->sq_head && hca_swqe(qp, qp->sq_next - 1)->status != IB_WC_SUCCESS)
 			break;
 		if (wqe->state == HCA_WQE_NEW && !issue(qp, wqe))
@@ -351,7 +351,7 @@ void hca_requester_run(struct hca_qp *qp, ktime_t now)
 		hca_timer(qp->dev, qp->ack_by);
 }
 
-/* Everything before this message has arrived; its place, or sq_next. */
+/* Marks all before this message as arrived; returns the message's index, or sq_next. */
 static u32 acked_before(struct hca_qp *qp, u32 msn)
 {
 	u32 n;
@@ -363,7 +363,7 @@ static u32 acked_before(struct hca_qp *qp, u32 msn)
 			continue;
 		if (!wqe->numbered || hca_msn_diff(wqe->msn, msn) >= 0)
 			break;
-		/* Data of a READ was lost: it will be asked for again. */
+		/* Data of a READ was lost: it will be requested again. */
 		if (wqe->opcode == IB_WR_RDMA_READ)
 			return qp->sq_next;
 		finish(qp, wqe, IB_WC_SUCCESS);
@@ -412,7 +412,7 @@ static void not_ready(struct hca_qp *qp, u32 n, u8 timer)
 	qp->rnr_until = ktime_add(ktime_get(), rnr_time(timer));
 }
 
-/* What the responder says. */
+/* Handles an answer of the responder. */
 void hca_requester_answer(struct hca_qp *qp, struct hca_pkt *pkt)
 {
 	u32 n, head = qp->sq_head;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The responder's half of a queue pair: it carries out what the peer asks for, in
- * the order of the messages. What it answers goes in that order, too: behind the
- * data of READs that came before. Acknowledgements are for all that has come.
+ * The responder's half of a queue pair: it carries out the peer's requests in the
+ * order of the messages. Its answers go in that order, too: after the data of
+ * earlier READs. An acknowledgement covers all that has arrived.
  *
- * All of it is the engine's, with dev->exec held.
+ * The engine calls all of this, with dev->exec held.
  */
 #include <linux/slab.h>
 
 #include "hca.h"
 
-/* The oldest receive that was posted, if any. */
+/* Returns the oldest posted receive, if any. */
 struct hca_rwqe *hca_rq_first(struct hca_qp *qp)
 {
 	u32 tail;
@@ -38,7 +38,7 @@ static void add_resp(struct hca_qp *qp, struct hca_resp *resp)
 	hca_qp_kick(qp);
 }
 
-/* Answers behind what is still to be answered; `fatal`: that is the last one. */
+/* Queues an answer behind all others; `fatal`: it is the last one. */
 static void answer(struct hca_qp *qp, struct hca_pkt *pkt, u32 msn, bool fatal)
 {
 	struct hca_resp *resp = kzalloc(sizeof(*resp), GFP_KERNEL | __GFP_NOFAIL);
@@ -138,7 +138,7 @@ static void on_send(struct hca_qp *qp, struct hca_pkt *pkt)
 	ack(qp);
 }
 
-/* Does the test want a bit of this data to be wrong? */
+/* Flips a bit of the data if the test wants that. */
 static void corrupt(struct hca_qp *qp, struct hca_pkt *pkt)
 {
 	struct hca_knobs *knobs = &qp->dev->knobs;
@@ -188,7 +188,7 @@ static void add_read(struct hca_qp *qp, struct hca_pkt *pkt)
 
 static void on_read(struct hca_qp *qp, struct hca_pkt *pkt)
 {
-	/* More at a time than this side was set up for. */
+	/* More READs at a time than this side allows. */
 	if (pkt->reads > qp->attr.max_dest_rd_atomic)
 		return nak(qp, pkt->msn, IB_WC_REM_INV_REQ_ERR);
 	if (hca_remote_check(qp, pkt->rkey, pkt->raddr, pkt->total, IB_ACCESS_REMOTE_READ))
@@ -197,12 +197,12 @@ static void on_read(struct hca_qp *qp, struct hca_pkt *pkt)
 	message_done(qp);
 }
 
-/* A packet of a request. */
+/* Handles a packet of a request. */
 void hca_responder_request(struct hca_qp *qp, struct hca_pkt *pkt)
 {
 	int diff = hca_msn_diff(pkt->msn, qp->rq_msn);
 
-	/* Who is not connected to this one is not answered. */
+	/* A peer without a connection to this queue pair gets no answer. */
 	if ((qp->state != IB_QPS_RTR && qp->state != IB_QPS_RTS) || qp->rx_closed ||
 	    memcmp(&pkt->sgid, &qp->dgid, sizeof(qp->dgid)))
 		return;
@@ -211,7 +211,7 @@ void hca_responder_request(struct hca_qp *qp, struct hca_pkt *pkt)
 		hca_qp_event(qp, IB_EVENT_COMM_EST);
 	}
 	if (diff < 0) {
-		/* It was carried out, and the answer was lost, or is under way. */
+		/* The request was carried out, and its answer was lost or is in flight. */
 		if (pkt->opcode == IB_WR_RDMA_READ)
 			add_read(qp, pkt);
 		else
@@ -245,7 +245,7 @@ void hca_responder_request(struct hca_qp *qp, struct hca_pkt *pkt)
 	}
 }
 
-/* Sends data of a READ. False: not all of it has gone. */
+/* Sends data of a READ. False: some of it is not sent yet. */
 static bool send_data(struct hca_qp *qp, struct hca_resp *resp)
 {
 	do {
@@ -275,7 +275,7 @@ static bool send_data(struct hca_qp *qp, struct hca_resp *resp)
 	return true;
 }
 
-/* Sends what there is to be answered. */
+/* Sends the queued answers. */
 void hca_responder_run(struct hca_qp *qp)
 {
 	struct hca_resp *resp;

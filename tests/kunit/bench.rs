@@ -38,9 +38,8 @@ pub(crate) const WRITE: BioOp = BioOp::Write { fua: false };
 /// The upper half of the addresses that the peer uses.
 pub(crate) const COOKIE: u32 = 0x1234_5678;
 
-/// Memory of requests: block (of two pages), offset, length. The total is whole
-/// sectors, and no piece but the first begins, none but the last ends, within
-/// a page.
+/// The memory of requests: block (of two pages), offset, length. The total is whole sectors;
+/// only the first piece may begin within a page, and only the last may end within one.
 pub(crate) const SHAPES: [&[(usize, usize, usize)]; 9] = [
     &[(0, 0, 8192)],
     &[(1, 512, 512)],
@@ -56,14 +55,14 @@ pub(crate) const SHAPES: [&[(usize, usize, usize)]; 9] = [
 /// A connection, a disk with requests, and a list for them on the near side.
 pub(crate) struct Bench {
     pub(crate) list: SegmentList,
-    // The list's memory belongs to requests of the disk.
+    // Dropped first: the list's memory belongs to requests of the disk.
     pub(crate) desk: Desk,
     pub(crate) memory: Memory,
     pub(crate) link: Link,
 }
 
 impl Bench {
-    /// Makes one whose disk has `limits`, and whose list has room for `segments` and `bytes`.
+    /// Creates a bench whose disk has `limits`, and whose list holds `segments` and `bytes`.
     pub(crate) fn with(limits: Limits, segments: u16, bytes: u32) -> Result<Self> {
         let link = Link::new(link::Plan::default())?;
         let plan = desk::Plan {
@@ -80,7 +79,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Makes one whose requests have up to 32 segments and 64 KiB.
+    /// Creates a bench whose requests have up to 32 segments and 64 KiB.
     pub(crate) fn new() -> Result<Self> {
         Self::with(desk::Plan::default().limits, 32, 64 * 1024)
     }
@@ -95,7 +94,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Writes what the memory holds to the disk's image.
+    /// Copies the memory to the disk's image.
     pub(crate) fn dump(&self) -> Result {
         ensure_eq!(self.desk.run(&self.memory.whole()?, WRITE, 0)?, Ok(()));
         Ok(())
@@ -114,7 +113,7 @@ impl Bench {
         Ok((request, pending, remote))
     }
 
-    /// Takes the peer's access away and ends the request.
+    /// Ends the peer's access and the request.
     pub(crate) fn hide(&mut self, request: Request<Driver>, pending: &Pending) -> Result {
         let mut invalidate = self.list.invalidate()?;
         let done = self.link.near.carried_out(&mut invalidate)?;
@@ -123,13 +122,13 @@ impl Bench {
         finish(request, pending)
     }
 
-    /// Takes everything back after the connection broke, and ends the request.
+    /// Releases the memory after the connection broke, and ends the request.
     pub(crate) fn give_up(&mut self, request: Request<Driver>, pending: &Pending) -> Result {
         self.list.revoke();
         self.list.release()?;
         finish(request, pending)
     }
-    /// Makes a request for the pieces, whose memory is not mapped.
+    /// Makes a request for the pieces, without mapping its memory.
     pub(crate) fn caught(
         &self,
         pieces: &[(usize, usize, usize)],
@@ -147,7 +146,7 @@ impl Bench {
         self.list.map(request.view(), direction, COOKIE)
     }
 
-    /// Checks that the memory of a request for the pieces is not mapped; returns how many
+    /// Checks that mapping the memory of a request for the pieces is refused; returns how many
     /// segments the request had.
     pub(crate) fn refused(&mut self, pieces: &[(usize, usize, usize)], op: BioOp) -> Result<u16> {
         let (request, pending) = self.caught(pieces, op)?;
@@ -159,7 +158,7 @@ impl Bench {
         Ok(segments)
     }
 
-    /// Returns whether the peer can read `length` bytes, `offset` bytes behind the address.
+    /// Returns whether the peer can read `length` bytes, `offset` bytes after the address.
     pub(crate) fn peer_reads(
         &self,
         remote: RemoteAddress,
@@ -171,14 +170,14 @@ impl Bench {
     }
 }
 
-/// Ends a request well, and waits for its I/O.
+/// Ends a request successfully, and waits for its I/O.
 pub(crate) fn finish(request: Request<Driver>, pending: &Pending) -> Result {
     request.end(Status::Ok);
     ensure_eq!(pending.end()?, Ok(()));
     Ok(())
 }
 
-/// Calls `test` with a [`Bench`], after which nothing more must be mapped than before.
+/// Calls `test` with a [`Bench`]; afterwards no more may be mapped than before.
 pub(crate) fn on_bench(test: impl FnOnce(&mut Bench) -> Result) -> Result {
     balanced(|| test(&mut Bench::new()?))
 }

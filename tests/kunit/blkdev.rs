@@ -61,8 +61,8 @@ use kernel::{
 const READ: BioOp = BioOp::Read;
 const WRITE: BioOp = BioOp::Write { fua: false };
 
-/// Records the first opens, each with the claims before it, and how many closes there were, with
-/// the claims left at the last one.
+/// Records the first opens, each with the claims before it, and the number of closes, with the
+/// claims left at the last one.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     opened: [Option<(OpenMode, u32)>; 2],
@@ -119,11 +119,11 @@ mod tests {
         let disk = desk::disk(&tag_set, &plan)?;
         let number = disk.number();
         ensure_eq!(desk::disk(&tag_set, &plan).err(), Some(EBUSY));
-        // Another disk has another number.
+        // Another disk has a different number.
         let other = Desk::new(&plan)?;
         ensure!(other.disk.as_ref().map(|disk| disk.number()) != Some(number));
         drop(other);
-        // Who read the partitions may still have it open, and keep its number.
+        // The partition scan may still hold the disk open, and with it the number.
         desk::closed(&disk)?;
         disk.remove();
         eventually(|| Ok(desk::disk(&tag_set, &plan)?.number() == number))
@@ -141,7 +141,7 @@ mod tests {
         ];
         for (seed, shape) in (7..).zip(shapes) {
             desk.fill(seed);
-            // 5 sectors off, so that a mistake shows.
+            // Shifted by 5 sectors, so that a mistake shows.
             ensure_eq!(desk.run(&memory.whole()?, READ, 5)?, Ok(()));
             let piece = memory.of(shape)?;
             ensure_eq!(desk.run(&piece, WRITE, 300)?, Ok(()));
@@ -173,7 +173,7 @@ mod tests {
         desk.state.look(|state| state.seen.clear());
 
         let (state, other) = desk::shared(&desk.requests)?;
-        // Whether the former one has no other user left.
+        // Returns whether the former data has no other user left.
         let exchange = |hw_queue| -> Result<bool> {
             let new = HwQueue::new(&other, hw_queue)?;
             let mut formers = Formers::new();
@@ -297,7 +297,7 @@ mod tests {
             no_unmap: false,
         };
         ensure_eq!(desk.run(&memory, zeroes, 0)?, Err(Status::NotSupported));
-        // Without a cache there is nothing to flush, and it is done.
+        // Without a cache a flush succeeds at once.
         ensure_eq!(desk.run(&memory, BioOp::Flush, 0)?, Ok(()));
         ensure!(desk.state.look(|state| state.seen.is_empty()));
         Ok(())
@@ -307,7 +307,7 @@ mod tests {
     fn io_that_makes_no_sense_is_refused() -> Result {
         let desk = Desk::new(&Plan::default())?;
         let memory = Memory::new(20)?;
-        // Room for 32 pieces; pieces that lie together are one.
+        // An I/O holds 32 pieces; adjacent pieces count as one.
         let mut many = KVec::new();
         for n in 0..34 {
             many.push((n % 17, if n < 17 { 0 } else { 4096 }, 4096), GFP_KERNEL)?;
@@ -316,7 +316,7 @@ mod tests {
         ensure_eq!(desk.begin(&many, READ, 0).err(), Some(EINVAL));
         let none = memory.of(&[(0, 0, 512), (1, 0, 0)])?;
         ensure_eq!(desk.begin(&none, READ, 0).err(), Some(EINVAL));
-        // Beyond the end, and not whole blocks: the block layer says so.
+        // Beyond the end, and partial blocks: the block layer refuses both.
         let one = memory.of(&[(0, 0, 512)])?;
         let end = (SIZE / 512) as u64;
         ensure_eq!(desk.run(&one, READ, end - 1)?, Ok(()));
@@ -402,7 +402,7 @@ mod tests {
             disk.set_capacity(100);
             ensure_eq!(device.sectors(), 100);
         }
-        // Opened twice by this type; by no one else (tests/kselftest has that).
+        // Opened twice by this type only (tests/kselftest opens it otherwise, too).
         let disk = desk.disk.as_ref().ok_or(ENODEV)?;
         let again = desk::open(disk, false)?;
         desk.device = None;
@@ -438,14 +438,14 @@ mod tests {
         let (e, disk) = disk.remove_if_closed().err().ok_or(EINVAL)?;
         ensure_eq!(e, EBUSY);
         desk.disk = Some(disk);
-        // It works as before.
+        // The disk works as before.
         ensure_eq!(desk.run(&memory, WRITE, 0)?, Ok(()));
         desk.device = None;
         let disk = desk.disk.take().ok_or(ENODEV)?;
         desk::closed(&disk)?;
         ensure!(disk.remove_if_closed().is_ok());
 
-        // Removed while it is open: requests are waited for, then all I/O fails.
+        // Removed while open: removal waits for requests, then all I/O fails.
         let mut desk = Desk::new(&Plan::default())?;
         let number = desk.disk.as_ref().map(|disk| disk.number());
         desk.set(Mode::Park);
@@ -465,7 +465,7 @@ mod tests {
         desk.state.look(|state| state.seen.clear());
         ensure!(desk.run(&memory, READ, 0)?.is_err());
         ensure!(desk.state.look(|state| state.seen.is_empty()));
-        // Who has it open keeps its number.
+        // An open disk keeps its number.
         let other = Desk::new(&Plan::default())?;
         ensure!(other.disk.as_ref().map(|disk| disk.number()) != number);
         desk.device = None;
@@ -485,7 +485,7 @@ mod tests {
         };
         let (_, _, tag_set) = desk::tag_set(plan.timeout_ms)?;
         let disk = desk::disk(&tag_set, &plan)?;
-        // The reader of the partitions has come and gone.
+        // The partition scan has opened and closed the disk.
         desk::closed(&disk)?;
         *openers.seen.lock() = Seen::default();
         let writer = desk::open(&disk, false)?;
@@ -493,7 +493,7 @@ mod tests {
         drop(writer);
         drop(reader);
         desk::closed(&disk)?;
-        // A volume's drive is opened with a claim, that of all volumes.
+        // A volume's drive is opened with the claim that all volumes share.
         let claim = |writes| OpenMode {
             writes,
             exclusive: true,

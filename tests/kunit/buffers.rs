@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Suite `hcablk_buffers`: memory that stays mapped, and who keeps the device
+//! Suite `hcablk_buffers`: memory that stays mapped, and the references that hold the device
 //! (`rdma::buffer`, `rdma::pd`, `rdma::cm`).
 
 use crate::{
@@ -55,7 +55,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Tells when an identifier has let go of its handler.
+/// Reports that an identifier has dropped its handler.
 struct Tell(Arc<Watched<bool>>);
 
 impl cm::Handler for Tell {
@@ -68,7 +68,7 @@ impl Drop for Tell {
     }
 }
 
-/// Hears events and tells when it is gone.
+/// Receives events, and reports its own drop.
 struct Both(Ear, #[expect(dead_code, reason = "only dropped")] Tell);
 
 impl cm::Handler for Both {
@@ -77,7 +77,7 @@ impl cm::Handler for Both {
     }
 }
 
-/// A domain whose identifier nobody else has, and whether that is gone.
+/// Creates a domain with the only reference to its identifier, and reports when that is dropped.
 fn watched_domain() -> Result<(Arc<ProtectionDomain>, Arc<Watched<bool>>)> {
     loop {
         let gone = Watched::new(false)?;
@@ -127,7 +127,7 @@ mod tests {
             let link = Link::new(link::Plan::default())?;
             let buffer = DmaBuffer::new(&link.near.pd, 1, Direction::Bidirectional)?;
             let end = buffer.len();
-            // What is asked for, and what there is.
+            // The requested length, and the length that exists.
             let slices = [
                 (0, 100, 100),
                 (0, 0, 0),
@@ -163,11 +163,11 @@ mod tests {
                 let got = buffers.read(index.into(), 1024, &mut message)?;
                 ensure!(got.iter().all(|&byte| byte == index + 1));
             }
-            // A short one changes the words that it covers.
+            // A short message changes only the words that it covers.
             buffers.write(3, b"a short one")?;
             let got = buffers.read(3, 18, &mut message)?;
             ensure_eq!(got, b"a short one\0\0\0\0\0\x04\x04");
-            // Into memory whose length is no multiple of a word's.
+            // Into memory whose length is not a multiple of a word.
             let mut small = [0; 11];
             ensure_eq!(buffers.read(3, 9, &mut small)?, b"a short o");
             ensure_eq!(&small, b"a short one");
@@ -189,7 +189,7 @@ mod tests {
             let pd = link::domain()?;
             let buffers = MessageBuffers::<2048>::new(&pd, 3, Direction::Bidirectional)?;
             let mut message = KVec::from_elem(0xaa, 3000, GFP_KERNEL)?;
-            // Whole pages are made of them.
+            // Buffers fill whole pages.
             for index in [4, 5, 100, usize::MAX] {
                 ensure_eq!(buffers.write(index, b"x").err(), Some(EINVAL));
                 ensure_eq!(buffers.read(index, 1, &mut message).err(), Some(EINVAL));
@@ -197,19 +197,19 @@ mod tests {
             }
             let long = message.get(..2049).ok_or(EINVAL)?;
             ensure_eq!(buffers.write(0, long).err(), Some(errno::emsgsize()));
-            // Nothing of it was written, there or next door.
+            // No byte was written, in this buffer or its neighbours.
             for index in 0..2 {
                 let got = buffers.read(index, 2048, &mut message)?;
                 ensure!(got.iter().all(|&byte| byte == 0));
             }
-            // A message that does not fit into the reader's memory.
+            // A message longer than the reader's memory.
             let mut small = [0; 10];
             ensure_eq!(
                 buffers.read(0, 11, &mut small).err(),
                 Some(errno::emsgsize())
             );
             ensure_eq!(buffers.read(0, 10, &mut small)?.len(), 10);
-            // What the device says is longer than the buffer.
+            // The device reports a length beyond the buffer.
             ensure_eq!(buffers.read(0, 2999, &mut message)?.len(), 2048);
             ensure!(MessageBuffers::<64>::new(&pd, 0, Direction::ToDevice)?
                 .slice(0, 1)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What tests say with, and how allocations are made to fail.
+//! Macros for tests' assertions, and failing allocations.
 
 use hcablk_core::rdma::mapped;
 use kernel::prelude::*;
 
-/// Ends the test with an error, and says so, unless the condition holds.
+/// Prints a message and ends the test with an error, unless the condition holds.
 macro_rules! ensure {
     ($condition:expr $(,)?) => {
         if !$condition {
@@ -20,7 +20,7 @@ macro_rules! ensure {
     };
 }
 
-/// Ends the test with an error, and says so, unless both are the same.
+/// Prints a message and ends the test with an error, unless both values are equal.
 macro_rules! ensure_eq {
     ($left:expr, $right:expr $(,)?) => {
         match (&$left, &$right) {
@@ -41,7 +41,7 @@ macro_rules! ensure_eq {
     };
 }
 
-/// A test's body, after which nothing more must be mapped for an HCA than before.
+/// Runs a test's body; afterwards no more may be mapped for an HCA than before.
 pub(crate) fn balanced(body: impl FnOnce() -> Result) -> Result {
     let before = mapped::count();
     let result = body();
@@ -52,8 +52,8 @@ pub(crate) fn balanced(body: impl FnOnce() -> Result) -> Result {
     result
 }
 
-/// Lets the Nth allocation of this thread from here on fail; 0: none does.
-/// Returns what was left of the number that was there before.
+/// Lets the Nth allocation of this thread from here on fail; 0: none fails. Returns the rest of
+/// the former number.
 fn fail_nth(n: u32) -> u32 {
     let task = kernel::current!().as_ptr();
     // SAFETY: The field belongs to the running thread, which is this one.
@@ -64,10 +64,9 @@ fn fail_nth(n: u32) -> u32 {
     }
 }
 
-/// Calls `make` again and again, while its first, second, … allocation fails,
-/// until all of them went well: each time there must be an error that says so, or
-/// none, and nothing
-/// mapped for an HCA that was not before. `least` of them must have failed.
+/// Calls `make` again and again, while its first, second, … allocation fails, until none fails
+/// any more: each time it must return an allocation error or succeed, and may not leave more mapped
+/// for an HCA than before. At least `least` calls must have failed.
 pub(crate) fn every_allocation<T>(least: u32, mut make: impl FnMut() -> Result<T>) -> Result {
     for n in 1..5000 {
         let before = mapped::count();
@@ -81,7 +80,7 @@ pub(crate) fn every_allocation<T>(least: u32, mut make: impl FnMut() -> Result<T
             return Ok(());
         }
         if let Err(e) = result {
-            // The network says so when it has no memory for a socket.
+            // ENFILE: the network had no memory for a socket.
             ensure!(e == ENOMEM || e == ENFILE);
         }
         ensure_eq!(mapped::count(), before);

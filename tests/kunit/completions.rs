@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Suite `hcablk_completions`: which completions are reported, when, in which
-//! context and to whom (`rdma::cq`).
+//! Suite `hcablk_completions`: which completions are reported, when, in which context and to
+//! whom (`rdma::cq`).
 
 use crate::{
     link::{
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn only_signaled_work_completes_and_in_order() -> Result {
         let link = Link::new(Plan::default())?;
-        // Every third.
+        // Every third one.
         for first in (0..27).step_by(9) {
             let mut writes: [_; 9] = core::array::from_fn(|_| Rdma::empty_write());
             let mut chain = Chain::new();
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn many_completions_at_once_are_all_reported_in_order() -> Result {
-        // More than a softirq handles at a time, and not a multiple of a batch.
+        // More completions than a softirq handles at a time, and not a multiple of a batch.
         const MANY: u32 = 900;
         for context in [Where::SoftIrq, Where::Process] {
             let mut link = Link::new(Plan {
@@ -122,7 +122,7 @@ mod tests {
             for index in 0..MANY {
                 link.near.post(&mut Rdma::empty_write(), OTHER, index)?;
             }
-            // The last to be carried out: then the others have been.
+            // When the last one is carried out, all others have been.
             let sges = [Sge::new(link.near.out.write(0, b"last")?)];
             link.near.post(&mut Send::new(&sges), SEND, 0)?;
             link.far.completed(RECEIVE, 0)?;
@@ -135,7 +135,7 @@ mod tests {
                 for (index, done) in (0..).zip(reports.done.iter()) {
                     ensure_eq!((done.work.index, done.ok), (index, true));
                 }
-                // Others got their turn in between.
+                // Other work ran in between.
                 ensure!(context == Where::Process || reports.rounds >= 4);
                 Ok(())
             })?;
@@ -171,7 +171,7 @@ mod tests {
             link.near.cq.stop();
             let before = link.near.log.reports.look(|reports| reports.done.len());
             ensure_eq!(before, 8);
-            // Nobody hears of this.
+            // The completion of this is not reported.
             link.near.receive(9)?;
             pause(100);
             ensure_eq!(link.near.log.reports.look(|reports| reports.done.len()), 8);
@@ -211,7 +211,7 @@ mod tests {
             ensure!(Arc::into_unique_or_drop(second).is_some());
             cq.stop();
             ensure!(Arc::into_unique_or_drop(first).is_some());
-            // Nor after that.
+            // It stays unreported after that.
             let third = Log::new(1, false)?;
             cq.start(third.clone());
             ensure!(Arc::into_unique_or_drop(third).is_some());
@@ -224,7 +224,7 @@ mod tests {
         let pd = link::domain()?;
         let cq = CompletionQueue::<Log>::new(&pd, 4, 0, CqContext::SoftIrq)?;
         cq.guard();
-        // Its timer would run in freed memory.
+        // A timer of the dropped queue would run in freed memory.
         drop(cq);
         let cq = CompletionQueue::new(&pd, 4, 0, CqContext::SoftIrq)?;
         cq.start(Log::new(1, false)?);

@@ -5,16 +5,16 @@
 //!
 //! ```text
 //! /sys/kernel/config/hcablk_kunit/
-//!   removed              how many directories were
+//!   removed              the number of removed directories
 //!   pin                  write: refused, the root is never removed
 //!   texts/               a default group
 //!     full  long  line   as much as fits; more, in lines; more, in one line
 //!     fails              an error, read and written
 //!     pin                write: refused, as for the root
-//!   NAME/                by mkdir; not "bad", and "halfway" fails when its data was made
-//!     a00 … a37          with the other two as many as there may be
-//!     echo               what was written
-//!     pin                1 holds off rmdir, 0 does not
+//!   NAME/                by mkdir; not "bad", and "halfway" fails after its data was created
+//!     a00 … a37          with the other two the largest number of attributes
+//!     echo               the text that was written
+//!     pin                1 blocks rmdir, 0 does not
 //!     inner/             a default group of it
 //! ```
 
@@ -126,7 +126,7 @@ fn lines(out: &mut Output<'_>, count: u32) -> Result {
 #[pin_data]
 struct Item {
     root: Arc<Root>,
-    /// Its default groups cannot be made.
+    /// Creating its default groups fails.
     halfway: bool,
     #[pin]
     text: Mutex<KVec<u8>>,
@@ -134,7 +134,7 @@ struct Item {
     pin: Mutex<Option<DirectoryPin>>,
 }
 
-/// Attributes that tell which they are.
+/// Attributes that return their own number.
 macro_rules! places {
     ($($name:literal = $place:literal)*) => {
         &[
@@ -219,7 +219,7 @@ impl Twins {
         Ok(Arc::new(twins, GFP_KERNEL)?)
     }
 
-    /// Whether nobody else has any of it any more.
+    /// Returns whether no other reference to any part is left.
     fn is_alone(this: Arc<Self>) -> bool {
         let (first, second) = (this.first.clone(), this.second.clone());
         Arc::into_unique_or_drop(this).map(drop).is_some()

@@ -44,25 +44,25 @@ use kernel::{
     },
 };
 
-/// Tags of each of the two hardware queues.
+/// The number of tags of each of the two hardware queues.
 pub(crate) const DEPTH: u32 = 8;
-/// Bytes of the disk.
+/// The size of the disk in bytes.
 pub(crate) const SIZE: usize = 512 * 1024;
 
-/// What becomes of requests.
+/// The treatment of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mode {
-    /// They are carried out at once.
+    /// Requests are carried out at once.
     Answer,
-    /// They are parked.
+    /// Requests are parked.
     Park,
-    /// They are carried out, but are turned away so before, once each.
+    /// Each request is rejected once with this status, and then carried out.
     RejectFirst(Status),
-    /// They are turned away.
+    /// Requests are rejected.
     Reject(Status),
-    /// They are given back to the block layer, once each, and carried out then.
+    /// Each request is requeued once in the block layer, and then carried out.
     RequeueFirst,
-    /// They are dropped.
+    /// Requests are dropped.
     Drop,
 }
 
@@ -80,13 +80,13 @@ pub(crate) struct Seen {
     pub(crate) generation: u16,
 }
 
-/// What the disk does and saw.
+/// The disk's settings and records.
 pub(crate) struct State {
     pub(crate) mode: Mode,
     pub(crate) image: KVVec<u8>,
     /// The last requests, oldest first.
     pub(crate) seen: KVec<Seen>,
-    /// What timed out: hardware queue and tag.
+    /// The requests that timed out: hardware queue and tag.
     pub(crate) timeouts: KVec<(u32, u16)>,
 }
 
@@ -118,24 +118,24 @@ impl State {
     }
 }
 
-/// What the disk's operations are called on.
+/// The type that implements the disk's operations.
 pub(crate) struct Driver;
 
-/// What hardware queues and tag set share.
+/// The data that hardware queues and tag set share.
 pub(crate) struct Shared {
     state: Arc<Watched<State>>,
     requests: Arc<Requests<Driver>>,
-    /// What came of exchanging a hardware queue's data while blk-mq gives it up.
+    /// The result of exchanging a hardware queue's data while blk-mq releases it.
     pub(crate) at_exit: Atomic<u32>,
 }
 
-/// Of [`Shared::at_exit`]: it is not to be tried.
+/// Value of [`Shared::at_exit`]: no exchange was requested.
 pub(crate) const AT_EXIT_NOTHING: u32 = 0;
-/// It is to be tried.
+/// Value of [`Shared::at_exit`]: try the exchange.
 pub(crate) const AT_EXIT_TRY: u32 = 1;
-/// It was refused.
+/// Value of [`Shared::at_exit`]: the exchange was refused.
 pub(crate) const AT_EXIT_REFUSED: u32 = 2;
-/// It was done.
+/// Value of [`Shared::at_exit`]: the exchange was done.
 pub(crate) const AT_EXIT_DONE: u32 = 3;
 
 /// A hardware queue's data.
@@ -161,7 +161,7 @@ impl core::ops::Deref for HwQueue {
 
 impl Drop for HwQueue {
     fn drop(&mut self) {
-        // blk-mq gives it up: somebody who replaces it may be late.
+        // blk-mq releases the data: a replacement may come late.
         let at_exit = &self.shared.at_exit;
         if at_exit
             .cmpxchg(AT_EXIT_TRY, AT_EXIT_NOTHING, Relaxed)
@@ -186,7 +186,7 @@ impl Drop for HwQueue {
 impl Operations for Driver {
     type Data = Arc<Shared>;
     type HwQueue = HwQueue;
-    /// Whether it was turned away once.
+    /// Whether the request was rejected once.
     type Pdu = bool;
 
     fn hw_queue(
@@ -246,7 +246,7 @@ impl Operations for Driver {
                 Ok(())
             }
         };
-        // Who waits for this finds the request parked or gone.
+        // A waiter for this finds the request parked or ended.
         queue.state.change(|state| state.note(seen));
         result
     }
@@ -262,7 +262,7 @@ impl Operations for Driver {
     }
 }
 
-/// What a disk is made with.
+/// The parameters of a disk.
 pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) timeout_ms: u32,
@@ -277,7 +277,7 @@ impl Default for Plan {
                 logical_block_size: 512,
                 max_hw_sectors: (SIZE / 512) as u32,
                 max_segments: 64,
-                // As the initiator's disks.
+                // The boundary of the initiator's disks.
                 virt_boundary_mask: 4095,
                 dma_alignment: 3,
                 ..Limits::default()
@@ -289,23 +289,23 @@ impl Default for Plan {
     }
 }
 
-/// A disk, open.
+/// An open disk.
 pub(crate) struct Desk {
     pub(crate) state: Arc<Watched<State>>,
     pub(crate) requests: Arc<Requests<Driver>>,
-    // Closed before it is removed.
+    // Dropped first: closed before the disk is removed.
     pub(crate) device: Option<Arc<BlockDevice>>,
     pub(crate) disk: Option<Disk<Driver>>,
 }
 
-/// What a tag set comes with: the disk's state and its requests.
+/// A tag set with the disk's state and its requests.
 type Parts = (
     Arc<Watched<State>>,
     Arc<Requests<Driver>>,
     Arc<TagSet<Driver>>,
 );
 
-/// A state of an empty image, and what has hardware queues work on it.
+/// Creates the state with an empty image, and the data that hardware queues share.
 pub(crate) fn shared(
     requests: &Arc<Requests<Driver>>,
 ) -> Result<(Arc<Watched<State>>, Arc<Shared>)> {
@@ -326,7 +326,7 @@ pub(crate) fn shared(
     Ok((state, shared))
 }
 
-/// A tag set without a disk.
+/// Creates a tag set without a disk.
 pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
     let requests = Requests::new(2, DEPTH)?;
     let (state, shared) = shared(&requests)?;
@@ -340,7 +340,7 @@ pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
     Ok((state, requests, tag_set))
 }
 
-/// A disk on a tag set, not open.
+/// Creates a disk on a tag set, not open.
 pub(crate) fn disk(tag_set: &Arc<TagSet<Driver>>, plan: &Plan) -> Result<Disk<Driver>> {
     let new = NewDisk {
         prefix: c"kunit",
@@ -359,8 +359,8 @@ pub(crate) fn open(disk: &Disk<Driver>, read_only: bool) -> Result<BlockDevice> 
     crate::with_files(|| BlockDevice::open(&path, read_only))
 }
 
-/// Waits until nobody has the disk open: a file that is closed in one of the
-/// kernel's threads is so a little later.
+/// Waits until nobody has the disk open: the kernel closes some files in its own threads, a
+/// little later.
 pub(crate) fn closed(disk: &Disk<Driver>) -> Result {
     eventually(|| Ok(!disk.is_open()))
 }
@@ -376,7 +376,7 @@ impl Desk {
             device: Some(Arc::new(device, GFP_KERNEL)?),
             disk: Some(disk),
         };
-        // What read the partitions is of no interest.
+        // Forget the partition scan's requests.
         desk.state.look(|state| state.seen.clear());
         Ok(desk)
     }
@@ -385,7 +385,7 @@ impl Desk {
         self.state.look(|state| state.mode = mode);
     }
 
-    /// Fills the disk with bytes that tell where they are.
+    /// Fills the disk with bytes that depend on their place.
     pub(crate) fn fill(&self, seed: u8) {
         self.state.look(|state| {
             for (at, byte) in state.image.iter_mut().enumerate() {
@@ -394,7 +394,7 @@ impl Desk {
         });
     }
 
-    /// Waits for a request that the disk sees, and takes it out of the list.
+    /// Waits for the next request that the disk sees, and removes it from the list.
     pub(crate) fn next(&self) -> Result<Seen> {
         self.state.wait(|state| state.seen.remove(0).ok())
     }
@@ -405,7 +405,7 @@ impl Desk {
         start(device, memory, op, sector)
     }
 
-    /// Carries I/O out.
+    /// Does I/O, and waits for it.
     pub(crate) fn run(
         &self,
         memory: &Memory,
@@ -415,7 +415,7 @@ impl Desk {
         self.begin(memory, op, sector)?.end()
     }
 
-    /// Starts I/O that is parked, and takes its request.
+    /// Starts I/O that gets parked, and takes its request.
     pub(crate) fn caught(
         &self,
         memory: &Memory,
@@ -434,7 +434,7 @@ impl Desk {
         Ok((request, pending))
     }
 
-    /// A read that is parked, and its request.
+    /// Starts a read that gets parked, and takes its request.
     pub(crate) fn caught_one(&self) -> Result<(Request<Driver>, Pending)> {
         let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
         self.caught(&memory, BioOp::Read, 0)

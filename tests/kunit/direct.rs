@@ -26,7 +26,7 @@ use kernel::{
     }, //
 };
 
-/// A link whose near side tells nobody, started.
+/// Creates a started link whose near side reports no completions by itself.
 fn link(sends: u32) -> Result<Link> {
     let mut link = Link::new(Plan {
         sends,
@@ -48,7 +48,7 @@ mod tests {
     fn who_does_not_ask_is_told_nothing() -> Result {
         let link = link(32)?;
         let cq = &link.near.cq;
-        // Any context may have these called, and none of them polls.
+        // Any context may call these, and none of them polls.
         cq.kick();
         cq.notify_all();
         cq.guard();
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn settling_finds_all_that_there_is() -> Result {
-        // More than is looked at in one go.
+        // More than one poll handles.
         const MANY: u32 = 600;
         let link = link(MANY + 1)?;
         for index in 0..MANY {
@@ -89,7 +89,7 @@ mod tests {
         }
         let start = Instant::<Monotonic>::now();
         link.near.pair.drain();
-        // It gives up after 30 s.
+        // A wait times out after 30 s.
         ensure!(start.elapsed().as_millis() < 25_000);
         ensure_eq!(link.near.log.reports.look(|r| r.done.len()), 21);
         link.near.cq.stop();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Suite `hcablk_exposed`: memory that the peer may write to as long as it lives
-//! (`read_bounce`, `eager_ring`): what the peer reaches, and that it is shut out before a
-//! page is given back.
+//! Suite `hcablk_exposed`: memory that the peer may write to while it exists (`read_bounce`,
+//! `eager_ring`): what the peer reaches, and that its access ends before a page is freed.
 
 use crate::{
     check::balanced,
@@ -29,16 +28,16 @@ use kernel::{
     prelude::*, //
 };
 
-/// As many as a region has pages for: the first one is freed long before the last.
+/// As many slots as a region has pages: the first page is freed long before the last.
 const SLOTS: u16 = 512;
-/// RDMA WRITEs under way when the memory goes.
+/// The number of RDMA WRITEs in flight when the memory is dropped.
 const WRITES: usize = 30;
 const ROUNDS: usize = 8;
-/// The last one's number.
+/// The number of the last write.
 const LAST: u32 = 77;
 
-/// Has the peer write to `address` again and again while `memory` is dropped. KASAN sees it if a
-/// write reaches a page that was freed.
+/// Makes the peer write to `address` again and again while `memory` is dropped. KASAN reports a
+/// write that reaches a freed page.
 fn dropped_under_writes<T>(
     link: &Link,
     memory: T,
@@ -62,9 +61,9 @@ fn dropped_under_writes<T>(
         link.far.pair.post(&chain)?;
     }
     drop(memory);
-    // Done, refused or flushed. Before that the queue pair that they go to must not be destroyed:
-    // what soft-RoCE sends to a device of the same machine it hands over without counting the queue
-    // pair (`rxe_rcv()`).
+    // The last write is done, refused or flushed. Before that the receiving queue pair must not
+    // be destroyed: soft-RoCE hands over packets to a device of the same machine without a
+    // reference to the queue pair (`rxe_rcv()`).
     link.far.completed(OTHER, LAST)?;
     Ok(())
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit tests of the core's safe layers, for what needs a kernel and an RDMA
-//! device but neither peer nor policy. Built for the debug kernel only.
+//! KUnit tests of the core's safe layers that need a kernel and an RDMA device, but neither
+//! peer nor policy. Built for the debug kernel only.
 //!
-//! - [`check`]: what tests say with, and how allocations are made to fail.
+//! - [`check`]: assertions, and failing allocations.
 //! - [`watched`]: state that tests wait for.
-//! - [`link`]: a queue pair connected to another one of the same module.
+//! - [`link`]: a queue pair connected to another queue pair of this module.
 //! - [`desk`]: a disk whose requests the tests answer.
 //! - [`memory`]: memory of any shape, and I/O from and to it.
 //! - [`bench`]: a connection, and a disk whose requests' memory is registered for the peer.
@@ -67,14 +67,14 @@ module! {
     },
 }
 
-/// An address of this host on the RDMA device under test.
+/// Returns an address of this host on the RDMA device under test.
 fn address() -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(module_parameters::address.value()))
 }
 
 static MODULE: SetOnce<&'static ThisModule> = SetOnce::new();
 
-/// What disks and directories are to pin.
+/// Returns the module that disks and directories pin.
 fn this_module() -> Result<&'static ThisModule> {
     MODULE.copy().ok_or(ENODEV)
 }
@@ -84,14 +84,14 @@ global_lock! {
     unsafe(uninit) static LOADER: Mutex<Option<ARef<Task>>> = None;
 }
 
-/// Calls `f` with paths looked up as whoever loads the module does. The threads
-/// that KUnit runs tests in are the kernel's, and those see no file system.
+/// Calls `f` with path lookup as the loader of the module has it. KUnit runs tests in threads
+/// of the kernel, which see no file system.
 fn with_files<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let loader = LOADER.lock();
     let loader = loader.as_ref().ok_or(ESRCH)?.as_ptr();
     let this = kernel::current!().as_ptr();
-    // SAFETY: The loader's task is referenced. It waits for the tests, so that
-    // what its field points to stays; when it has ended the field is null.
+    // SAFETY: The loader's task is referenced. It waits for the tests, so that the field's
+    // target stays; when it has ended the field is null.
     let files = unsafe { (&raw const (*loader).fs).read_volatile() };
     if files.is_null() {
         return Err(ESRCH);
@@ -104,7 +104,7 @@ fn with_files<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     result
 }
 
-/// What the module holds.
+/// The module's state.
 struct Tests {
     _tree: Subsystem,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A queue pair connected to another one of the same module, over the RDMA
-//! device of the address that the module was given.
+//! A queue pair connected to another queue pair of this module, over the RDMA device of the
+//! module's address parameter.
 
 use crate::watched::{
     Watched,
@@ -56,7 +56,7 @@ pub(crate) const OTHER: u8 = 3;
 /// Message buffers of a side, of a page each.
 pub(crate) const BUFFERS: usize = 16;
 
-/// What the connection manager has reported.
+/// The connection manager's reports.
 #[derive(Default)]
 pub(crate) struct News {
     pub(crate) resolved: u32,
@@ -64,7 +64,7 @@ pub(crate) struct News {
     pub(crate) down: bool,
 }
 
-/// Hears the events of an identifier.
+/// Receives the events of an identifier.
 pub(crate) struct Ear(pub(crate) Arc<Watched<News>>);
 
 impl cm::Handler for Ear {
@@ -77,14 +77,14 @@ impl cm::Handler for Ear {
     }
 }
 
-/// An identifier, and who hears its events.
+/// Creates an identifier, and the record of its events.
 pub(crate) fn identifier() -> Result<(Arc<Id>, Arc<Watched<News>>)> {
     let news = Watched::new(News::default())?;
     let id = Id::new(Arc::new(Ear(news.clone()), GFP_KERNEL)?)?;
     Ok((id, news))
 }
 
-/// As [`identifier`], bound to the device.
+/// Creates an identifier as [`identifier`] does, bound to the device.
 pub(crate) fn bound_identifier() -> Result<(Arc<Id>, Arc<Watched<News>>)> {
     for _ in 0..5 {
         let (id, news) = identifier()?;
@@ -97,7 +97,7 @@ pub(crate) fn bound_identifier() -> Result<(Arc<Id>, Arc<Watched<News>>)> {
     Err(ETIMEDOUT)
 }
 
-/// A protection domain on the device.
+/// Creates a protection domain on the device.
 pub(crate) fn domain() -> Result<Arc<ProtectionDomain>> {
     ProtectionDomain::new(&bound_identifier()?.0)
 }
@@ -113,19 +113,19 @@ pub(crate) struct Done {
     pub(crate) proof: Option<Success>,
 }
 
-/// What was reported so far.
+/// The completions reported so far.
 pub(crate) struct Reports {
     pub(crate) done: KVec<Done>,
-    /// Completions that there was no room for.
+    /// The number of completions without memory to record them.
     pub(crate) lost: u32,
-    /// How often a round of them was over.
+    /// The number of rounds that have ended.
     pub(crate) rounds: u32,
 }
 
-/// Notes completions.
+/// Records completions.
 pub(crate) struct Log {
     pub(crate) reports: Arc<Watched<Reports>>,
-    /// Sleep in the handler.
+    /// Whether the handler sleeps.
     pub(crate) sleepy: bool,
 }
 
@@ -168,7 +168,7 @@ impl Handler for Log {
     }
 }
 
-/// Where completions of a link are handled.
+/// The context in which completions of a link are handled.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Where {
     SoftIrq,
@@ -230,7 +230,7 @@ impl Side {
         self.post(&mut Send::new(&sges), SEND, index)
     }
 
-    /// Posts one signaled request.
+    /// Posts a signaled request.
     pub(crate) fn post(&self, request: &mut impl WorkRequest, kind: u8, index: u32) -> Result {
         request.signal(WorkId::new(kind, index));
         let mut chain = Chain::new();
@@ -249,25 +249,25 @@ impl Side {
         })
     }
 
-    /// Posts one request and waits for it; whether it was done.
+    /// Posts a request and waits for it; returns whether it succeeded.
     pub(crate) fn carry_out(&self, request: &mut impl WorkRequest) -> Result<bool> {
         self.post(request, OTHER, 0)?;
         Ok(self.completed(OTHER, 0)?.ok)
     }
 
-    /// As [`Self::carry_out`], with the proof that it was done.
+    /// Posts a request and waits for it; returns the proof of its success.
     pub(crate) fn carried_out(&self, request: &mut impl WorkRequest) -> Result<Success> {
         self.post(request, OTHER, 0)?;
         self.completed(OTHER, 0)?.proof.ok_or(EIO)
     }
 
-    /// Reads the peer's memory into receive buffer `index`; whether that was done.
+    /// Reads the peer's memory into receive buffer `index`; returns whether that succeeded.
     pub(crate) fn read(&self, index: u32, length: usize, address: u64, key: u32) -> Result<bool> {
         let sges = [Sge::new(self.into.slice(index as usize, length)?)];
         self.carry_out(&mut Rdma::read(&sges, address, key))
     }
 
-    /// Writes bytes into the peer's memory; whether that was done.
+    /// Writes bytes into the peer's memory; returns whether that succeeded.
     pub(crate) fn write(&self, bytes: &[u8], address: u64, key: u32) -> Result<bool> {
         let sges = [Sge::new(self.out.write(0, bytes)?)];
         self.carry_out(&mut Rdma::write(&sges, address, key))
@@ -277,7 +277,7 @@ impl Side {
 impl Drop for Side {
     fn drop(&mut self) {
         if !self.started {
-            // Draining needs somebody who polls.
+            // Draining needs a poller.
             self.start();
         }
         self.pair.id().disconnect();
@@ -287,7 +287,7 @@ impl Drop for Side {
     }
 }
 
-/// What a link is made with.
+/// The parameters of a link.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) sends: u32,
@@ -311,14 +311,14 @@ impl Default for Plan {
     }
 }
 
-/// A connection to oneself. The near side asked for it.
+/// A connection of the module with itself, which the near side requested.
 pub(crate) struct Link {
     pub(crate) near: Side,
     pub(crate) far: Side,
     _completions: Option<Arc<WorkQueue>>,
 }
 
-/// Takes the first request.
+/// Accepts the first connection request.
 struct Door(Arc<Watched<Visitors>>);
 
 #[derive(Default)]
@@ -350,7 +350,7 @@ const PARAMETERS: Parameters = Parameters {
 };
 
 impl Link {
-    /// Connects, and lets the near side send first, as iWARP wants.
+    /// Connects, and lets the near side send first, as iWARP requires.
     pub(crate) fn new(plan: Plan) -> Result<Self> {
         let capacity = Capacity {
             sends: plan.sends,

@@ -22,7 +22,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The byte at a place, no two neighbouring pages having the same.
+/// Returns the byte at a place; neighbouring pages differ.
 pub(crate) fn pattern(seed: u8, at: usize) -> u8 {
     (at as u8)
         .wrapping_mul(31)
@@ -39,7 +39,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// `count` blocks of two pages, all of them in use.
+    /// Allocates `count` blocks of two pages, all of them in use.
     pub(crate) fn new(count: usize) -> Result<Self> {
         let mut blocks = KVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
@@ -52,7 +52,7 @@ impl Memory {
         .whole()
     }
 
-    /// The same memory, of which other pieces are used.
+    /// Returns the same memory with other pieces in use.
     pub(crate) fn of(&self, pieces: &[(usize, usize, usize)]) -> Result<Self> {
         let mut own = KVec::new();
         own.extend_from_slice(pieces, GFP_KERNEL)?;
@@ -62,7 +62,7 @@ impl Memory {
         })
     }
 
-    /// The same memory, all of it.
+    /// Returns the same memory with all of it in use.
     pub(crate) fn whole(&self) -> Result<Self> {
         let mut own = KVec::new();
         for (index, block) in self.blocks.iter().enumerate() {
@@ -74,12 +74,12 @@ impl Memory {
         })
     }
 
-    /// Bytes of the pieces.
+    /// Returns the length of the pieces in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.2).sum()
     }
 
-    /// Where a byte of the pieces is in the whole memory.
+    /// Returns the place in the whole memory of a byte of the pieces.
     pub(crate) fn place(&self, mut at: usize) -> Option<usize> {
         let block_bytes = self.blocks.first()?.len();
         for &(block, offset, length) in self.pieces.iter() {
@@ -92,21 +92,22 @@ impl Memory {
     }
 }
 
-/// I/O that is over, with what it has held: whoever waits drops that, since a completion must not.
+/// The result of ended I/O, with its memory: the waiter drops that, since a completion must
+/// not.
 type Ended = Option<(Result<(), Status>, KBox<Job>)>;
 
-/// I/O under way.
+/// I/O in flight.
 pub(crate) struct Pending(Arc<Watched<Ended>>);
 
 impl Pending {
-    /// Waits for its end.
+    /// Waits for the end of the I/O.
     pub(crate) fn end(&self) -> Result<Result<(), Status>> {
         let (result, job) = self.0.wait(|ended| ended.take())?;
         drop(job);
         Ok(result)
     }
 
-    /// Whether it has ended.
+    /// Returns whether the I/O has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.0.look(|ended| ended.is_some())
     }
@@ -117,11 +118,11 @@ struct Job {
     device: Arc<BlockDevice>,
     blocks: Arc<KVec<ContiguousPages>>,
     pieces: KVec<(usize, usize, usize)>,
-    /// Taken out when it is over: this is in there then.
+    /// Taken out at the end of the I/O, which puts this job into it.
     ended: Option<Arc<Watched<Ended>>>,
 }
 
-/// Starts I/O with room for 32 pieces.
+/// Starts I/O, which has at most 32 pieces.
 pub(crate) fn start(
     device: Arc<BlockDevice>,
     memory: &Memory,

@@ -103,7 +103,7 @@ mod tests {
             ensure!(!backlog.push(&mut Rdma::empty_write()));
             ensure_eq!(backlog.pop(), Some(WorkId::new(SEND, 3)));
             backlog.signal(1);
-            // Nothing waits there.
+            // No work request waits there.
             backlog.signal(2);
             let mut last = Rdma::empty_write();
             last.signal(WorkId::new(OTHER, 4));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_account_of_slots_fits_the_queue() -> Result {
-        // Of any size: a device may round up, but must not have fewer.
+        // Queues of any size: a device may round up, but not down.
         for (sends, period) in [(1, 1), (2, 1), (6, 2), (7, 3), (14, 4), (30, 8)] {
             let link = Link::new(Plan {
                 sends,
@@ -159,7 +159,7 @@ mod tests {
             while posted < 20 * sends {
                 let count = 1 + posted % 3.min(sends);
                 while !space.reserve(count, || freed) {
-                    // What completes says how much room there is again.
+                    // A completion reports the slots that it frees.
                     let done = link.near.log.reports.wait(|r| r.done.remove(0).ok())?;
                     ensure!(done.ok);
                     ensure_eq!(done.work.kind, OTHER);
@@ -222,7 +222,7 @@ mod tests {
                 link.near.receive(index)?;
             }
             link.near.pair.post(&chain)?;
-            // One more each has room, the one that ends draining.
+            // Each queue has a slot more, for the work request that ends draining.
             let start = Instant::<Monotonic>::now();
             link.near.pair.drain();
             ensure!(start.elapsed().as_millis() < 20_000);
@@ -246,7 +246,7 @@ mod tests {
         }
         link.near.pair.fail()?;
         for index in 0..6 {
-            // After the failure it is taken, and flushed.
+            // After the failure a work request is accepted, and flushed.
             link.near.send(index, b"never")?;
         }
         link.near.pair.drain();
@@ -309,7 +309,7 @@ mod tests {
         ensure!(pair.number() != 0);
         ensure!(Arc::ptr_eq(pair.cq(), &cq));
         drop(pair);
-        // An identifier can have another one after that.
+        // The identifier can have a new queue pair after that.
         drop(QueuePair::new(&id, &pd, &cq, CAPACITY)?);
         Ok(())
     }
@@ -325,12 +325,12 @@ mod tests {
         let second = |id, cq| QueuePair::new(id, &pd, cq, CAPACITY).err();
         ensure_eq!(second(&id, &other_cq), Some(EBUSY));
         ensure_eq!(second(&other_id, &cq), Some(EBUSY));
-        // Who was refused has taken nothing.
+        // A refused creation has taken no resources.
         drop(QueuePair::new(&other_id, &pd, &other_cq, CAPACITY)?);
         cq.start(Log::new(16, false)?);
         pair.drain();
         drop(pair);
-        // The completion queue would tell of the drain of the first one.
+        // The completion queue would report the drain of the first queue pair.
         ensure_eq!(second(&id, &cq), Some(EBUSY));
         drop(QueuePair::new(&id, &pd, &other_cq, CAPACITY)?);
         Ok(())

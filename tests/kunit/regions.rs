@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Suite `hcablk_regions`: memory of real block requests, registered for a peer that
-//! reads and writes it, and no more of it than that (`sglist`, `rdma::mr`).
+//! Suite `hcablk_regions`: memory of real block requests, registered for a peer that reads and
+//! writes it, and no memory next to it (`sglist`, `rdma::mr`).
 
 use crate::{
     bench::{
@@ -159,7 +159,7 @@ mod tests {
     fn many_uses_of_a_list_have_neighbouring_keys_that_differ() -> Result {
         on_bench(|bench| {
             let mut last = None;
-            // More than there are keys of one region.
+            // More rounds than one region has keys.
             for round in 0..300 {
                 let (request, pending, remote) = bench.show(SHAPES[1], WRITE)?;
                 ensure!(last != Some(remote.key));
@@ -195,13 +195,13 @@ mod tests {
             let done = bench.link.near.completed(RECEIVE, 3)?;
             ensure_eq!(done.invalidated, Some(remote.key));
             ensure_eq!(done.length, 4);
-            // Another's key is not this list's.
+            // The key of another list.
             ensure!(!bench.list.invalidated_by_peer(remote.key ^ 1));
             ensure!(bench.list.is_registered());
             ensure_eq!(bench.list.release(), Err(EBUSY));
             ensure!(bench.list.invalidated_by_peer(remote.key));
             ensure!(!bench.list.is_registered());
-            // Only once.
+            // A key is invalidated only once.
             ensure!(!bench.list.invalidated_by_peer(remote.key));
             bench.list.release()?;
             finish(request, &pending)?;

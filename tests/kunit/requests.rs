@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Suite `hcablk_requests`: who owns a request, how it ends, times out and is
-//! turned away, and the table that keeps it (`blkdev`: requests).
+//! Suite `hcablk_requests`: a request's owner, how it ends, times out and is rejected, and the
+//! table of parked requests (`blkdev`: requests).
 
 use crate::{
     desk::{
@@ -55,7 +55,7 @@ mod tests {
     fn tables_have_sizes() -> Result {
         ensure_eq!(Requests::<Driver>::new(0, 1).err(), Some(EINVAL));
         ensure_eq!(Requests::<Driver>::new(1, 0).err(), Some(EINVAL));
-        // blk-mq's bound.
+        // blk-mq's limit.
         ensure_eq!(Requests::<Driver>::new(1, 10_241).err(), Some(EINVAL));
         let requests = Requests::<Driver>::new(3, 10_240)?;
         ensure_eq!((requests.hw_queues(), requests.depth()), (3, 10_240));
@@ -69,7 +69,7 @@ mod tests {
             ensure!(requests.take(hw_queue, 0, tag, 0).is_none());
             ensure!(requests.take_any(hw_queue, 0, tag).is_none());
         }
-        // Without a disk nothing happens.
+        // Without a disk this does nothing.
         requests.run_hw_queues();
         requests.synchronize();
         Ok(())
@@ -100,7 +100,7 @@ mod tests {
                 (request.hw_queue(), request.tag(), request.generation()),
                 (queue, tag, generation)
             );
-            // It is owned.
+            // The request is owned.
             ensure!(!take(queue, tag, generation));
             ensure!(desk.requests.take_any(queue, 0, tag).is_none());
             request.park();
@@ -108,7 +108,7 @@ mod tests {
             ensure!(!pending.has_ended());
             request.end(Status::Ok);
             ensure_eq!(pending.end()?, Ok(()));
-            // It is over.
+            // The request has ended.
             ensure!(!take(queue, tag, generation));
             ensure!(desk.requests.take_any(queue, 0, tag).is_none());
             if let Some((same, before)) = last.replace(((queue, tag), generation)) {
@@ -128,7 +128,7 @@ mod tests {
         let queue = Arc::new(WorkQueue::new(c"hcablk_kunit")?, GFP_KERNEL)?;
         for round in 0..50 {
             desk.set(Mode::Park);
-            // Those who are ready, and those who got it.
+            // The workers that are ready, and those that got the request.
             let score = Watched::new((0, 0, 0))?;
             for worker in 0..WORKERS {
                 let (score, requests) = (score.clone(), desk.requests.clone());
@@ -175,7 +175,7 @@ mod tests {
         desk.set(Mode::Park);
         let mut pending: KVec<Pending> = KVec::new();
         for sector in 0..6 {
-            // Apart, or they would be merged.
+            // Far apart, or they would be merged.
             pending.push(desk.begin(&memory, READ, sector * 100)?, GFP_KERNEL)?;
         }
         let mut per_queue = [0, 0];
@@ -260,7 +260,7 @@ mod tests {
 
         desk.set(Mode::Reject(Status::Medium));
         ensure_eq!(desk.run(&memory, READ, 0)?, Err(Status::Medium));
-        // As good as ended.
+        // Rejecting with `Ok` ends a request.
         desk.set(Mode::Reject(Status::Ok));
         ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
         desk.state.look(|state| state.seen.clear());
@@ -276,7 +276,7 @@ mod tests {
     fn a_queue_that_lacked_something_is_run_again() -> Result {
         let desk = Desk::new(&Plan::default())?;
         let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
-        // One in flight: the block layer would run the queue when it ends.
+        // A request in flight: the block layer would run the queue when it ends.
         let (request, other) = desk.caught(&memory, READ, 0)?;
         desk.set(Mode::Reject(Status::DevResource));
         let pending = desk.begin(&memory, READ, 64)?;
@@ -284,7 +284,7 @@ mod tests {
         pause(100);
         ensure!(!pending.has_ended());
         desk.set(Mode::Answer);
-        // Beyond the last: nothing happens.
+        // Beyond the last queue this does nothing.
         desk.requests.run_hw_queue(2);
         desk.requests.run_hw_queue(seen.hw_queue);
         ensure_eq!(pending.end()?, Ok(()));
@@ -309,7 +309,7 @@ mod tests {
             (first, count)
         });
         ensure_eq!(timeouts, (Some((seen.hw_queue, seen.tag)), 1));
-        // The answer that comes too late.
+        // An answer after the timeout.
         ensure!(desk
             .requests
             .take(seen.hw_queue, 0, seen.tag, seen.generation)
@@ -324,7 +324,7 @@ mod tests {
         let desk = Desk::new(&Plan::default())?;
         let make = |queue: u32| PerTag::new(&desk.requests, queue, |tag| Ok((queue, tag, 0)));
         let values = [make(0)?, make(1)?];
-        // There is no such hardware queue.
+        // This hardware queue does not exist.
         ensure_eq!(make(2).err(), Some(EINVAL));
         let refused = PerTag::<Driver, ()>::new(&desk.requests, 0, |tag| {
             if tag == 3 {
@@ -394,10 +394,10 @@ mod tests {
         let two = memory.of(&[(0, 3584, 4608), (1, 0, 512)])?;
         let mut bytes = KVec::from_elem(0u8, 8192, GFP_KERNEL)?;
 
-        // More room than the request has data.
+        // More memory than the request has data.
         let (request, pending) = desk.caught(&two, WRITE, 0)?;
         request.view().copy_from_data(&mut bytes);
-        // Not into what is written.
+        // A write's data is not overwritten.
         request.view().copy_to_data(&[0xff; 512]);
         for (at, &byte) in bytes.iter().enumerate() {
             let wanted = two.place(at).map_or(0, |place| pattern(9, place));
@@ -411,11 +411,11 @@ mod tests {
         ensure_eq!(pending.end()?, Ok(()));
 
         let (request, pending) = desk.caught(&two, READ, 0)?;
-        // Not out of what is read.
+        // A read's data is not copied out.
         few.fill(0xee);
         request.view().copy_from_data(&mut few);
         ensure!(few.iter().all(|&byte| byte == 0xee));
-        // A part, and more than all.
+        // A part of the data, and more than all of it.
         request.view().copy_to_data(&few);
         request.end(Status::Ok);
         ensure_eq!(pending.end()?, Ok(()));

@@ -34,7 +34,7 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Returns whether the peer can still be spoken to.
+/// Returns whether the connection still works.
 fn alive(link: &Link) -> Result<bool> {
     link.far.receive(7)?;
     link.near.send(7, b"alive?")?;
@@ -56,7 +56,7 @@ mod tests {
             ensure!(!bench.list.is_registered());
             // One request at a time.
             ensure_eq!(bench.map(&request, WRITE), Err(EINVAL));
-            // Mapped only: it can be given back.
+            // Mapped but not registered: it can be released.
             bench.list.release()?;
             ensure_eq!(bench.list.mapped(), 0);
             bench.map(&request, WRITE)?;
@@ -67,11 +67,11 @@ mod tests {
             ensure_eq!(bench.list.register().err(), Some(EINVAL));
             ensure!(bench.list.is_registered());
             ensure_eq!(bench.list.release(), Err(EBUSY));
-            // The registration was done: that is no proof.
+            // A successful registration is not a proof of invalidation.
             ensure_eq!(bench.list.invalidated(registered), Err(EINVAL));
             ensure_eq!(bench.list.release(), Err(EBUSY));
             let mut invalidate = bench.list.invalidate()?;
-            // Not before it has completed.
+            // Not released before the invalidation has completed.
             ensure_eq!(bench.list.release(), Err(EBUSY));
             ensure_eq!(bench.list.mapped(), 3);
             let done = bench.link.near.carried_out(&mut invalidate)?;
@@ -136,7 +136,7 @@ mod tests {
         balanced(|| {
             let mut bench = Bench::with(desk::Plan::default().limits, 2, 64 * 1024)?;
             ensure_eq!(bench.refused(SHAPES[7], WRITE)?, 3);
-            // It is as good as before.
+            // The list works as before.
             let (request, pending, remote) = bench.show(SHAPES[3], WRITE)?;
             ensure!(bench.peer_reads(remote, 512, 0)?);
             bench.hide(request, &pending)
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_request_with_too_many_bytes_is_refused_and_nothing_mapped() -> Result {
         balanced(|| {
-            // Room for two pages, and one as it may begin anywhere in a page.
+            // Memory for two pages, and a third, as it may begin anywhere in a page.
             let mut bench = Bench::with(desk::Plan::default().limits, 32, 2 * 4096)?;
             bench.refused(&[(0, 0, 8192), (1, 0, 8192)], WRITE)?;
             ensure_eq!(bench.list.register().err(), Some(EINVAL));

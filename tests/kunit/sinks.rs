@@ -52,7 +52,7 @@ use kernel::{
 
 const WRITE: BioOp = BioOp::Write { fua: false };
 
-/// Buffers of one page.
+/// Allocates buffers of one page.
 fn buffers(link: &Link, count: usize) -> Result<KVec<DmaBuffer>> {
     let mut buffers = KVec::new();
     for _ in 0..count {
@@ -64,7 +64,7 @@ fn buffers(link: &Link, count: usize) -> Result<KVec<DmaBuffer>> {
     Ok(buffers)
 }
 
-/// Reads what the far side shows into the sink; the proof that it was done.
+/// Reads the far side's registered memory into the sink; returns the proof of success.
 fn fetch(link: &Link, sink: &mut Sink, remote: RemoteAddress) -> Result<Success> {
     let mut registration = sink.register()?;
     let sges = [registration.sge];
@@ -79,7 +79,7 @@ fn fetch(link: &Link, sink: &mut Sink, remote: RemoteAddress) -> Result<Success>
     link.near.completed(OTHER, 1)?.proof.ok_or(EIO)
 }
 
-/// What a buffer of the near side holds, by way of the far one.
+/// Reads a near buffer's content by sending it to the far side.
 fn content(link: &Link, buffer: &DmaBuffer, data: &mut [u8]) -> Result {
     link.far.receive(5)?;
     let sges = [Sge::new(buffer.slice(0, data.len()))];
@@ -183,7 +183,7 @@ mod tests {
             };
             let mut sink = Sink::new(&link.near.pd, 2, 2 * PAGE_SIZE as u32)?;
             let wrong: [&[(&DmaBuffer, usize)]; 5] = [
-                // More pieces than there is room for.
+                // More pieces than the sink holds.
                 &[(a, PAGE_SIZE), (b, PAGE_SIZE), (c, PAGE_SIZE)],
                 // None.
                 &[],
@@ -197,7 +197,7 @@ mod tests {
                 let result = sink.map(pieces.iter().copied(), 1);
                 ensure!(result.is_err());
                 ensure!(result != Err(EBUSY));
-                // Nothing that could be posted.
+                // No work request is returned that could be posted.
                 ensure_eq!((which, sink.register().err()), (which, Some(EINVAL)));
                 sink.map([(a, PAGE_SIZE), (b, 512)].into_iter(), 1)?;
                 ensure!(sink.register().is_ok());
@@ -228,7 +228,7 @@ mod tests {
                 key: 0x1234_5600,
             };
             ensure!(fetch(&link, &mut sink, nowhere).is_err());
-            // Its memory goes while the region is perhaps still valid.
+            // The memory is dropped while the region may still be valid.
             drop(sink);
             ensure!(buffers.iter().all(DmaBuffer::is_exposed));
             Ok(())

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Suite `hcablk_small`: tables, queues, locks, events and tasks, in the
-//! contexts that the drivers use them in (`slots`, `fifo`, `pages`, `stats`,
-//! `sync`, `system`).
+//! Suite `hcablk_small`: tables, queues, locks, events and tasks, in the contexts in which the
+//! drivers use them (`slots`, `fifo`, `pages`, `stats`, `sync`, `system`).
 
 use crate::{
     check::every_allocation,
@@ -43,7 +42,7 @@ use kernel::{
     }, //
 };
 
-/// Counts how many of it there are.
+/// An object that counts its instances.
 struct Counted(Arc<Atomic<i64>>, u32);
 
 impl Counted {
@@ -64,7 +63,7 @@ fn alive() -> Result<Arc<Atomic<i64>>> {
     Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
 }
 
-/// Ticks every now and then.
+/// A timer that ticks.
 struct Clock {
     ticks: Atomic<u64>,
     slow: bool,
@@ -112,13 +111,13 @@ mod tests {
         );
         let lock = KBox::pin_init(new_irq_lock!((), "hcablk_kunit"), GFP_KERNEL)?;
         {
-            // Interrupts are off: nothing here may sleep.
+            // Interrupts are off: sleeping is forbidden here.
             let _guard = lock.lock();
             ensure!(table.is_empty());
             ensure!(table.take(0).is_none());
             ensure!(table.park(0, one).is_ok());
             ensure!(!table.is_empty());
-            // Taken, and out of range: the object comes back.
+            // A taken place, and one out of range: the object is returned.
             let two = table.park(0, two).err().ok_or(EINVAL)?;
             let two = table.park(3, two).err().ok_or(EINVAL)?;
             let two = table.park(u32::MAX, two).err().ok_or(EINVAL)?;
@@ -148,10 +147,10 @@ mod tests {
             let object = Counted::new(&alive, place)?;
             ensure!(table.park(place, object).is_ok());
         }
-        // How many have an object out of each place; never more than one.
+        // The number of workers with the object of each place; never more than one.
         let out: Arc<[Atomic<u32>; PLACES as usize]> =
             Arc::new(core::array::from_fn(|_| Atomic::new(0)), GFP_KERNEL)?;
-        // Workers that are done, objects that were taken, what went wrong.
+        // Finished workers, taken objects, mistakes.
         let score = Watched::new((0u32, 0u32, 0u32))?;
         let queue = Arc::new(WorkQueue::new(c"hcablk_kunit")?, GFP_KERNEL)?;
         for worker in 0..WORKERS {
@@ -197,7 +196,7 @@ mod tests {
     fn a_fifo_keeps_order_and_bounds_under_a_lock() -> Result {
         let lock = KBox::pin_init(new_irq_lock!(Fifo::new(3)?, "hcablk_kunit"), GFP_KERNEL)?;
         let mut fifo = lock.lock();
-        // Goes round several times.
+        // The queue wraps around several times.
         for start in 0..10 {
             ensure!(fifo.is_empty());
             ensure_eq!(fifo.pop(), None);
@@ -271,7 +270,7 @@ mod tests {
             theirs.set();
         })?;
         ensure_eq!(event.wait_ms(30_000), Ok(()));
-        // For everyone, until it is reset.
+        // The event wakes all waiters until it is reset.
         ensure_eq!(event.wait_ms(0), Ok(()));
         ensure_eq!(event.wait_ms(1), Ok(()));
         event.reset();
@@ -322,7 +321,7 @@ mod tests {
         ensure_eq!(clock.ticks.load(Relaxed), ticks);
         ensure!(Arc::into_unique_or_drop(clock).is_some());
 
-        // Stopped while it runs: it is waited for.
+        // Stopping waits for a running timer.
         let clock = Clock::new(true)?;
         let running = Periodic::start(clock.clone(), 1)?;
         let start = Instant::<Monotonic>::now();

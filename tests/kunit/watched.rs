@@ -16,10 +16,10 @@ use kernel::{
     }, //
 };
 
-/// How long a test waits for anything, in milliseconds.
+/// The time limit of tests' waits, in milliseconds.
 pub(crate) const WAIT_TIMEOUT_MS: u32 = 30_000;
 
-/// State with one who waits.
+/// State with one waiter.
 #[pin_data]
 pub(crate) struct Watched<T> {
     #[pin]
@@ -51,7 +51,7 @@ impl<T: Unpin> Watched<T> {
         f(&mut self.state.lock())
     }
 
-    /// Waits until `f` finds what it looks for; `ETIMEDOUT` when it never does.
+    /// Waits until `f` returns a value; returns `ETIMEDOUT` if it never does.
     pub(crate) fn wait<R>(&self, mut f: impl FnMut(&mut T) -> Option<R>) -> Result<R> {
         let start = Instant::<Monotonic>::now();
         loop {
@@ -72,7 +72,7 @@ pub(crate) fn pause(ms: i64) {
     kernel::time::delay::fsleep(kernel::time::Delta::from_millis(ms));
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn eventually(mut so: impl FnMut() -> Result<bool>) -> Result {
     let start = Instant::<Monotonic>::now();
     while !so()? {

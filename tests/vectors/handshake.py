@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Computes the test vectors of the handshake from docs/reference/protocol.md alone: no code of hcablk's is used.
+"""Computes the test vectors of the handshake from docs/reference/protocol.md, without code of hcablk.
 
-handshake.py          compares handshake.txt with what is computed; exit code 1 if they differ
+handshake.py          compares handshake.txt with the computed vectors; exit code 1 if they differ
 handshake.py --write  writes it
 
-rust/proto/auth/tests.rs compares the same file with what the modules' code computes.
+rust/proto/auth/tests.rs compares the same file with the results of the modules' code.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ def compute() -> dict[str, bytes]:
     initiator_private, target_private = number("initiator_private", 0x21), number("target_private", 0x42)
     nonce = number("target_nonce", 0x63)
 
-    # The request for an admin queue pair, and that the initiator proves who it is.
+    # The request for an admin queue pair, with the flag that a proof will follow.
     proves, resume = 0x4000, 0x8000
 
     def head(queue: int) -> bytes:
@@ -116,7 +116,7 @@ def main() -> int:
         FILE.write_text(text)
         return 0
     if FILE.read_text() != text:
-        print(f"{FILE.name} is not what docs/reference/protocol.md makes of its inputs", file=sys.stderr)
+        print(f"{FILE.name} differs from the numbers that follow from docs/reference/protocol.md", file=sys.stderr)
         return 1
     print(f"{FILE.name}: {len(compute())} numbers are as they should be")
     return 0

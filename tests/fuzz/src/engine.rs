@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the client in user space makes of answers (`userspace-tools/libhcablk/src/engine.rs`): an input says what is issued, what the
-//! target sends, whatever that is, and what completes. However it is put together, a request ends once, not before the device is
-//! done with its memory, and no other one ends.
+//! How the client in user space (`userspace-tools/libhcablk/src/engine.rs`) handles answers: an
+//! input chooses the issued requests, the
+//! target's messages, valid or not, and the completions. In every case a request ends once, only after the device is
+//! done with its memory, and no other request ends.
 
 use hcablk_core::proto::{
     eager_ring::{Answers, Grant, UNIT},
@@ -26,26 +27,26 @@ pub(crate) const DECODER: Decoder = Decoder {
 const DEPTH: u16 = 8;
 const KEY: u32 = 0x100;
 
-/// What an input does next.
+/// The next step of an input.
 const NOP: u8 = 0;
 const SLOT: u8 = 1;
 const WINDOW: u8 = 2;
 const INLINE: u8 = 3;
 const EAGER: u8 = 4;
 const COMPLETE: u8 = 5;
-/// A byte that says the key which came with it, one of how long it is, and so many bytes.
+/// A message: a byte for the key that it invalidates, one for its length, and its bytes.
 const MESSAGE: u8 = 6;
-/// Four bytes of the value, one of how many units of 512 bytes came with it.
+/// An immediate value: four bytes, and one for its data in units of 512 bytes.
 const IMMEDIATE: u8 = 7;
 const KINDS: u8 = 8;
 
-/// What a request waits for, but for its answer.
+/// The condition for a request's end in addition to its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
     Nothing,
     /// The device reads its memory until this has completed.
     Send(u32),
-    /// The target reaches its memory by this key.
+    /// The target may access its memory with this key until it is invalidated.
     Window(u32),
 }
 
@@ -101,15 +102,15 @@ impl Model {
         self.holds[place] = Some(holds);
     }
 
-    /// Sees what follows, when `key` was invalidated.
+    /// Checks the engine's actions after `key` was invalidated.
     fn follow(&mut self, then: &[Then], key: Option<u32>) {
         for then in then {
             match *then {
                 Then::End(index, _) => match self.holds[usize::from(index)].take() {
-                    None => panic!("what was not issued has ended"),
+                    None => panic!("a request that was not issued has ended"),
                     Some(Holds::Nothing) => {}
-                    Some(Holds::Send(seq)) => assert!(seq <= self.completed, "the device reads it"),
-                    Some(Holds::Window(bound)) => assert_eq!(key, Some(bound), "the target reaches it"),
+                    Some(Holds::Send(seq)) => assert!(seq <= self.completed, "the device still reads its memory"),
+                    Some(Holds::Window(bound)) => assert_eq!(key, Some(bound), "the target still reaches its memory"),
                 },
                 Then::Invalidate(index, signal) => {
                     let holds = &mut self.holds[usize::from(index)];
@@ -192,9 +193,9 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![
         [vec![NOP], response(0, tag(0, 1))].concat(),
         [vec![SLOT], immediate(tag(0, 1), 8)].concat(),
-        // The target invalidates, and this side does.
+        // Invalidation by the target, and by this side.
         [vec![WINDOW, WINDOW], response(1, tag(0, 1)), response(0, tag(1, 1)), vec![COMPLETE; 3]].concat(),
-        // The answer comes before the completion, and behind it.
+        // The answer before the completion, and after it.
         [vec![INLINE, INLINE], response(0, tag(0, 1)), vec![COMPLETE; 2], response(0, tag(1, 1))].concat(),
         [vec![NOP], response(0, tag(0, 1)), vec![EAGER, COMPLETE], message(0, answers.message())].concat(),
     ]

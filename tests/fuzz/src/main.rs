@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! libFuzzer on one decoder. `HCABLK_DECODER` says which; with `HCABLK_SEEDS`
-//! set to a folder, valid inputs for it are written there, and that is all.
+//! libFuzzer on one decoder, the one that `HCABLK_DECODER` names. If `HCABLK_SEEDS` names a
+//! folder, the program only writes valid inputs for the decoder there.
 
 #![no_main]
 

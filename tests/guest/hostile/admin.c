@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The admin queue pairs of the malicious target: what comes by them, and true and false answers. */
+/* The admin queue pairs of the malicious target: the initiator's messages, and true and false answers. */
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -7,10 +7,10 @@
 
 uint64_t administered;
 
-/* How a message of this kind is answered wrongly; FAIR if it cannot be so. */
+/* Returns the trick for an answer to this kind of message; FAIR if the trick does not fit it. */
 static enum trick fitting(enum trick trick, unsigned char op)
 {
-	/* That the volume is as it was said to be, or as none is, or gone, can only be told to who asked for it. */
+	/* A state of the volume (unchanged, impossible, gone) fits only the answer to a watch. */
 	if (op == WATCH || (op == PORTALS && trick != ADMIN_SIZE))
 		return trick;
 	return trick == ADMIN_SAME || trick == ADMIN_SIZE || trick == ADMIN_GONE ? FAIR : trick;
@@ -19,7 +19,7 @@ static enum trick fitting(enum trick trick, unsigned char op)
 void take_admin(struct peer *p, const unsigned char *b, size_t n)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, 0) };
-	/* Not by the messages' number: how many of these come is a matter of time. */
+	/* A counter of their own: the number of these messages depends on time, not on the seed. */
 	struct rng r = stream('d', administered++);
 	unsigned char a[128] = { 0x82 };
 	size_t length = ADMIN_ANSWER;
@@ -28,7 +28,7 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 
 	if (p->end_by)
 		return;
-	/* Whether all is durable it asks in the fence's place, when the export ends. */
+	/* At the end of an export it asks whether all is durable, instead of a fence. */
 	kind = b[0] == DURABLE ? FENCE - KEEP_ALIVE : b[0] - KEEP_ALIVE;
 	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > PORTALS || !zero(b + 1, 3) || get(b + 4, 2) != kind ||
 	    get(b + 6, 2) != (++p->asked[kind] & 0xffff) || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20) ||
@@ -38,22 +38,22 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 	}
 	trick = fitting(pick(&r, ADMINISTERING, number), b[0]);
 	if (trick == ADMIN_SILENT || p->mute) {
-		/* Nothing at all from now on: it is found out by the clock. */
+		/* No answers from now on: the initiator must notice by its timeout. */
 		if (!p->mute)
 			expect_end(p, trick_name(trick));
 		p->mute = true;
 		return;
 	}
 	if (trick == ADMIN_LEAVE) {
-		/* The others stay, and have to be ended. */
+		/* The session's other queue pairs stay, and the initiator must end them. */
 		p->c->broken = true;
 		return;
 	}
-	/* A watch is answered when something has changed, which it never does. */
+	/* A watch is answered on a change, and this volume never changes. */
 	if (b[0] == WATCH && trick == FAIR)
 		return;
 	memcpy(a + 4, b + 4, 4);
-	/* Of portals another change is told as soon as it is asked. */
+	/* A question about portals is answered at once with another change. */
 	if (b[0] == PORTALS)
 		put(a + 12, 4, ++p->portals);
 	switch (trick) {

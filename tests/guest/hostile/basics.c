@@ -59,7 +59,7 @@ bool chance(struct rng *r, unsigned int per_mille)
 	return below(r, 1000) < per_mille;
 }
 
-/* A stream of its own for each purpose and number. */
+/* Returns a separate random stream for each purpose and number. */
 struct rng stream(uint64_t purpose, uint64_t n)
 {
 	struct rng r = { seed ^ (purpose << 56) };
@@ -74,7 +74,7 @@ bool may_cost(struct rng *r, uint64_t n)
 	return n < DENSE || chance(r, SPARSE);
 }
 
-/* A number of the kind that bounds are forgotten for. */
+/* Returns a number that careless bounds checks miss. */
 uint64_t odd_number(struct rng *r)
 {
 	static const uint64_t odd[] = {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Each operation that names blocks, with blocks on either side of each bound of what it may name. */
+/* Each operation on blocks, with blocks on either side of each bound. */
 
 #include <string.h>
 #include "hostile.h"
 #include "client.h"
 
-/* What such a message has, but for where its blocks are. */
+/* Fills such a message, except for its blocks. */
 static void operation(struct message *m, unsigned int op)
 {
 	static const struct { unsigned char opcode, data; } codes[OPERATIONS] = {
@@ -33,7 +33,7 @@ void at_bound(struct rng *r, struct message *m, unsigned int pair)
 
 	operation(m, op);
 	max = op == DISCARDS ? max_discard : op == EMPTIES ? max_zeroes : max_transfer;
-	/* An immediate value names 4096 bytes at a time. */
+	/* An immediate value counts in units of 4096 bytes. */
 	unit = op == EAGER_IMMEDIATE ? 4096 : block;
 	length = unit;
 	offset = op <= READS_BY_VALUE ? capacity - unit : zone_from * SECTOR + below(r, zone_count * SECTOR / unit) * unit;
@@ -72,7 +72,7 @@ void at_bound(struct rng *r, struct message *m, unsigned int pair)
 		m->length += length < INLINE ? length : INLINE;
 	m->pair = pair + 1;
 	judge(m);
-	/* What an immediate value cannot name goes with a request. */
+	/* Blocks that an immediate value cannot express go with a request. */
 	if (op == EAGER_IMMEDIATE)
 		by_immediate(m);
 }

@@ -14,14 +14,14 @@
 #include "hostile.h"
 #include "client.h"
 
-/* In memory that all workers share. */
+/* The counters, in memory that all workers share. */
 static struct count *counts;
 struct count *mine;
 
-/* Messages that are not answered. */
+/* Messages without an answer yet. */
 static struct message flight[512];
 static unsigned int flying, slot_users[SLOTS];
-/* Something came by this connection. */
+/* The target has sent something over this connection. */
 static bool any_answered;
 
 static void forget(unsigned int i)
@@ -41,7 +41,7 @@ static void count_done(const struct message *m)
 	mine->behind += m->bytes[32] == FOLLOWS;
 }
 
-/* Answers to eager writes, by their numbers. */
+/* Handles a message with answers to eager writes, by their numbers. */
 static void answers(const unsigned char *b, size_t n)
 {
 	if (n < 8 || n > BUFFER || n != 4 + 4u * b[1] || b[2] || b[3]) {
@@ -102,7 +102,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 	at = get(m->bytes + 24, 8);
 	if (m->bytes[0] == READ && status == OK &&
 	    (sector + count <= zone_from || sector >= zone_from + zone_count)) {
-		/* Addresses need not be aligned. */
+		/* Addresses may be unaligned. */
 		static uint64_t copy[SLOT / 8];
 
 		memcpy(copy, (void *)(uintptr_t)at, count * SECTOR);
@@ -113,7 +113,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 	forget(i);
 }
 
-/* The data and the answer of a read came in one. */
+/* Handles an immediate value: the data and the answer of a read in one. */
 static void value(const struct ibv_wc *wc)
 {
 	unsigned char b[RESPONSE] = { 0x80 };
@@ -129,7 +129,7 @@ static void value(const struct ibv_wc *wc)
 	response(b, RESPONSE, true);
 }
 
-/* Handles what has come; true when there was something. */
+/* Handles completions; returns whether there were any. */
 bool work(struct connection *c)
 {
 	struct rdma_cm_event *event;
@@ -140,7 +140,7 @@ bool work(struct connection *c)
 		if (wc[i].status != IBV_WC_SUCCESS) {
 			c->broken = true;
 		} else if (wc[i].wr_id >> 63) {
-			/* A bit for those that reach into the target's memory. */
+			/* The bit marks accesses to memory of the target that was not granted. */
 			if (wc[i].wr_id >> 62 & 1)
 				failed("memory of the target can be reached");
 		} else {
@@ -180,7 +180,7 @@ void leave(struct connection *c, bool politely)
 		forget(0);
 }
 
-/* The message is about to be sent. */
+/* Records a message that is about to be sent. */
 static void launch(struct message *m)
 {
 	if (!slot_users[m->slot] && m->bytes[0] == READ && m->verdict == OK)
@@ -192,7 +192,7 @@ static void launch(struct message *m)
 	slot_users[m->slot]++;
 }
 
-/* The eager ring may be written when the target has sent something: asks for that. */
+/* Makes the target send something: only then may the eager ring be written. */
 static void make_answered(struct connection *c)
 {
 	struct message ask = { .length = REQUEST, .wr.opcode = IBV_WR_SEND };
@@ -206,11 +206,11 @@ static void make_answered(struct connection *c)
 	UNTIL(c, any_answered, "a message is not answered");
 }
 
-/* Puts the data of an eager write into its slot; with it goes an immediate value, or a message follows. */
+/* Writes the data of an eager write into its slot, with an immediate value or before a message. */
 static void put_data(struct connection *c, struct message *m, uint64_t at)
 {
 	uint32_t length = get(m->bytes + 16, 4);
-	/* What will be refused may be whatever is there; what others will read is ours. */
+	/* Data of a refused write may be anything; data that others will read is ours. */
 	const struct ibv_mr *mr = length > from->length ? wide : from;
 	struct ibv_sge sge = { (uintptr_t)mr->addr, length, mr->lkey };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
@@ -226,13 +226,13 @@ static void put_data(struct connection *c, struct message *m, uint64_t at)
 	post(c, &wr, &sge);
 }
 
-/* Whether it can be one request of several in a message: each is answered. */
+/* Returns whether a message may hold this request with others: each of them is answered. */
 static bool may_share(const struct message *m)
 {
 	return m->length == REQUEST && m->wr.opcode == IBV_WR_SEND && m->verdict < END && !m->burst && !m->eager;
 }
 
-/* Puts the next requests behind the one in these bytes, up to so many in all, and returns the length. */
+/* Appends the next requests to the one in these bytes, up to `wanted` in all; returns the length. */
 static size_t share(struct connection *c, unsigned char *bytes, unsigned int wanted, unsigned int credits)
 {
 	unsigned int count = 1;
@@ -255,7 +255,7 @@ static size_t share(struct connection *c, unsigned char *bytes, unsigned int wan
 	return count * REQUEST;
 }
 
-/* Sends every message whose turn it is. */
+/* Sends all messages of one worker. */
 static void work_off(unsigned int me)
 {
 	struct connection *c = NULL;
@@ -279,7 +279,7 @@ static void work_off(unsigned int me)
 		}
 		r = stream('x', number);
 		generate(&m, number);
-		/* The same once more, also while the first is not answered. */
+		/* Repeat the message, even before the first was answered. */
 		if (number >= first + 9 * WORKERS && chance(&r, 30)) {
 			uint64_t old = number - WORKERS * (1 + below(&r, 8));
 
@@ -318,7 +318,7 @@ static void work_off(unsigned int me)
 		} else if (m.data) {
 			struct ibv_sge sge = { (uintptr_t)c->send[c->sends++ % (SENDS - 16)], m.data, c->mr->lkey };
 
-			/* What is granted may be reached, and then what is said of it is wrong. */
+			/* Granted memory may be accessed; then the message about it is wrong. */
 			m.wr.wr_id = m.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : 1ull << 62;
 			post(c, &m.wr, &sge);
 		} else {
@@ -329,7 +329,7 @@ static void work_off(unsigned int me)
 
 				length = share(c, m.bytes, wanted < credits ? wanted : credits, credits);
 			}
-			/* What post_message() leaves as it is. */
+			/* The part that post_message() does not change. */
 			for (size_t i = KEPT; m.bytes[32] == FOLLOWS && i < length; i += 8)
 				memcpy(c->send[c->sends % SENDS] + i, &(uint64_t){ HOSTILE }, 8);
 			post_message(c, &m.wr, m.bytes, length);
@@ -339,7 +339,7 @@ static void work_off(unsigned int me)
 		else if (m.verdict == MAYBE)
 			UNTIL(c, !flying, "neither an answer nor an end");
 		if (!c->broken) {
-			/* Goes in the midst of it. */
+			/* Leave in the middle of it. */
 			if (chance(&r, number < DENSE ? 3 : 1)) {
 				leave(c, chance(&r, 300));
 				c = NULL;
@@ -370,7 +370,7 @@ int play_client(void)
 	counts = mmap(NULL, WORKERS * sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (counts == MAP_FAILED)
 		failed("memory: %s", strerror(errno));
-	/* Processes, so that each has a device, memory and numbers of its own. */
+	/* Processes, so that each has its own device, memory and numbers. */
 	for (unsigned int i = 0; i < WORKERS; i++) {
 		workers[i] = fork();
 		if (workers[i] < 0)
@@ -386,7 +386,7 @@ int play_client(void)
 		int status;
 
 		if (wait(&status) < 0 || status) {
-			/* It has said why. */
+			/* The failed worker has printed the reason. */
 			for (unsigned int i = 0; i < WORKERS; i++)
 				kill(workers[i], SIGKILL);
 			return 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the false initiator and its grammar share. */
+/* Declarations that the false initiator and its grammar share. */
 
 #ifndef CLIENT_H
 #define CLIENT_H
@@ -7,34 +7,34 @@
 #include <netdb.h>
 #include "hostile.h"
 
-/* The host's instance, in the ids of all its sessions. */
+/* The host instance, in the ids of all sessions. */
 #define INSTANCE 0x686f7374696cull
 
 /* Connections at a time; message N is sent by worker N % WORKERS. */
 enum { WORKERS = 4 };
 
 struct message {
-	/* What comes behind these is what was there before. */
+	/* The first bytes; the rest of a message is what the buffer held before. */
 	unsigned char bytes[KEPT];
 	size_t length;
 	struct ibv_send_wr wr;
-	/* The data of an operation that is no SEND. */
+	/* The length of the data of an RDMA WRITE, instead of a SEND. */
 	size_t data;
 	/* A status, END or MAYBE (then status says what an answer must be). */
 	int verdict, status;
 	unsigned int slot;
 	bool replay, burst;
-	/* The answer may be UNSUPPORTED as well. */
+	/* The answer may also be UNSUPPORTED. */
 	bool may_lack;
-	/* A write that takes a slot of the eager ring, the number of the write, and whether an immediate value announces it. */
+	/* The write takes a slot of the eager ring; its number; an immediate value announces it. */
 	bool eager, immediate;
 	uint16_t write;
-	/* Which operation at which bound it is (bounds.c), and 1. */
+	/* The pair of operation and bound (bounds.c), plus 1. */
 	unsigned int pair;
 	uint64_t number;
 };
 
-/* Operations that name blocks, by how their data travels, and where these blocks are. */
+/* Operations on blocks, one for each data path. */
 enum { READS, READS_BY_VALUE, WRITES, WRITES_BEHIND, EAGER_REQUESTS, EAGER_IMMEDIATE, DISCARDS, EMPTIES, OPERATIONS };
 enum { INSIDE, NOTHING, TOO_LONG, ODD_OFFSET, ODD_LENGTH, AT_END, ACROSS_END, FAR, WRAPS, BOUNDS };
 enum { PAIRS = OPERATIONS * BOUNDS };
@@ -44,53 +44,53 @@ extern unsigned char volume[16], host[16];
 extern uint64_t zone_from, zone_count, capacity;
 extern unsigned int block, max_transfer, max_discard, max_zeroes;
 extern bool read_only;
-/* What the target has granted last. */
+/* The target's last grant. */
 extern uint32_t grant_key, grant_bytes;
 extern uint64_t grant_address;
-/* The number of the path that the session's id names; the highest that there may be. */
+/* The session's path number; it is the highest valid one. */
 extern unsigned int own_path;
 enum { PATHS = 15 };
 
-/* What docs/reference/protocol.md has a target do about these bytes. */
+/* Sets the verdict: how a target must treat these bytes by docs/reference/protocol.md. */
 void judge(struct message *m);
-/* Has an eager write announced by an immediate value, if that may be. */
+/* Announces an eager write by an immediate value, if that is possible. */
 bool by_immediate(struct message *m);
 void generate(struct message *m, uint64_t n);
 
 /* bounds.c */
 
-/* Makes one of the pairs of a correct message. */
+/* Turns a correct message into one of the pairs. */
 void at_bound(struct rng *r, struct message *m, unsigned int pair);
 
 /* ring.c */
 
-/* All of the eager ring is free, but nothing may be written there before the target has sent something. */
+/* Frees the eager ring, which may be written once the target has sent something. */
 void ring_begin(unsigned int credits);
 bool ring_fits(uint32_t length);
-/* Takes the next slot: where it begins, and its write's number. */
+/* Takes the next slot; returns its beginning and the number of its write. */
 uint64_t ring_take(uint32_t length, uint16_t *number);
 void ring_free(uint16_t number);
 
 /* client.c */
 
-/* What was done, by this worker. */
+/* The counters of this worker. */
 struct count {
-	/* Sessions that were asked for: a number for each. */
+	/* Requested sessions: each gets its number from this. */
 	uint64_t sessions;
 	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, batched;
-	/* Messages on admin queue pairs, and those that had to end the session. */
+	/* Messages on admin queue pairs, and those of them that had to end the session. */
 	uint64_t admins, admin_ends;
-	/* Those about reservations that had to be answered. */
+	/* Messages about reservations that had to be answered. */
 	uint64_t reservations;
-	/* Writes that were done, and requests that were refused since the volume is read-only. */
+	/* Writes that were done, for each data path, and requests refused because the volume is read-only. */
 	uint64_t behind, by_request, immediate, read_only;
 	bool pairs[PAIRS];
 };
 extern struct count *mine;
 
-/* Handles what has come; true when there was something. */
+/* Handles completions; returns whether there were any. */
 bool work(struct connection *c);
-/* Of a connection on which nothing was sent. */
+/* Resets the state of messages for a new connection. */
 void begin(unsigned int credits);
 void leave(struct connection *c, bool politely);
 
@@ -120,30 +120,30 @@ struct asked {
 	size_t reply_length;
 };
 
-/* A request for the admin queue pair of a session. */
+/* Makes a correct request for the admin queue pair of a session. */
 void good_request(struct rng *r, struct asked *a);
 /*
- * Asks for a connection; NULL and the reason when it is refused. With vanish the
- * client is gone before there is an answer.
+ * Requests a connection; returns NULL and the reason when it is refused. With vanish the
+ * client leaves before the answer.
  */
 struct connection *ask(struct asked *a, unsigned int *reason, bool vanish);
-/* A connection request that is wrong, mostly. */
+/* Sends a connection request that is mostly wrong. */
 void odd_request(struct rng *r);
-/* A connection with a session of its own. */
+/* Opens a connection with a new session. */
 struct connection *enter(struct rng *r, unsigned int *credits);
 
 /* odd_admin.c */
 
-/* Of what is asked about reservations: that no key is needed, or that a victim's requests are ended. */
+/* The flag of a reservation message: ignore the key, or abort the victim's requests. */
 #define FLAG 0x100u
-/* Where the sequence number of a change is, and its second key. */
+/* The offsets of a change's sequence number and of its second key. */
 enum { SEQUENCE_AT = 20, SECOND_AT = 24 };
 
-/* Sends a message on an admin queue pair; its answer's status, or -1 when the connection ends instead. With fire none is waited for: 0. */
+/* Sends a message on an admin queue pair; returns the answer's status, -1 if the connection ends, or 0 with `fire`, which does not wait. */
 int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire);
-/* The admin queue pair of a new session, which will hear from us for as long as it takes; what was asked is left in a. */
+/* Opens the admin queue pair of a new session with a long keep-alive timeout; the request is left in `a`. */
 struct connection *enter_admin(struct rng *r, struct asked *a);
-/* What is odd on the admin queue pair of a session that is made for it. */
+/* Sends odd messages on the admin queue pair of a new session. */
 void odd_admin(struct rng *r);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The eager rings of the malicious target, the writes that come into them, and false answers to them. */
+/* The eager rings of the malicious target, the writes into them, and false answers. */
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -10,21 +10,21 @@ enum { ANSWERS = 0x81, ANSWERS_MOST = 15, UNIT = 4096, HOLD_MS = 100, AHEAD_MS =
 
 uint64_t immediate, by_request, at_once;
 
-/* Says in a reply that there is an eager ring; what it says of its address is for make_ring(). */
+/* Offers an eager ring in a reply; make_ring() fills in its address. */
 void offer_ring(struct rng *r, unsigned char *reply)
 {
-	/* Of these there are often too few bytes, or slots, for all writes. */
+	/* These sizes often have too few bytes or slots for all writes. */
 	static const unsigned int sizes[] = { 16 << 10, 64 << 10, 256 << 10 };
 	unsigned int size = sizes[below(r, 3)];
 
 	put(reply + 52, 4, size);
 	put(reply + 60, 4, chance(r, 300) ? 0 : next(r));
-	/* Nothing is fetched. */
+	/* The target claims to do no RDMA READs. */
 	if (size >= SLOT && chance(r, 300))
 		reply[5] |= NO_READ;
 }
 
-/* Makes what the reply says, or something else. */
+/* Creates the ring of the reply, or another. */
 void make_ring(struct peer *p, struct rng *r, unsigned char *reply)
 {
 	struct ring *g = &p->ring;
@@ -54,13 +54,13 @@ void free_ring(struct peer *p)
 	free(p->ring.memory);
 }
 
-/* Whether a request says in the right way that its data is in the eager ring. */
+/* Returns whether a request correctly announces data in the eager ring. */
 bool is_eager_request(const struct peer *p, const unsigned char *b)
 {
 	return b[0] == WRITE && b[32] == EAGER_RING && p->ring.bytes && !(b[1] & ~(1 | QUIET)) && zero(b + 20, 12);
 }
 
-/* The slot of the next eager write, counted as docs/protocol.md has both sides do it. */
+/* Takes the slot of the next eager write, counted as in docs/reference/protocol.md. */
 void take_slot(struct peer *p, struct request *q)
 {
 	struct ring *g = &p->ring;
@@ -89,7 +89,7 @@ void take_slot(struct peer *p, struct request *q)
 	g->end = q->ring_offset + need;
 }
 
-/* A write whose immediate value says for which block it is: the request that it stands for. */
+/* Makes the request that a write's immediate value stands for. */
 void immediate_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *b)
 {
 	uint32_t value = ntohl(wc->imm_data);
@@ -119,7 +119,7 @@ static void add(unsigned char *b, uint16_t write, unsigned int status)
 	put(at + 2, 2, status);
 }
 
-/* Adds the answer to eager write i, which is over. */
+/* Adds the final answer to eager write i. */
 static void settle(struct peer *p, unsigned int i, unsigned char *b, unsigned int status)
 {
 	struct ring *g = &p->ring;
@@ -132,7 +132,7 @@ static void settle(struct peer *p, unsigned int i, unsigned char *b, unsigned in
 	free_request(p, i);
 }
 
-/* Answers eager write i, and perhaps some that were held back, in one message. */
+/* Answers eager write i, and maybe some that were held back, in one message. */
 static void settle_some(struct peer *p, struct rng *r, unsigned int i, enum trick trick)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, i) };
@@ -149,7 +149,7 @@ static void settle_some(struct peer *p, struct rng *r, unsigned int i, enum tric
 	post_message(p->c, &wr, b, 4 + 4 * b[1]);
 }
 
-/* A number that no eager write of the initiator can have now; of some only the low bits are one's. */
+/* Returns a number that no open eager write has; some share the low bits with one. */
 static uint16_t never_open(const struct peer *p, struct rng *r, unsigned int i)
 {
 	if (chance(r, 500))
@@ -157,7 +157,7 @@ static uint16_t never_open(const struct peer *p, struct rng *r, unsigned int i)
 	return p->ring.oldest + p->credits + below(r, 65536 - p->credits);
 }
 
-/* A message with the answer to write i in which something is wrong; its length. */
+/* Makes a malformed message with the answer to write i; returns its length. */
 static size_t malform(struct rng *r, unsigned char *b)
 {
 	size_t n = 4 + 4 * b[1];
@@ -178,7 +178,7 @@ static size_t malform(struct rng *r, unsigned char *b)
 	return n;
 }
 
-/* Answers eager write i, which came with a request, as if it were another request. */
+/* Answers eager write i, which came with a request, with a response of another kind of request. */
 static void respond(struct peer *p, struct rng *r, unsigned int i)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, i) };
@@ -199,7 +199,7 @@ static void respond(struct peer *p, struct rng *r, unsigned int i)
 	post_message(p->c, &wr, b, RESPONSE);
 }
 
-/* What a trick needs: another write that is open, no other request, ... */
+/* Returns the trick if its conditions hold: another open write, no other request, ... */
 static enum trick possible(const struct peer *p, unsigned int i, enum trick trick)
 {
 	unsigned int writes = 0, others = 0;
@@ -214,12 +214,12 @@ static enum trick possible(const struct peer *p, unsigned int i, enum trick tric
 	}
 	switch (trick) {
 	case EAGER_TWICE:
-		/* The next one may have it for an older one. */
+		/* Hold this one back: the next write may be older. */
 		return writes ? trick : HOLD;
 	case EAGER_OVERDRAW:
 		return others ? FAIR : trick;
 	case EAGER_RESPONSE:
-		/* Of the others only the initiator knows the tag. */
+		/* Only the initiator knows the tag of other writes. */
 		return p->requests[i].immediate ? FAIR : trick;
 	case EAGER_KEY:
 		return other_key(p, i) || p->bounce_key ? trick : FAIR;
@@ -228,7 +228,7 @@ static enum trick possible(const struct peer *p, unsigned int i, enum trick tric
 	}
 }
 
-/* Tells a lie about eager write i. */
+/* Answers eager write i falsely. */
 static void lie(struct peer *p, struct rng *r, unsigned int i, enum trick trick)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, i) };
@@ -265,7 +265,7 @@ static void lie(struct peer *p, struct rng *r, unsigned int i, enum trick trick)
 			wr.invalidate_rkey = p->bounce_key;
 		break;
 	case EAGER_AHEAD:
-		/* Of a write that has not come; it may be under way, and then it is answered. */
+		/* Answer a write that has not arrived; if it is in flight the answer is valid. */
 		add(b, p->ring.next, OK);
 		p->may_stay = true;
 		p->end_by = now_ms() + AHEAD_MS;
@@ -276,7 +276,7 @@ static void lie(struct peer *p, struct rng *r, unsigned int i, enum trick trick)
 	post_message(p->c, &wr, b, n ? n : 4u + 4 * b[1]);
 }
 
-/* Answers eager write i, for better or worse. */
+/* Answers eager write i, truly or falsely. */
 void answer_eager(struct peer *p, unsigned int i)
 {
 	struct request *q = &p->requests[i];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The false initiator's connections: good requests, bad ones, and what a target must say to them. */
+/* The false initiator's connections: good requests, bad ones, and a target's correct answers. */
 
 #include <errno.h>
 #include <string.h>
@@ -16,20 +16,20 @@ unsigned int own_path;
 uint64_t grant_address;
 bool read_only;
 
-/* What a target must say to a connection request; 0: it grants it. */
+/* Returns the reason for which a target must refuse a connection request; 0: it grants it. */
 static unsigned int judge_request(const struct asked *a)
 {
 	const unsigned char *b = a->request;
-	/* Beside the largest data length: that the session goes on. */
+	/* The field of the largest data length has flags, too. */
 	unsigned int end = 0, largest = get(b + 10, 2) & ~(RESUME | PROVES);
 	bool named = true;
 
-	/* The transport pads with zeroes, which are in the array. */
+	/* The transport pads with zeroes, which are part of the array. */
 	if (memcmp(b, "HCAB", 4) || b[4] > b[5])
 		return MALFORMED;
 	if (b[4] > 3 || b[5] < 2)
 		return VERSION;
-	/* The answer to a challenge that there is not, and a request of a session that has no key. */
+	/* A proof without a challenge, and a request with a proof in a session without a key. */
 	if (get(b + 6, 2) & PROOF)
 		return NOT_PROVEN;
 	if (get(b + 10, 2) & PROVES && b[8] != ADMIN)
@@ -39,7 +39,7 @@ static unsigned int judge_request(const struct asked *a)
 	for (unsigned int i = 0; i < end; i++)
 		if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", b[40 + i]))
 			named = false;
-	/* Without a name it is of version 3, with one of version 2. */
+	/* Requests without a name are of version 3, with a name of version 2. */
 	if ((!end && b[5] < 3) || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
 	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 127 || (b[8] != ADMIN && (b[8] & ~REPLACE) >= b[9]) ||
 	    (largest && (largest <= 256 || largest > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
@@ -56,8 +56,8 @@ static unsigned int judge_request(const struct asked *a)
 }
 
 /*
- * A session of this host's one instance, another one each time: a target remembers the epochs of those before. Each is of
- * another disk than those of its time, on a path that is not the one that messages fence.
+ * Returns a new session of this host's one instance: a target remembers the epochs of earlier
+ * ones. At any time all sessions are of different disks, on a path that messages do not fence.
  */
 static uint64_t new_session(void)
 {
@@ -78,7 +78,7 @@ void good_request(struct rng *r, struct asked *a)
 	put(b + 6, 2, 1 + below(r, 24));
 	b[8] = ADMIN;
 	b[9] = 1;
-	/* Up to 4 MiB in one request, and a session that goes on with what nobody wrote. */
+	/* Requests of up to 4 MiB, and a session that claims to resume one without writes. */
 	if (chance(r, 300))
 		put(b + 10, 2, 257 + below(r, 768));
 	if (chance(r, 300))
@@ -161,7 +161,7 @@ struct connection *ask(struct asked *a, unsigned int *reason, bool vanish)
 	failed("no connection to the target");
 }
 
-/* A connection request that is wrong, mostly. */
+/* Sends a connection request that is mostly wrong. */
 void odd_request(struct rng *r)
 {
 	struct connection *c;
@@ -188,7 +188,7 @@ void odd_request(struct rng *r)
 		mutate(r, a.request, CONNECT);
 	}
 	wanted = judge_request(&a);
-	/* Another instance of the host would end the sessions of this one. */
+	/* A new host instance would end the sessions of this one. */
 	if (!wanted)
 		put(a.request + 12, 8, new_session());
 	c = ask(&a, &reason, false);
@@ -202,7 +202,7 @@ void odd_request(struct rng *r)
 	}
 }
 
-/* Asks for a queue pair in place of its own: the old one is nothing any more, the new one works. */
+/* Requests a replacement of its own queue pair: the old one ends, the new one works. */
 static struct connection *replace(struct connection *old, const struct asked *live)
 {
 	struct asked a = *live;
@@ -212,9 +212,9 @@ static struct connection *replace(struct connection *old, const struct asked *li
 	a.request[8] |= REPLACE;
 	c = ask(&a, &reason, false);
 	if (!c)
-		failed("a queue pair in place of another one was refused for %u", reason);
+		failed("a replacement queue pair was refused for %u", reason);
 	if (memcmp(a.reply, live->reply, 52))
-		failed("the target says another thing to a queue pair in place of another one");
+		failed("the target's reply to a replacement queue pair differs");
 	grant_bytes = get(a.reply + 52, 4);
 	grant_key = get(a.reply + 56, 4);
 	grant_address = get(a.reply + 60, 4) << 32;
@@ -226,7 +226,7 @@ static struct connection *replace(struct connection *old, const struct asked *li
 	return c;
 }
 
-/* Requests that do not fit the session that is there. */
+/* Sends requests that do not fit the existing session. */
 static void intrude(struct rng *r, const struct asked *live)
 {
 	struct asked a = *live;
@@ -236,7 +236,7 @@ static void intrude(struct rng *r, const struct asked *live)
 
 	switch (below(r, 7)) {
 	case 0:
-		/* The session is there. */
+		/* The session exists already. */
 		a.request[8] = ADMIN;
 		wanted = STALE_EPOCH;
 		break;
@@ -258,13 +258,13 @@ static void intrude(struct rng *r, const struct asked *live)
 		wanted = NO_SESSION;
 		break;
 	case 4:
-		/* Only a whole session begins anew. */
+		/* Only a whole session may have a new epoch. */
 		put(a.request + 20, 4, epoch + 1);
 		a.request[8] |= REPLACE;
 		wanted = NO_SESSION;
 		break;
 	case 5:
-		/* Its queue is there. */
+		/* Its queue exists already. */
 		wanted = MALFORMED;
 		break;
 	default:
@@ -290,7 +290,7 @@ struct connection *enter(struct rng *r, unsigned int *credits)
 		a.request[8] = 0;
 		c = ask(&a, &reason, false);
 		if (!c) {
-			/* Old sessions take their time to go. */
+			/* Old sessions end with a delay. */
 			if (reason != NO_RESOURCES)
 				failed("a good connection request was refused for %u", reason);
 			destroy(admin);
@@ -323,7 +323,7 @@ struct connection *enter(struct rng *r, unsigned int *credits)
 			failed("the target grants %u bytes", grant_bytes);
 		if (chance(r, 150))
 			intrude(r, &a);
-		/* Each worker does it once, however few messages there are. */
+		/* Each worker does it at least once. */
 		if (chance(r, 150) || !mine->replaced)
 			c = replace(c, &a);
 		begin(*credits);

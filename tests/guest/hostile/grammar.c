@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The client's messages: good ones, bad ones, and what docs/reference/protocol.md has a target do about them. */
+/* The client's messages, good and bad, and a target's duty for each by docs/reference/protocol.md. */
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static bool granted(const struct ibv_mr *mr, uint32_t key, uint64_t at, uint64_t
 	return mr->rkey == key && at >= (uintptr_t)mr->addr && at + length <= (uintptr_t)mr->addr + mr->length;
 }
 
-/* What is wrong with the blocks that a request names, which takes so many bytes at most. */
+/* Returns the status for a request's blocks; the request may have `max` bytes. */
 static int judge_blocks(const struct message *m, unsigned int max)
 {
 	uint64_t offset = get(m->bytes + 8, 8);
@@ -19,7 +19,7 @@ static int judge_blocks(const struct message *m, unsigned int max)
 
 	if (m->bytes[0] != READ && read_only)
 		return READ_ONLY;
-	/* What has no data is looked at for its length last. */
+	/* The length of requests without data is checked last. */
 	if (length > max && m->bytes[0] != DISCARD && m->bytes[0] != ZEROES)
 		return INVALID;
 	if (offset % block || length % block || offset + length > capacity)
@@ -27,7 +27,7 @@ static int judge_blocks(const struct message *m, unsigned int max)
 	return length > max ? UNSUPPORTED : OK;
 }
 
-/* A request that says that its data is in the eager ring: both sides count it, or the session ends. */
+/* Judges a request with data in the eager ring: both sides count it, or the session ends. */
 static void judge_eager(struct message *m)
 {
 	const unsigned char *b = m->bytes;
@@ -42,13 +42,13 @@ static void judge_eager(struct message *m)
 	m->verdict = m->status = judge_blocks(m, max_transfer);
 }
 
-/* What docs/reference/protocol.md has a target do about these bytes. */
+/* Sets the verdict: how a target must treat these bytes by docs/reference/protocol.md. */
 void judge(struct message *m)
 {
 	const unsigned char *b = m->bytes;
 	uint64_t offset = get(b + 8, 8), at = get(b + 24, 8);
 	uint32_t length = get(b + 16, 4), key = get(b + 20, 4);
-	/* Whether an answer wakes its reader up changes nothing else. */
+	/* QUIET only decides whether the answer wakes up its reader. */
 	unsigned int op = b[0], flags = b[1] & ~QUIET, data = b[32];
 	bool good = false, behind;
 
@@ -59,12 +59,12 @@ void judge(struct message *m)
 	if (m->length >= REQUEST && data == EAGER_RING)
 		return judge_eager(m);
 	m->verdict = m->status = INVALID;
-	/* Says that others follow, and they do not. */
+	/* The request announces others, which do not follow. */
 	if (m->length >= REQUEST && b[2]) {
 		m->verdict = END;
 		return;
 	}
-	/* What is for the admin queue pair must come there. */
+	/* Messages of the admin queue pair are wrong on others. */
 	if (m->length >= REQUEST && ((op >= KEEP_ALIVE && op <= DETACH) || (op >= REGISTER && op <= READ_RESERVATION))) {
 		m->verdict = END;
 		return;
@@ -77,7 +77,7 @@ void judge(struct message *m)
 		m->verdict = m->status = UNSUPPORTED;
 		return;
 	}
-	/* A handle that is no volume's. */
+	/* A handle of no volume. */
 	if (b[34] || b[35])
 		return;
 	if (op == FLUSH || op == NOP) {
@@ -98,7 +98,7 @@ void judge(struct message *m)
 			m->verdict = m->status = judge_blocks(m, max_transfer);
 		return;
 	}
-	/* Only a read that invalidates nothing may ask for an answer by an immediate value. */
+	/* Only a read without invalidation may request an answer by immediate value. */
 	if (flags & (op == WRITE ? ~(3 | ATOMIC) : ~2) || (data != KEYED && (data != BY_VALUE || op != READ || flags & 2)) || !length ||
 	    offset + length < offset || at + length < at)
 		return;
@@ -108,7 +108,7 @@ void judge(struct message *m)
 			good = granted(from, key, at, length);
 		for (unsigned int i = 0; op == READ && i < SLOTS && !good; i++)
 			good = granted(to[i], key, at, length);
-		/* What the drive writes whole or not at all, its own limits say. */
+		/* The drive's own limits apply to atomic writes. */
 		if (flags & ATOMIC)
 			m->may_lack = true;
 		else if (!good) {
@@ -120,7 +120,7 @@ void judge(struct message *m)
 			return;
 		}
 	}
-	/* These keys are of a kind that a peer cannot invalidate: the answer breaks the connection. */
+	/* A peer cannot invalidate keys of this kind: the answer breaks the connection. */
 	if (flags & 2)
 		m->verdict = MAYBE;
 }
@@ -131,7 +131,7 @@ bool by_immediate(struct message *m)
 	uint64_t unit = get(b + 8, 8) / 4096;
 	uint32_t length = get(b + 16, 4);
 
-	/* One RDMA WRITE has all of the data, so that it comes from one piece of memory. */
+	/* One RDMA WRITE carries all of the data, from one piece of memory. */
 	if (!m->eager || m->wr.opcode != IBV_WR_SEND || get(b + 8, 8) % 4096 || length % 4096 || b[1] & ~QUIET ||
 	    unit >> 31 || length > (m->status == OK ? from : wide)->length)
 		return false;
@@ -142,7 +142,7 @@ bool by_immediate(struct message *m)
 	return true;
 }
 
-/* A correct message: a read of anything, or a write to the zone. */
+/* Makes a correct message: a read of any blocks, or a write to the zone. */
 static void correct(struct rng *r, struct message *m)
 {
 	unsigned int sectors = 1 + (chance(r, 50) ? below(r, SLOT / SECTOR) : below(r, 8));
@@ -153,7 +153,7 @@ static void correct(struct rng *r, struct message *m)
 	sectors = (sectors + align - 1) / align * align;
 	memset(m, 0, sizeof(*m));
 	m->length = REQUEST;
-	/* What may be data. */
+	/* The part that may be data. */
 	for (unsigned int i = REQUEST; i < KEPT; i += 8)
 		memcpy(b + i, &(uint64_t){ HOSTILE }, 8);
 	put(b + 4, 4, m->number = number);
@@ -180,7 +180,7 @@ static void correct(struct rng *r, struct message *m)
 		put(b + 16, 4, sectors * SECTOR);
 		b[0] = WRITE;
 		b[1] = chance(r, 200);
-		/* Half of those in the eager ring can be announced by an immediate value. */
+		/* Half of the eager writes are announced by an immediate value. */
 		if (kind == 3 && chance(r, 500)) {
 			align = 4096 / SECTOR;
 			sectors = (sectors + align - 1) / align * align;
@@ -222,7 +222,7 @@ static void deadly(struct rng *r, struct message *m)
 		m->length = REQUEST;
 	}
 	mr = chance(r, 500) ? secret : b[0] == WRITE ? to[m->slot] : from;
-	/* Where a write does harm if its data is taken from somewhere after all. */
+	/* Choose blocks where a write does harm if the target gets its data from anywhere after all. */
 	if (b[0] == WRITE)
 		put(b + 8, 8, 0);
 	switch (below(r, 20)) {
@@ -230,14 +230,14 @@ static void deadly(struct rng *r, struct message *m)
 		m->length = below(r, 8);
 		break;
 	case 16:
-		/* More requests or fewer than it says, or more than there may be. */
+		/* More or fewer requests than announced, or more than allowed. */
 		b[2] = 1 + below(r, 255);
 		m->length = REQUEST * (1 + below(r, MESSAGE_REQUESTS + 2)) + (chance(r, 300) ? 1 + below(r, REQUEST - 1) : 0);
 		if (b[2] < MESSAGE_REQUESTS && m->length == REQUEST * (b[2] + 1u))
 			m->length += REQUEST;
 		break;
 	case 19:
-		/* For the admin queue pair. */
+		/* A message of the admin queue pair. */
 		b[0] = chance(r, 500) ? KEEP_ALIVE + below(r, 4) : REGISTER + below(r, READ_RESERVATION - REGISTER + 1);
 		break;
 	case 1:
@@ -253,13 +253,13 @@ static void deadly(struct rng *r, struct message *m)
 		put(b + 24, 8, odd_number(r));
 		break;
 	case 5:
-		/* Across the end or the beginning of what is granted. */
+		/* Across the end or the beginning of granted memory. */
 		put(b + 24, 8, (uintptr_t)(b[0] == WRITE ? from : to[m->slot])->addr +
 		    (chance(r, 500) ? SLOT - 1 - below(r, 511) : -1 - below(r, 512)));
 		break;
 	case 6:
 	case 7:
-		/* Memory of ours that is not granted, or not for this. */
+		/* Our memory that is not granted, or not for this use. */
 		put(b + 20, 4, mr->rkey);
 		put(b + 24, 8, (uintptr_t)mr->addr + below(r, 1024));
 		break;
@@ -270,8 +270,8 @@ static void deadly(struct rng *r, struct message *m)
 	case 10:
 	case 11:
 		/*
-		 * Into the target's memory. Only by RDMA WRITE: the target accepts no
-		 * RDMA READ and no atomic operation, which our device then keeps back.
+		 * Into the target's memory. Only by RDMA WRITE: the target accepts no RDMA READ
+		 * and no atomic operation, and our device would then hold them back.
 		 */
 		m->wr.opcode = IBV_WR_RDMA_WRITE;
 		m->data = 1 + below(r, 4096);
@@ -283,13 +283,13 @@ static void deadly(struct rng *r, struct message *m)
 		m->wr.invalidate_rkey = chance(r, 500) ? below(r, 1 << 16) : next(r);
 		break;
 	case 13:
-		/* Takes a receive buffer and leaves nothing in it. */
+		/* Takes a receive buffer, and leaves it empty. */
 		m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 		m->wr.imm_data = next(r);
 		break;
 	case 14:
 	case 15:
-		/* Into the eager ring, but not whole blocks, or past its end. */
+		/* Into the eager ring, but with partial blocks, or past its end. */
 		m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 		m->wr.imm_data = next(r);
 		m->wr.wr.rdma.rkey = grant_key;
@@ -302,7 +302,7 @@ static void deadly(struct rng *r, struct message *m)
 		break;
 	case 17:
 	case 18:
-		/* In granted memory that does not exist, or by a key as well. */
+		/* Data in granted memory that does not exist, or under a key as well. */
 		b[0] = WRITE;
 		b[1] = 0;
 		b[32] = EAGER_RING;
@@ -321,7 +321,7 @@ void generate(struct message *m, uint64_t n)
 	unsigned char *b = m->bytes;
 	uint64_t saved = number;
 	unsigned int field, kind;
-	/* A connection costs more than a hundred messages. */
+	/* A new connection takes more time than a hundred messages. */
 	bool rare = !may_cost(&r, n);
 
 	number = n;
@@ -349,7 +349,7 @@ void generate(struct message *m, uint64_t n)
 		field = below(&r, sizeof(fields) / sizeof(*fields));
 		put(b + fields[field].at, fields[field].size, odd_number(&r));
 	} else if (kind < 700) {
-		/* Beyond the end, across it, off the boundaries. */
+		/* Beyond the end, across it, or unaligned. */
 		if (chance(&r, 500))
 			put(b + 8, 8, capacity - below(&r, 8) * SECTOR + below(&r, 2) * below(&r, SECTOR));
 		else
@@ -375,11 +375,11 @@ void generate(struct message *m, uint64_t n)
 	} else if (kind < 990) {
 		m->burst = true;
 	}
-	/* No other message's tag, or nobody could say which of the two is answered. */
+	/* Another message's tag would leave open which of the two is answered. */
 	if (get(b + 4, 4) != number)
 		put(b + 4, 4, ~number);
 	judge(m);
-	/* A mutation in vain: most that would cost the connection are mended, those above are enough. */
+	/* Repair most mutations that would end the connection: the cases above are enough. */
 	if (kind >= 400 && kind < 950 && m->verdict >= END && chance(&r, rare ? 995 : 950)) {
 		do {
 			correct(&r, m);
@@ -387,7 +387,7 @@ void generate(struct message *m, uint64_t n)
 		b[0] ^= 0x40;
 		judge(m);
 	}
-	/* What would be changed must stay in the zone. */
+	/* Writes must stay in the zone. */
 	if (b[0] != READ && b[0] != FLUSH && b[0] != NOP && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
 		uint64_t sector = get(b + 8, 8) / SECTOR, count = get(b + 16, 4) / SECTOR;
 
@@ -398,7 +398,7 @@ void generate(struct message *m, uint64_t n)
 			judge(m);
 		}
 	}
-	/* What others may read of it must be the hostile's: there is no more of that. */
+	/* Others may read this data, so it must be ours: SLOT bytes exist. */
 	if (m->eager && m->verdict == OK && get(b + 16, 4) > SLOT) {
 		put(b + 16, 4, block);
 		judge(m);

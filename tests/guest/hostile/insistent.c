@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A false initiator that asks for changes of reservations without a pause. */
+/* A false initiator that requests changes of reservations without a pause. */
 
 #include <errno.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include "hostile.h"
 #include "client.h"
 
-/* Registers by another key each time, which is a change, until the file is there. */
+/* Registers a new key each time, which is a change, until the file exists. */
 static void insist(unsigned int me, const char *stop)
 {
 	static struct count count;
@@ -56,7 +56,7 @@ int play_insistent(const char *stop)
 	for (unsigned int left = WORKERS; left; left--) {
 		int status;
 
-		/* It has said why. */
+		/* The failed process has printed the reason. */
 		if (wait(&status) < 0 || status)
 			all = 1;
 	}

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A peer that speaks the protocol badly, by the seed.
+ * A peer that breaks the protocol in random ways, chosen by a seed.
  *
  * hcablk-hostile client ADDRESS PORT VOLUME HOST_ID ZONE_FROM ZONE_COUNT [OPTION...]
  *	plays an initiator: connects again and again and sends messages of which
  *	most are wrong in some way. It judges each message by docs/reference/protocol.md
- *	before it sends it and compares what the target does with that. Its
- *	writes with a key that works go to ZONE_COUNT sectors from sector
+ *	before it sends it, and compares the target's reaction with that. Its
+ *	writes with a valid key go to ZONE_COUNT sectors from sector
  *	ZONE_FROM only; the volume must hold the pattern of "fill".
  * hcablk-hostile insistent ADDRESS PORT VOLUME HOST_ID STOP
- *	is an initiator that changes its registration again and again by several
- *	sessions, asks without a pause, and tells nothing, until the file STOP is there.
+ *	plays an initiator that changes its registration again and again, over several
+ *	sessions, without a pause and silently, until the file STOP exists.
  * hcablk-hostile target PORT [OPTION...]
- *	plays a target of the pattern: most requests are served, the others are
- *	answered wrongly or have memory accessed that they did not grant.
+ *	plays a target of the pattern: serves most requests, and answers others
+ *	falsely or accesses memory that they did not grant.
  * hcablk-hostile victim DIRECTORY STOP
  *	uses a device of the initiator (its configfs directory) that is
- *	connected to such a target, until the file STOP is there: whatever a
- *	read returns as read must be the pattern.
+ *	connected to such a target, until the file STOP exists: all data of
+ *	successful reads must be the pattern.
  * hcablk-hostile fill DEVICE
  * hcablk-hostile check DEVICE ZONE_FROM ZONE_COUNT
- *	write the pattern; see whether all of it is there. In the zone there may
- *	also be what "client" writes.
+ *	write the pattern; check that all of it is there. The zone may also
+ *	hold the data of "client".
  *
  * Options: --seed N, --messages N, --first N (begin with this message); for
- * "target" --only TRICK (none but this one, and often; malicious_target.c has the names).
+ * "target" --only TRICK (this trick only, and often; malicious_target.c has the names).
  *
- * The content of message number N depends on the seed and N alone (but for
- * keys and addresses, which the kernel chooses). The last line is "passed ..."
- * or, and then the exit code is 1, "FAILED ..." with what repeats it.
+ * The content of message number N depends only on the seed and N (except for
+ * keys and addresses, which the kernel chooses). The last line is "passed ...",
+ * or "FAILED ..." with the options that repeat it, and the exit code 1.
  */
 
 #define _GNU_SOURCE
@@ -39,7 +39,7 @@
 #include "hostile.h"
 #include "client.h"
 
-/* Who asks whom for what: ADDRESS PORT VOLUME HOST_ID. */
+/* Reads the words ADDRESS PORT VOLUME HOST_ID. */
 static void begin_as(char **words)
 {
 	unsigned int digits = 0;

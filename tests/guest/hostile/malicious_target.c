@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the malicious target says and does: mostly as docs/reference/protocol.md has it, and by the seed something else. */
+/* The malicious target's actions: mostly those of docs/reference/protocol.md, and by the seed others. */
 
 #include <arpa/inet.h>
 #include <string.h>
 #include "target.h"
 
-/* Of a thousand times; harmless: an initiator cannot know better, or must not mind. */
+/* How often, of a thousand times; harmless: an initiator cannot notice, or must tolerate it. */
 static const struct {
 	const char *name;
 	enum stage stage;
@@ -15,7 +15,7 @@ static const struct {
 	[FAIR] = { "fair", CONNECTING, 0, true },
 	[REFUSE] = { "refuse", CONNECTING, 15, false },
 	[HANG_UP] = { "hang-up", CONNECTING, 10, false },
-	/* These cost a timeout each time: only when they are asked for. */
+	/* These take a timeout each time: only with --only. */
 	[IGNORE] = { "ignore", CONNECTING, 0, false },
 	[SILENT] = { "silent", SERVING, 0, false },
 	[NOPLESS] = { "nopless", SERVING, 0, false },
@@ -70,7 +70,7 @@ static const struct {
 	[ADMIN_VALUE] = { "admin-value", ADMINISTERING, 6, false },
 	[ADMIN_LEAVE] = { "admin-leave", ADMINISTERING, 6, false },
 	[ADMIN_GONE] = { "admin-gone", ADMINISTERING, 6, false },
-	/* As those above. */
+	/* Only with --only, as above. */
 	[ADMIN_SILENT] = { "admin-silent", ADMINISTERING, 0, false },
 };
 
@@ -121,7 +121,7 @@ enum trick pick(struct rng *r, enum stage stage, uint64_t n)
 	return FAIR;
 }
 
-/* Before it was asked anything. */
+/* Sends a message before the first request. */
 void speak_first(struct peer *p, struct rng *r)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, 0) };
@@ -154,14 +154,14 @@ void reach_out(struct peer *p, struct rng *r, unsigned int i)
 	unsigned char *mine = slot(q->slot - 1);
 	uint64_t at = get(q->bytes + 24, 8), length = get(q->bytes + 16, 4), id = work_id(W_FORBIDDEN, i);
 	uint32_t key = get(q->bytes + 20, 4);
-	/* Only this was granted, and in this direction. */
+	/* The grant has one direction. */
 	bool read = q->bytes[0] == WRITE;
 	const struct key *dead = &p->dead[below(r, DEAD)];
 	size_t n = 1 + below(r, 4096);
 	unsigned int what = below(r, 9), low = 17;
 
 	expect_end(p, "it reached for memory");
-	/* Beside a small read's slot there are others, which may be written; but not read. */
+	/* Next to a small read's slot are others, which may be written, but not read. */
 	if (uses_read_bounce(q)) {
 		low = 32;
 		if (what >= 1 && what <= 3)
@@ -204,7 +204,7 @@ void reach_out(struct peer *p, struct rng *r, unsigned int i)
 		return post(p->c, &wr, &sge);
 	}
 	default:
-		/* A key that was taken away, unless it has come round again. */
+		/* An invalidated key, unless it is in use again. */
 		if (!dead->key)
 			break;
 		for (unsigned int k = 0; k < SLOTS; k++)
@@ -261,7 +261,7 @@ static void answer_by_value(struct peer *p, unsigned int i, uint32_t value, size
 	post(p->c, &wr, &sge);
 }
 
-/* How many credits come with an answer to request i. */
+/* Returns the number of credits for an answer to request i. */
 static unsigned int credits(struct peer *p, unsigned int i, enum trick trick)
 {
 	unsigned int others = 0, n = 1 + p->owed;
@@ -272,7 +272,7 @@ static unsigned int credits(struct peer *p, unsigned int i, enum trick trick)
 		p->miser = true;
 	if (p->miser)
 		return 0;
-	/* Later is soon enough as long as something comes later. */
+	/* Credits may come with a later answer, if there is one. */
 	if (trick == LEAN && others) {
 		p->owed++;
 		return 0;
@@ -305,7 +305,7 @@ void answer(struct peer *p, unsigned int i)
 	size_t n = RESPONSE;
 	bool invalidate = q->bytes[1] & 2 && chance(&r, 700), read = q->bytes[0] == READ, left = false;
 
-	/* A message may be the answer to every request. */
+	/* A message may answer any request. */
 	if (trick == FAIR && uses_read_bounce(q) && !p->miser && chance(&r, 700)) {
 		p->held++;
 		values++;
@@ -332,7 +332,7 @@ void answer(struct peer *p, unsigned int i)
 	if (trick == LATE)
 		invalidate = false;
 	if (trick == EARLY && !(q->bytes[1] & 2)) {
-		/* What would become of the data is open. */
+		/* The data is undefined then. */
 		send_data(p, i, length, work_id(W_OTHER, i));
 		trick = FAIR;
 	}
@@ -356,7 +356,7 @@ void answer(struct peer *p, unsigned int i)
 	case MUTATE:
 		mutate(&r, b, RESPONSE);
 		if (b[0] == 0x80 && !b[1] && zero(b + 10, 6) && get(b + 8, 2) < STATUSES) {
-			/* Credits that may be, and answers to others that have no data yet, are no fault to be seen. */
+			/* Possible credits, and answers to others that have no data yet, cannot be noticed. */
 			if (get(b + 2, 2) <= p->credits)
 				put(b + 2, 2, granted);
 			if (in_flight(p, b + 4))
@@ -400,7 +400,7 @@ void answer(struct peer *p, unsigned int i)
 			trick = FAIR;
 			break;
 		}
-		/* Instead of this one's answer. */
+		/* Send an old answer instead of this one. */
 		memcpy(b, p->answer, RESPONSE);
 		put(b + 2, 2, granted);
 		wr.opcode = IBV_WR_SEND;
@@ -418,13 +418,13 @@ void answer(struct peer *p, unsigned int i)
 			wr.invalidate_rkey = chance(&r, 500) ? next(&r) : key ^ (1 + below(&r, 255));
 		break;
 	case EMPTY:
-		/* A buffer is taken and nothing is in it. */
+		/* Take a receive buffer, and leave it empty. */
 		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 		n = 0;
 		if (read && chance(&r, 600)) {
 			struct ibv_sge sge = { (uintptr_t)slot(q->slot - 1), RESPONSE, wide->lkey };
 
-			/* As long as a message is, or longer than any, but it is data. */
+			/* Data of a message's length, or longer than any message. */
 			if (chance(&r, 500))
 				sge.length = length;
 			wr.wr.rdma.remote_addr = at;
@@ -466,7 +466,7 @@ void answer(struct peer *p, unsigned int i)
 			p->dead[p->dead_count++ % DEAD] = (struct key){ key, at };
 		for (unsigned int k = 0; k < SLOTS; k++)
 			left |= p->requests[k].used && !p->requests[k].answered;
-		/* It can never ask for anything again. */
+		/* The initiator has no credit left for any request. */
 		if (!p->held && !left)
 			expect_end(p, "it leaves no credit");
 	}
@@ -474,12 +474,12 @@ void answer(struct peer *p, unsigned int i)
 		wr.wr_id = work_id(W_OTHER, i);
 	post_message(p->c, &wr, b, n);
 	if (trick == TWICE) {
-		/* Not for its credits that it is found out. */
+		/* Zero credits: they must not be the reason for its discovery. */
 		put(b + 2, 2, 0);
 		wr.opcode = IBV_WR_SEND;
 		post_message(p->c, &wr, b, n);
 	} else if (trick == EARLY) {
-		/* Data after the answer, which took the key away. */
+		/* Send the data after the answer, which invalidated the key. */
 		early++;
 		expect_end(p, tricks[trick].name);
 		send_data(p, i, length, work_id(W_FORBIDDEN, i));

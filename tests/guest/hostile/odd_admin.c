@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The false initiator's admin queue pairs: good messages, odd ones, and what a target must say to them. */
+/* The false initiator's admin queue pairs: good messages, odd ones, and a target's correct answers. */
 
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 enum { TYPES = 6 };
 
-/* Any message about reservations, which may break a rule by its fields. */
+/* Makes a message about reservations with random fields, which may break rules. */
 static void any_reservation(struct rng *r, unsigned char *b)
 {
 	unsigned int op = REGISTER + below(r, READ_RESERVATION - REGISTER + 1);
@@ -37,8 +37,8 @@ static void any_reservation(struct rng *r, unsigned char *b)
 }
 
 /*
- * Whether these bytes could make a registrant of this host: what others may do then depends on it: test reservations/changes. All other
- * changes need a key that it does not have.
+ * Returns whether these bytes could make this host a registrant, which would change the rights of
+ * others: test reservations/changes. All other changes need a key that this host does not have.
  */
 static bool registers(const unsigned char *b)
 {
@@ -52,7 +52,7 @@ static void reservation_message(struct rng *r, unsigned char *b)
 	while (registers(b));
 }
 
-/* What a target must say to these bytes, as many as there must be, of a host that is not registered. */
+/* Returns a target's correct answer to these bytes, of correct length, from an unregistered host. */
 static int judge_reservation(const unsigned char *b)
 {
 	uint64_t key = get(b + 8, 8), second = get(b + SECOND_AT, 8);
@@ -65,7 +65,7 @@ static int judge_reservation(const unsigned char *b)
 	case REGISTER:
 		if (flags & ~FLAG)
 			return END;
-		/* Who is not registered has no key, and may go on without. */
+		/* An unregistered host has no key, and may ignore its key. */
 		return key && !(flags & FLAG) ? CONFLICT : OK;
 	case RESERVE:
 	case RELEASE:
@@ -81,13 +81,13 @@ static int judge_reservation(const unsigned char *b)
 	}
 }
 
-/* Whether an answer tells of reservations that there are none. */
+/* Returns whether an answer reports that there are no reservations. */
 static bool told(const unsigned char *got)
 {
 	return got[0] == 0x83 && !got[1] && !get(got + 10, 2) && !get(got + 16, 8);
 }
 
-/* Whether an answer to a watch is what that asked for: the state, and with the limits their generation. */
+/* Returns whether an answer fits its watch: the state, and with limits their generation. */
 static bool told_volume(const unsigned char *b, const unsigned char *got, size_t n)
 {
 	bool limits = b[16] & 16, cache = b[16] & 4;
@@ -97,7 +97,7 @@ static bool told_volume(const unsigned char *b, const unsigned char *got, size_t
 	       !get(got + 12, 4) == !limits && get(got + 16, 8);
 }
 
-/* Whether an answer to these bytes is one. */
+/* Returns whether an answer to these bytes is valid. */
 static bool is_answer(const unsigned char *b, const unsigned char *got, size_t n)
 {
 	bool ok = !get(got + 8, 2);
@@ -152,7 +152,7 @@ int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned c
 	return 0;
 }
 
-/* A good message of this kind for an admin queue pair; a watch says what is not so, unless right. */
+/* Makes a good message of this kind for an admin queue pair; a watch has wrong values, unless `right`. */
 static void admin_message(struct rng *r, unsigned char *b, unsigned char op, bool right)
 {
 	memset(b, 0, KEPT);
@@ -169,22 +169,22 @@ static void admin_message(struct rng *r, unsigned char *b, unsigned char op, boo
 	if (op == WATCH) {
 		put(b + 8, 8, capacity / SECTOR + (right ? 0 : 1 + below(r, 1000)));
 		b[16] = read_only;
-		/* It follows the write cache, or does not. */
+		/* The initiator follows changes of the write cache, or does not. */
 		if (!right)
 			b[16] |= (unsigned char[]){ 0, 4, 6, 12, 14, 16, 20, 30 }[below(r, 8)];
-		/* Which generation it has nobody guesses. */
+		/* A random generation does not match. */
 		if (b[16] & 16)
 			put(b + 20, 4, next(r));
 	}
 }
 
-/* What a target must say to these bytes on an admin queue pair, where no watch is kept: a status, or END. */
+/* Returns a target's correct answer on an admin queue pair without a watch: a status, or END. */
 static int judge_admin(const unsigned char *b, size_t n)
 {
 	uint64_t value = get(b + 8, 8), flags = get(b + 16, 4);
-	/* The second and the fourth come beside the third only. */
+	/* The second and the fourth flag need the third. */
 	bool odd = b[0] == WATCH ? flags > 31 || (flags & 10 && !(flags & 4)) : flags;
-	/* Beside the fifth is a generation. */
+	/* The fifth flag comes with a generation. */
 	unsigned int known = b[0] == WATCH && flags & 16 ? 4 : 0;
 
 	if (n == REQUEST && b[0] >= REGISTER && b[0] <= READ_RESERVATION)
@@ -195,10 +195,10 @@ static int judge_admin(const unsigned char *b, size_t n)
 		return value && value <= TMO_MAX ? OK : END;
 	if (b[0] == FENCE)
 		return !get(b + 8, 4) || get(b + 12, 4) > PATHS ? END : get(b + 12, 4) == own_path ? INVALID : OK;
-	/* Nothing of this session ends in order. */
+	/* This session never ends in order. */
 	if (b[0] == DURABLE)
 		return value ? END : DRAINING;
-	/* Which generation they have nobody guesses. */
+	/* A random generation does not match. */
 	if (b[0] == PORTALS)
 		return value <= UINT32_MAX ? OK : END;
 	return b[0] == WATCH && value ? OK : END;
@@ -215,7 +215,7 @@ struct connection *enter_admin(struct rng *r, struct asked *a)
 		good_request(r, a);
 		admin = ask(a, &reason, false);
 		if (!admin) {
-			/* Old sessions take their time to go. */
+			/* Old sessions end with a delay. */
 			if (reason != NO_RESOURCES)
 				failed("a good connection request was refused for %u", reason);
 			usleep(100000);
@@ -236,13 +236,13 @@ struct connection *enter_admin(struct rng *r, struct asked *a)
 	failed("no session becomes free");
 }
 
-/* Asks what is judged, and fails if the target says anything else. */
+/* Sends a judged message, and fails on any other answer of the target. */
 static void expect_answer(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, int wanted)
 {
 	bool reserves = n == REQUEST && b[0] >= REGISTER && b[0] <= READ_RESERVATION;
 	int got = DRAINING;
 
-	/* Another change of the drive's is being made. */
+	/* Another change of the drive's reservations is in progress. */
 	for (unsigned int tries = 0; got == DRAINING && tries < (reserves ? 100 : 1); tries++) {
 		if (tries)
 			usleep(20000);
@@ -266,7 +266,7 @@ void odd_admin(struct rng *r)
 	struct asked a;
 	int wanted;
 
-	/* Whatever the seed, each asks about reservations once at least. */
+	/* With any seed, each worker sends at least one message about reservations. */
 	if (!mine->reservations)
 		kind = 8;
 	admin = enter_admin(r, &a);
@@ -274,11 +274,11 @@ void odd_admin(struct rng *r)
 	admin_message(r, b, op, false);
 	switch (kind) {
 	case 0:
-		/* What is for the other queue pairs. */
+		/* An operation of the other queue pairs. */
 		b[0] = READ + below(r, NOP);
 		break;
 	case 1:
-		/* A second watch, while the first is kept. */
+		/* A second watch, while the first is open. */
 		admin_message(r, b, WATCH, true);
 		ask_admin(admin, &wr, b, REQUEST, true);
 		admin_message(r, b, WATCH, chance(r, 500));
@@ -298,13 +298,13 @@ void odd_admin(struct rng *r)
 		put(b + 8 + 4 * below(r, 2), 4, chance(r, 500) ? own_path : odd_number(r));
 		break;
 	case 6:
-		/* A receive buffer that nothing is in. */
+		/* Leave a receive buffer empty. */
 		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 		wr.imm_data = next(r);
 		n = 0;
 		break;
 	case 7:
-		/* More than may be in flight, none of which is wrong: they are answered, or the session ends. */
+		/* Correct messages, more than may be in flight: they are answered, or the session ends. */
 		for (unsigned int i = 0; i < 40; i++) {
 			admin_message(r, b, KEEP_ALIVE, true);
 			ask_admin(admin, &wr, b, REQUEST, true);
@@ -314,7 +314,7 @@ void odd_admin(struct rng *r)
 		return;
 	case 8:
 	case 9:
-		/* Up to the first that ends the session. */
+		/* Odd messages up to the first that ends the session. */
 		for (unsigned int i = below(r, 12);; i--) {
 			reservation_message(r, b);
 			wanted = judge_reservation(b);
@@ -330,7 +330,7 @@ void odd_admin(struct rng *r)
 		} while (b[0] >= REGISTER && registers(b));
 	}
 	wanted = kind == 1 || kind == 6 ? END : judge_admin(b, n);
-	/* It is as it says, and then it is kept. */
+	/* The watch matches the volume, and stays open. */
 	if (wanted == OK && b[0] == WATCH && get(b + 8, 8) == capacity / SECTOR)
 		put(b + 8, 8, capacity / SECTOR + 1);
 	expect_answer(admin, &wr, b, n, wanted);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the malicious target answers to a connection request, and whether an initiator must take that. */
+/* The malicious target's replies to connection requests, and whether an initiator must accept them. */
 
 #include <string.h>
 #include "target.h"
 
-/* The largest data of a request that an initiator would like to ask for. */
+/* Returns the largest request that the initiator asks for. */
 static uint64_t asked_for(const unsigned char *request)
 {
 	uint64_t pages = get(request + 10, 2) & ~RESUME;
@@ -25,7 +25,7 @@ bool good_reply(const unsigned char *b, const unsigned char *request)
 	       !(grant % 4096) && grant <= 1 << 24 && (!(b[5] & 2) || b[18] & 1 || grant >= transfer);
 }
 
-/* The private data of an answer to a connection request, and its length. */
+/* Makes the private data of a reply to a connection request, and its length. */
 void make_reply(struct rng *r, enum trick trick, const unsigned char *request, unsigned char *b, unsigned char *n)
 {
 	unsigned int depth = get(request + 6, 2);
@@ -34,7 +34,7 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	memcpy(b, "HCAB", 4);
 	*n = REPLY;
 	if (trick == REFUSE) {
-		/* Of a reason, of none that is known, of noise. */
+		/* A known reason, an unknown one, or noise. */
 		put(b + 4, 2, below(r, 12));
 		put(b + 6, 2, next(r));
 		if (chance(r, 400))
@@ -43,7 +43,7 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		return;
 	}
 	b[4] = 2;
-	/* Quiet requests are known, though all that is sent here wakes up who reads it; and several in a message. */
+	/* Quiet requests (though all answers wake up their reader), and several requests in a message. */
 	b[5] = 1 | 4;
 	put(b + 6, 2, 1 + below(r, depth < CREDITS ? depth : CREDITS));
 	put(b + 8, 8, CAPACITY);
@@ -53,13 +53,13 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	put(b + 20, 4, SLOT);
 	memcpy(b + 24, request + 12, 8);
 	memcpy(b + 32, request + 20, 4);
-	/* Room for more requests, and for no data. */
+	/* Buffers for more requests, and for no inline data. */
 	put(b + 36, 4, BEHIND);
 	if (request[8] == ADMIN) {
 		put(b + 6, 2, ADMIN_DEPTH);
 		b[5] |= TELLS_PORTALS;
 	} else if (is_nopless()) {
-		/* Nothing can be written before something was answered, and only one thing can be asked. */
+		/* One credit: the ring cannot be written before the only request was answered. */
 		put(b + 6, 2, 1);
 		offer_ring(r, b);
 		put(b + 52, 4, SLOT);
@@ -83,17 +83,17 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 
 		put(b + fields[f].at, fields[f].size, odd_number(r));
 	}
-	/* More at a time than there is room for here. */
+	/* Larger requests than this target has memory for. */
 	if (get(b + 20, 4) > SLOT && get(b + 20, 4) <= asked_for(request))
 		put(b + 20, 4, SLOT);
 	if (get(b + 6, 2) > CREDITS && get(b + 6, 2) <= depth)
 		put(b + 6, 2, CREDITS);
-	/* Nothing is granted then, if what is said of it makes sense. */
+	/* The reply grants no ring then, if its fields are valid. */
 	if (!(get(b + 52, 4) % 4096) && get(b + 52, 4) <= 1 << 24) {
 		put(b + 52, 4, 0);
 		b[5] &= ~NO_READ;
 	}
-	/* Data with requests is not taken here. */
+	/* This target accepts no inline data. */
 	if (get(b + 36, 4) <= 65536 && get(b + 36, 4) > BEHIND)
 		put(b + 36, 4, BEHIND);
 }

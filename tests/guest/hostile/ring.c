@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The slots of the eager ring, as docs/reference/protocol.md has both sides count them. */
+/* The slots of the eager ring, counted as in docs/reference/protocol.md. */
 
 #include "hostile.h"
 #include "client.h"
@@ -7,7 +7,7 @@
 enum { TAKEN_MOST = 64, UNIT = 4096 };
 
 static struct {
-	/* Until the next slot, with what was left out before it. */
+	/* The length up to the next slot, with the gap before it. */
 	uint32_t bytes;
 	bool open;
 } taken[TAKEN_MOST];
@@ -22,7 +22,7 @@ void ring_begin(unsigned int credits)
 	oldest = coming = 0;
 }
 
-/* Where the next slot would begin, and how many bytes it would take; false: it is not free. */
+/* Finds the beginning of the next slot, and the bytes that it takes; false: it is not free. */
 static bool find(uint32_t length, uint32_t *at, uint32_t *bytes)
 {
 	uint64_t need = ((uint64_t)length + UNIT - 1) / UNIT * UNIT;
@@ -33,7 +33,7 @@ static bool find(uint32_t length, uint32_t *at, uint32_t *bytes)
 	*at = need <= left ? end : 0;
 	*bytes = need <= left ? need : need + left;
 	if (oldest == coming) {
-		/* What is left out is nobody's. */
+		/* The gap at the end is unused. */
 		used = 0;
 		*bytes = need;
 	}

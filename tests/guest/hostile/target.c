@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A malicious target: its connections, and the requests that come over them. */
+/* A malicious target: its connections, and the requests over them. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,12 +14,12 @@ enum { PEERS = 64, END_MS = 20000, IGNORE_MS = 10000 };
 static struct rdma_event_channel *listener;
 static struct peer *peers[PEERS];
 static bool slot_busy[SLOTS];
-/* No more is begun. */
+/* No new connection is accepted any more. */
 static bool enough;
 static uint64_t served, several, wrongs, reached, late, connects, refusals, ends;
 uint64_t early, values;
 
-/* Connection requests that get no answer for a while. */
+/* Connection requests whose answer is delayed. */
 static struct {
 	struct rdma_cm_id *id;
 	uint64_t until;
@@ -64,7 +64,7 @@ static void drop(unsigned int place)
 {
 	struct peer *p = peers[place];
 
-	/* A session lives and dies as a whole. */
+	/* A session ends as a whole. */
 	for (unsigned int i = 0; i < PEERS; i++)
 		if (peers[i] && i != place && !memcmp(peers[i]->session, p->session, sizeof(p->session)) && !peers[i]->end_by)
 			expect_end(peers[i], "another queue pair ended");
@@ -99,7 +99,7 @@ static void welcome(struct rdma_cm_event *event)
 		param.initiator_depth = event->param.conn.initiator_depth;
 	rdma_ack_cm_event(event);
 	number++;
-	/* A target may refuse to take a queue pair for another one, and then the session ends. */
+	/* A target may refuse a replacement queue pair, and then the session ends. */
 	if (request[8] != ADMIN && request[8] & REPLACE) {
 		unsigned char reject[REJECT] = "HCAB";
 
@@ -110,12 +110,12 @@ static void welcome(struct rdma_cm_event *event)
 		return;
 	}
 	make_reply(&r, trick, request, reply, &length);
-	/* The rest of what the connection manager sends are zeros: a reply that is too short may still be a good one. */
+	/* The connection manager pads with zeros: a reply that is too short may still be good. */
 	memset(reply + length, 0, REPLY - length);
 	if (trick == REFUSE)
 		rdma_reject(id, reply, length);
 	if (trick == REFUSE || trick == HANG_UP) {
-		/* The second leaves the answer to the kernel. */
+		/* VANISH leaves the answer to the kernel. */
 		rdma_destroy_id(id);
 		refusals++;
 		return;
@@ -146,7 +146,7 @@ static void welcome(struct rdma_cm_event *event)
 	p->behind = reply[5] & 4 ? get(reply + 36, 4) : 0;
 	memcpy(p->session, request + 12, sizeof(p->session));
 	p->no_read = reply[5] & NO_READ;
-	/* What a wrong reply grants is not there. */
+	/* A wrong reply grants memory that does not exist. */
 	if (trick != REPLY_WRONG)
 		make_ring(p, &r, reply);
 	peers[place] = p;
@@ -183,13 +183,13 @@ static void serve(struct peer *p, unsigned int i)
 	q->begun = true;
 	q->message = number;
 	q->trick = pick(&r, SERVING, number);
-	/* Where small reads come the target may write at any time; the next one's data would be wrong, and that is all. */
+	/* The target may write to read bounce slots at any time; that only spoils the next read's data. */
 	if (q->trick == LATE && uses_read_bounce(q))
 		q->trick = FAIR;
 	number++;
 	served++;
 	if (q->trick == LEAVE) {
-		/* In the midst of it. */
+		/* Leave in the middle of the request. */
 		p->c->broken = true;
 		return;
 	}
@@ -259,7 +259,7 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 	}
 	if (p->bounce_key && p->bounce_key == now.key)
 		failed("a request has the key of the small reads'");
-	/* A tag that is used again: its former key is dead, whoever took it away. */
+	/* A reused tag: its former key was invalidated, by either side. */
 	if (tag < TAGS && b[0] < FLUSH) {
 		if (p->last[tag].key == now.key)
 			failed("a key is used twice in a row");
@@ -269,12 +269,12 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 	}
 }
 
-/* One request, or as many more as its byte 2 says. */
+/* Handles a message: one request, and the number of further ones in its byte 2. */
 static void take_message(struct peer *p, const unsigned char *b, size_t n)
 {
 	size_t count = 1 + b[2];
 
-	/* After what must end it there is nothing to be said about the rest. */
+	/* Once the session must end, later messages are not checked. */
 	if (p->end_by)
 		return;
 	if (n != count * REQUEST || n > REQUEST + p->behind) {
@@ -289,7 +289,7 @@ static void take_message(struct peer *p, const unsigned char *b, size_t n)
 	}
 }
 
-/* An eager write that says so itself. */
+/* Handles an eager write that an immediate value announces. */
 static void take_immediate(struct peer *p, const struct ibv_wc *wc)
 {
 	unsigned char b[REQUEST];
@@ -407,7 +407,7 @@ int play_target(const char *port, const char *only)
 		failed("listening: %s", strerror(errno));
 	printf("listening\n");
 	fflush(stdout);
-	/* In the end all is waited for that has to end. */
+	/* At the end, wait for all sessions that must end. */
 	for (number = first; number < first + messages || must_end();) {
 		struct rdma_cm_event *event = next_event(listener, 0);
 		uint64_t before = number;

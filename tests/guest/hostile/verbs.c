@@ -10,7 +10,7 @@
 
 static struct ibv_pd *pd;
 static unsigned char *arena;
-/* Where data goes to, comes from, and what must stay here. */
+/* Memory for received data, for sent data, and without a grant. */
 struct ibv_mr *to[SLOTS], *from, *secret, *wide;
 
 unsigned char *slot(unsigned int n)
@@ -41,7 +41,7 @@ static void make_memory(struct ibv_context *device)
 		failed("memory regions: %s", strerror(errno));
 }
 
-/* What lies between the memory that was granted is as it was. */
+/* Fails if memory between grants was written. */
 void check_guards(void)
 {
 	for (unsigned int n = 0; n <= SLOTS + 2; n++)
@@ -61,7 +61,7 @@ void post_receive(struct connection *c, unsigned int n)
 	ibv_post_recv(c->id->qp, &wr, &bad);
 }
 
-/* The queue pair of a connection that is to be made; NULL: the peer, which asked for it, is gone already. */
+/* Creates the queue pair of a new connection; returns NULL if the requesting peer has left. */
 struct connection *prepare(struct rdma_cm_id *id)
 {
 	struct connection *c = calloc(1, sizeof(*c));
@@ -90,7 +90,7 @@ struct connection *prepare(struct rdma_cm_id *id)
 	return c;
 }
 
-/* What the peer may write to, from this address on. */
+/* Registers memory that the peer may write to, from this address on. */
 struct ibv_mr *open_memory(void *at, size_t n, uint64_t address)
 {
 	struct ibv_mr *mr = ibv_reg_mr_iova(pd, at, n, address, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
@@ -100,7 +100,7 @@ struct ibv_mr *open_memory(void *at, size_t n, uint64_t address)
 	return mr;
 }
 
-/* With no word to the peer but what the kernel says for everybody who goes. */
+/* Destroys a connection; only the kernel's own disconnect reaches the peer. */
 void destroy(struct connection *c)
 {
 	if (c->admin)
@@ -117,7 +117,7 @@ void destroy(struct connection *c)
 	free(c);
 }
 
-/* Posts a SEND, or whatever else wr says; wr_id has a bit to tell it from a receive. */
+/* Posts a SEND, or the operation of `wr`; a bit of wr_id tells it from a receive. */
 void post(struct connection *c, struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
 	struct ibv_send_wr *bad;
@@ -125,7 +125,7 @@ void post(struct connection *c, struct ibv_send_wr *wr, struct ibv_sge *sge)
 	wr->sg_list = sge;
 	wr->num_sge = sge->length ? 1 : 0;
 	wr->send_flags = IBV_SEND_SIGNALED;
-	/* Without this a target is free to look at it later. An RDMA READ or WRITE has nobody to tell. */
+	/* Without a solicited event a target may be slow to notice. An RDMA READ or WRITE needs none. */
 	if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_SEND_WITH_INV || wr->opcode == IBV_WR_SEND_WITH_IMM ||
 	    wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
 		wr->send_flags |= IBV_SEND_SOLICITED;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What uses the device of an initiator that is connected to the malicious target. */
+/* Uses the device of an initiator that is connected to the malicious target. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +23,7 @@ static uint64_t disk_size;
 static unsigned long long good_reads, stale_reads, bad_reads, good_writes, bad_writes;
 static volatile time_t busy_since[USERS];
 
-/* The texts of "error" that came up, and how often. */
+/* The texts that "error" had, and how often. */
 static struct {
 	char text[200];
 	unsigned int times;
@@ -43,7 +43,7 @@ static bool is_all(const uint64_t *at, size_t bytes, uint64_t word)
 	return true;
 }
 
-/* Every word that was read is the pattern's, or was not touched: how many of the second kind. */
+/* Fails if a word is neither the pattern's nor untouched; returns the number of untouched words. */
 static size_t untouched(const uint64_t *at, uint64_t from, size_t bytes)
 {
 	static __thread uint64_t right[SLOT / 8];
@@ -59,22 +59,22 @@ static size_t untouched(const uint64_t *at, uint64_t from, size_t bytes)
 	return n;
 }
 
-/* What a read gave. */
+/* Checks the data of a read. */
 static void judge_read(const uint64_t *data, uint64_t from, size_t n, ssize_t got)
 {
 	size_t left = untouched(data, from, n);
 
-	/* A disk that goes gives 0 bytes. */
+	/* A disk that is being removed returns 0 bytes. */
 	__atomic_fetch_add(got != (ssize_t)n ? &bad_reads : left ? &stale_reads : &good_reads, 1, __ATOMIC_RELAXED);
 }
 
-/* Reads that the block layer gets in one go, so that they may share a message. */
+/* Submits several reads at once, so that they may share a message. */
 static bool read_at_once(struct rng *r, int fd, uint64_t *arena, aio_context_t aio)
 {
 	struct iocb reads[READS_AT_ONCE] = {}, *list[READS_AT_ONCE];
 	struct io_event events[READS_AT_ONCE];
 	unsigned int n = 2 + below(r, READS_AT_ONCE - 1);
-	/* Of the second size each is registered. */
+	/* Reads of the second size are registered. */
 	size_t bytes = PAGE * (1 + below(r, 2));
 	int begun, bad = 0;
 
@@ -83,7 +83,7 @@ static bool read_at_once(struct rng *r, int fd, uint64_t *arena, aio_context_t a
 		reads[i].aio_data = i;
 		reads[i].aio_lio_opcode = IOCB_CMD_PREAD;
 		reads[i].aio_fildes = fd;
-		/* The page between two reads' is nobody's. */
+		/* The pages between those of two reads are unused. */
 		reads[i].aio_buf = (uintptr_t)(arena + (PAGE + i * (PAGE + bytes)) / 8);
 		reads[i].aio_nbytes = bytes;
 		reads[i].aio_offset = disk_size < bytes ? 0 : below(r, (disk_size - bytes) / PAGE + 1) * PAGE;
@@ -103,11 +103,11 @@ static bool read_at_once(struct rng *r, int fd, uint64_t *arena, aio_context_t a
 	if (bad || chance(r, 200))
 		usleep(2000);
 	if (!is_all(arena, SLOT + 3 * PAGE, PRIVATE))
-		failed("memory beside that of reads was written, or theirs after they had ended");
+		failed("memory next to that of reads was written, or theirs after they had ended");
 	return !bad;
 }
 
-/* Some of the writes are to be on stable storage at once. */
+/* Writes data; some writes must be on stable storage at once. */
 static ssize_t write_out(struct rng *r, int fd, uint64_t *data, size_t n, uint64_t at)
 {
 	struct iovec piece = { data, n };
@@ -115,13 +115,13 @@ static ssize_t write_out(struct rng *r, int fd, uint64_t *data, size_t n, uint64
 	return pwritev2(fd, &piece, 1, at, chance(r, 300) ? RWF_DSYNC : 0);
 }
 
-/* One request, and what became of the memory that it was about. */
+/* Makes a request, and checks its memory afterwards. */
 static bool use(struct rng *r, int fd, uint64_t *arena)
 {
 	enum { READING, WRITING, FLUSHING } what = chance(r, 300) ? WRITING : chance(r, 30) ? FLUSHING : READING;
 	size_t n = PAGE * (1 + (chance(r, 200) ? below(r, SLOT / PAGE) : 0));
 	uint64_t at = n <= disk_size ? below(r, (disk_size - n) / PAGE + 1) * PAGE : 0;
-	/* Not always on a page's boundary, so that there is memory beside it that was not given. */
+	/* Not always page-aligned, so that memory next to it is not granted. */
 	uint64_t *data = arena + PAGE / 8 + (chance(r, 500) ? below(r, PAGE / 8) : 0);
 	size_t before = (char *)data - (char *)arena, after = SLOT + 3 * PAGE - before - n;
 	ssize_t got;
@@ -140,7 +140,7 @@ static bool use(struct rng *r, int fd, uint64_t *arena)
 			failed("memory of a write was written");
 		__atomic_fetch_add(got > 0 ? &good_writes : &bad_writes, 1, __ATOMIC_RELAXED);
 	}
-	/* From here on nobody reads this or writes here, however the request ended. */
+	/* The request has ended: the peer may not access its memory from here on. */
 	words(data, n, PRIVATE);
 	if (got <= 0 || chance(r, 200)) {
 		usleep(2000);
@@ -210,7 +210,7 @@ static bool attribute(const char *directory, const char *name, const char *write
 	return got > 0;
 }
 
-/* Whether two texts are the same but for the queue, tag and key that they name. */
+/* Returns whether two texts differ only in the queue, tag and key. */
 static bool same_error(const char *one, const char *other)
 {
 	const char *end = strstr(one, " (queue ");

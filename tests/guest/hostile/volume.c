@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the sectors of a volume hold. */
+/* The content of a volume's sectors. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -36,7 +36,7 @@ static bool is_all(const uint64_t *at, uint64_t word)
 	return true;
 }
 
-/* A write's memory may begin anywhere in what is granted, not on a word's boundary only. */
+/* A write's memory may begin anywhere in granted memory, unaligned too. */
 static bool is_hostile(const uint64_t *at)
 {
 	for (unsigned int bits = 0; bits < 64; bits += 8)

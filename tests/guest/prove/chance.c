@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Chance by a seed, and what names and bytes are good for. */
+/* Random choices from a seed, and random changes of names and bytes. */
 
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ uint64_t chance(struct chance *c, uint64_t below)
 
 void change(struct chance *c, unsigned char *bytes, unsigned int n)
 {
-	/* What makes one thing of another. */
+	/* Bytes that turn one valid value into another. */
 	static const unsigned char odd[] = { 0, 1, 2, 8, 9, 12, 14, 64, 128, 255, '/', '\n', '.' };
 	unsigned int changes = 1 + chance(c, 3);
 

@@ -37,7 +37,7 @@ void put_end(struct channel *c, unsigned int which, const union ibv_gid *gid, co
 	put(c->bytes + CHANNEL_PORTS + 2 * which, 2, ntohs(is_6 ? in6->sin6_port : in->sin_port));
 }
 
-/* A message to hash, put together. */
+/* A message to be hashed, composed of parts. */
 struct message {
 	unsigned char bytes[512];
 	size_t n;

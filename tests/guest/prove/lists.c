@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A target that is asked which volumes there are, and answers wrongly.
+ * A target that answers questions about its volumes wrongly.
  *
  * It has the volumes good0 and good1, and a portal. WRONG is "nothing", "AT=VALUE" for another byte of an answer before it is
- * sealed, "sealed-AT=VALUE" after that, "challenge-AT=VALUE" of a challenge, "short=BYTES", "by-chance", or one of what is below.
- * Who says that it proves who it is gets a challenge first, and a sealed answer.
+ * sealed, "sealed-AT=VALUE" after that, "challenge-AT=VALUE" of a challenge, "short=BYTES", "by-chance", or one of the cases below.
+ * A host that announces a proof gets a challenge first, and a sealed answer.
  *
- * By chance, "good" or "bad" is printed for each answer, as docs/reference/protocol.md has it.
+ * With "by-chance" it prints "good" or "bad" for each answer, by docs/reference/protocol.md.
  */
 
 #define _GNU_SOURCE
@@ -23,7 +23,7 @@ enum { REVISION = 0x1020304, LONG = 148, PORT = 7746 };
 static uint64_t seed, answers;
 static struct handshake shaking;
 
-/* An answer as it is sent. */
+/* An answer in the form in which it is sent. */
 struct answer {
 	unsigned char bytes[LONG];
 	unsigned int length;
@@ -48,7 +48,7 @@ static struct answer make_answer(const unsigned char *question)
 	uint32_t index = get(question + 48, 4), count = volumes ? 2 : 1;
 	struct answer a = { "HCAB\16\0\2\2", ENTRY };
 
-	/* Without an end, by a number that grows or is large from the begin. */
+	/* A list without an end: its length grows, or is large from the start. */
 	if (is("more"))
 		count = index + 2;
 	if (is("many"))
@@ -63,7 +63,7 @@ static struct answer make_answer(const unsigned char *question)
 	return a;
 }
 
-/* Whether a host may take that. */
+/* Returns whether a host may accept an answer. */
 static bool is_good(const unsigned char *b, const unsigned char *question)
 {
 	uint64_t count = get(b + 8, 4), number = get(b + 48, 8);
@@ -90,7 +90,7 @@ static void seal(struct answer *a, const struct channel *channel, const unsigned
 		memcpy(a->bytes + ENTRY, proof + MAC_AT, MAC);
 }
 
-/* What was sent first, again and again. */
+/* Repeats the first answer. */
 static void repeat(struct answer *a)
 {
 	static struct answer first;
@@ -100,7 +100,7 @@ static void repeat(struct answer *a)
 	*a = first;
 }
 
-/* The answer to a question; proof: what has proven who asks, or NULL. */
+/* Returns the answer to a question; `proof` is the host's proof, or NULL. */
 static struct answer answer_to(const unsigned char *question, const struct channel *channel, const unsigned char *proof)
 {
 	struct answer a = make_answer(question);
@@ -161,7 +161,7 @@ static void grant(struct rdma_cm_id *id)
 	accept_by(id, reply, sizeof(reply));
 }
 
-/* Answers a request; false: the identifier is to stay. */
+/* Answers a request; returns false if the identifier must stay. */
 static bool respond(struct rdma_cm_id *id, const unsigned char *request, uint32_t qp)
 {
 	bool says_hello = request[11] & PROVES >> 8 && !(request[7] & PROOF >> 8), is_proof = request[7] & PROOF >> 8;
@@ -191,7 +191,7 @@ static bool respond(struct rdma_cm_id *id, const unsigned char *request, uint32_
 	}
 	a = answer_to(is_proof ? shaking.hello : request, &channel, is_proof ? request : NULL);
 	rdma_reject(id, a.bytes, a.length);
-	/* The connection manager has none of a second answer; whoever wrote it might. */
+	/* The connection manager should ignore a second answer. */
 	if (is("twice")) {
 		put(a.bytes + 8, 4, 7);
 		rdma_reject(id, a.bytes, a.length);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A peer that proves who it is, or does one thing wrong in that.
+ * A peer that proves its identity, correctly or with one mistake.
  *
  * hcablk-prove initiator ADDRESS PORT VOLUME HOST_ID WRONG < KEYS
- *	plays an initiator: the handshake, an admin queue pair and one other. Prints what the target said to each request:
- *	"granted", or the reason of its reject; "!" behind it: without the MAC of the target.
+ *	plays an initiator: the handshake, an admin queue pair and one other. Prints the target's answer to each request:
+ *	"granted", or the reason of its reject; with "!" after it if the target's MAC is missing.
  * hcablk-prove target PORT WRONG < KEYS
  *	plays a target for one initiator.
  * hcablk-prove question ADDRESS PORT LIST HOST_ID plain|proven WRONG < KEYS
- *	asks for an entry of a list, ".volumes" or ".portals". Prints what the target said: what question.c has.
+ *	asks for an entry of a list, ".volumes" or ".portals". Prints the target's answer: see question.c.
  * hcablk-prove questions ADDRESS PORT HOST_ID COUNT SEED MESSAGES < KEYS
- *	asks by chance, and fails if an answer is not as docs/reference/protocol.md has it; HOST_ID is told of COUNT volumes.
+ *	asks random questions, and fails if an answer differs from docs/reference/protocol.md; HOST_ID may see COUNT volumes.
  * hcablk-prove hellos ADDRESS PORT HOST_ID PROCESSES EACH < KEYS
- *	has itself challenged by many processes, and proves nothing.
+ *	requests challenges from many processes, and proves nothing.
  * hcablk-prove lists PORT WRONG SEED < KEYS
- *	plays a target that is asked for its lists, until it is ended: lists.c.
+ *	plays a target that is asked for its lists, until it gets a signal: see lists.c.
  *
- * KEYS are two lines of 64 hexadecimal digits: the host's key and the target's. WRONG is "nothing", or one of what is
- * below, in initiator() and the other files.
+ * KEYS are two lines of 64 hexadecimal digits: the host's key and the target's. WRONG is "nothing", or one of the
+ * cases below, in initiator() and the other files.
  */
 
 #define _GNU_SOURCE
@@ -135,7 +135,7 @@ void ask(struct asked *a, const unsigned char *request, unsigned int length)
 	rdma_ack_cm_event(event);
 }
 
-/* Tells what the target said, and whether it is the target's word. */
+/* Prints the target's answer, and whether the target has authenticated it. */
 static void tell(const char *what, const struct handshake *h, struct asked *a, const unsigned char *request)
 {
 	size_t n = a->granted ? REPLY + 8 : REJECT;
@@ -190,7 +190,7 @@ struct asked shake(struct handshake *h)
 		memcpy(h->proof + 8, h->challenge + 16, KEY);
 	if (is("share-unmarked"))
 		memcpy(h->proof + 8, h->challenge + 48, KEY);
-	/* As if another entry of a list had been asked for. */
+	/* Prove another question than the one asked. */
 	if (is("other-question"))
 		h->hello[48] ^= 1;
 	prove(h, &a.channel);
@@ -204,7 +204,7 @@ struct asked shake(struct handshake *h)
 		h->proof[CONNECT - 1] ^= 1;
 	if (is("handle"))
 		h->proof[6] ^= 1;
-	/* The proof of another handshake, for this challenge. */
+	/* Replay the proof of another handshake for this challenge. */
 	if (is("replayed-proof") && recorded.proof[0]) {
 		memcpy(recorded.proof + 6, h->proof + 6, 2);
 		memcpy(h->proof, recorded.proof, CONNECT);
@@ -234,7 +234,7 @@ static struct asked ask_queue(const struct handshake *h, const struct asked *adm
 		b[CONNECT - 1] ^= 1;
 	if (is("queue-changed"))
 		b[6] ^= 1;
-	/* By names alone, as if nothing had to be proven. */
+	/* Send names only, without a proof. */
 	if (is("queue-names")) {
 		memcpy(b, h->hello, CONNECT);
 		put(b + 10, 2, 0);
@@ -262,7 +262,7 @@ static int initiator(char **argv)
 	struct handshake h = { 0 };
 	struct asked admin;
 	unsigned char b[CONNECT];
-	/* Of another disk each time: a target remembers the epochs of those that were. */
+	/* A different disk each time: a target remembers the epochs of former disks. */
 	uint64_t session = (uint64_t)INSTANCE << 16 | (1 + getpid() % 4094);
 
 	make_pair_of_initiator(&h);
@@ -306,11 +306,11 @@ static int initiator(char **argv)
 	return 0;
 }
 
-/* What it plays, by the number of arguments that it has. */
+/* The roles, with the numbers of their arguments. */
 static const struct role {
 	const char *name;
 	int arguments;
-	/* Whether the first two are an address and a port. */
+	/* Whether the first two arguments are an address and a port. */
 	bool connects;
 	int (*play)(char **arguments);
 } roles[] = {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An initiator that asks which volumes there are, and where is listened, and does something wrong in that.
+ * An initiator that asks for a target's volumes or portals, and makes a mistake.
  *
- * WRONG is "nothing", "AT=VALUE" for another byte of the question, "index=N", "short=BYTES", or, of what is proven, one of
- * those of shake() and make_pair_of_initiator(), "other-host", "other-question" or "same-proof". What is printed, in one line for
+ * WRONG is "nothing", "AT=VALUE" for another byte of the question, "index=N", "short=BYTES", or, with a proof, one of
+ * those of shake() and make_pair_of_initiator(), "other-host", "other-question" or "same-proof". It prints one line for
  * each answer:
- *	told COUNT [VOLUME or PORT]	with "!" behind it if that is not sealed by the target, though it was proven
+ *	told COUNT [VOLUME or PORT]	with "!" after it if the target has not sealed the answer to a proof
  *	challenged
  *	REASON	of another reject
- *	nothing	a reject that says nothing
+ *	nothing	an empty reject
  *	granted
  */
 
@@ -106,7 +106,7 @@ int ask_question(char **argv)
 	return 0;
 }
 
-/* ANY: what becomes of it is not for this to say. */
+/* ANY: every answer is correct. */
 enum { ANY = 1000 };
 
 static bool is_question(const unsigned char *b)
@@ -115,7 +115,7 @@ static bool is_question(const unsigned char *b)
 	       (!memcmp(b + LIST_AT, ".volumes", 8) || !memcmp(b + LIST_AT, ".portals", 8)) && is_zero(b + 52, 4);
 }
 
-/* What docs/reference/protocol.md has a target answer. */
+/* Returns the target's correct answer by docs/reference/protocol.md. */
 static unsigned int judge(const unsigned char *bytes)
 {
 	unsigned int good = TOLD;
@@ -139,7 +139,7 @@ static unsigned int judge(const unsigned char *bytes)
 	return is_name(b + LIST_AT) ? ANY : MALFORMED;
 }
 
-/* Whether an answer to what names nobody else tells what it must. */
+/* Returns whether an answer to a valid question is right: empty for a foreign host. */
 static bool is_told(const struct asked *a, const unsigned char *b, const char *host, unsigned int volumes)
 {
 	unsigned char id[16];
@@ -207,7 +207,7 @@ int ask_by_many(char **argv)
 			struct asked a = prepare();
 
 			ask(&a, b, CONNECT);
-			/* A target that has too much to do says so. */
+			/* A busy target may refuse with reason 5. */
 			if (a.granted || a.length < REJECT || (get(a.answer + 4, 2) != CHALLENGED && get(a.answer + 4, 2) != 5))
 				failed("no challenge");
 			forget(&a);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A target that has the keys, and does one thing wrong; or has them not. It serves no request. */
+/* A target with the keys that makes one mistake, or without the keys. It serves no requests. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,7 +15,7 @@
 
 enum { WAIT_MS = 60000 };
 
-/* What an accepted admin queue pair is told of a volume of 1 MiB. */
+/* Makes the reply to an accepted admin queue pair, for a volume of 1 MiB. */
 static void make_reply(unsigned char *b, const unsigned char *hello)
 {
 	memset(b, 0, REPLY + 8);
@@ -38,7 +38,7 @@ void accept_by(struct rdma_cm_id *id, const unsigned char *b, size_t n)
 		failed("accepting: %s", strerror(errno));
 }
 
-/* Sends what no initiator understands, as soon as it may: with the reply. */
+/* Sends a message of garbage right after the reply. */
 static void send_garbage(struct rdma_cm_id *id)
 {
 	static unsigned char garbage[64];
@@ -52,7 +52,7 @@ static void send_garbage(struct rdma_cm_id *id)
 		failed("sending: %s", strerror(errno));
 }
 
-/* Tells whether the initiator has taken that. */
+/* Prints whether the initiator has accepted the reply. */
 static void tell_taken(struct rdma_cm_id *id)
 {
 	struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
@@ -120,7 +120,7 @@ int play_target(char **argv)
 	struct handshake h = { 0 };
 	struct channel channel;
 	uint32_t qp;
-	/* The reply is as long as that of a target that proves nothing. */
+	/* The length of a sealed reply; an unsealed one is shorter. */
 	size_t length = SEALED_REPLY;
 
 	id = next_request(events, h.hello, &qp);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What proofs are made of, by crates: other code than the kernel's.
+//! The primitives of proofs, from crates: independent of the kernel's code.
 
 use crate::proto::auth::{Crypto, KEY_LEN, MAC_LEN};
 use hmac::{Hmac, Mac};
@@ -16,17 +16,17 @@ thread_local! {
     static NO_CHANCE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has this thread have no random bytes, or have them again.
+/// Switches off this thread's random bytes, or on again.
 pub fn no_chance(on: bool) {
     NO_CHANCE.set(on);
 }
 
-/// Has this thread's next random bytes be these.
+/// Sets this thread's next random bytes.
 pub fn next_random(bytes: &[Vec<u8>]) {
     NEXT.with_borrow_mut(|next| next.extend(bytes.iter().cloned()));
 }
 
-/// All of it.
+/// All primitives, with X25519.
 pub struct HostCrypto;
 
 /// A kernel without X25519.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every decoder with what must hold for any input: it does not panic, what it
-//! accepts is what its encoder writes, and what it says of the rest is right.
-//! Used with random bytes by `fuzz.rs` and with guided ones by `tests/fuzz`.
+//! Every decoder with its properties for any input: it does not panic, accepted input equals
+//! its encoder's output, and the reason for other input is right. Used with random bytes by
+//! `fuzz.rs` and with guided ones by `tests/fuzz`.
 
 use crate::proofs::{all_asked, all_told, asked, challenge, challenges, told};
 use crate::proto::{
@@ -19,15 +19,15 @@ use crate::proto::{
 /// A decoder under test.
 #[derive(Clone, Copy)]
 pub struct Decoder {
-    /// What it decodes.
+    /// The name of the decoder.
     pub name: &'static str,
-    /// Decodes; panics when something is wrong, else says whether the input was accepted.
+    /// Decodes the input; panics on a mistake, else returns whether the input was accepted.
     pub check: fn(&[u8]) -> bool,
-    /// Inputs that are accepted.
+    /// Returns accepted inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders.
 pub const ALL: &[Decoder] = &[
     Decoder {
         name: "request",
@@ -97,7 +97,7 @@ pub const ALL: &[Decoder] = &[
 ];
 
 fn request(bytes: &[u8]) -> bool {
-    // What the target does with a message: data may follow the request, or other requests.
+    // As the target handles a message: data or other requests may follow the request.
     let (first, rest) = bytes.split_at(bytes.len().min(MESSAGE_LEN));
     match Request::count(first, bytes.len()) {
         Ok(1) => one_request(first, rest, 0),
@@ -118,7 +118,7 @@ fn request(bytes: &[u8]) -> bool {
     }
 }
 
-/// A request with data behind it, or as the first of several.
+/// Checks a request followed by data, or as the first of several.
 fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
     match Request::decode_before(bytes, data.len(), more as u8) {
         Ok(request) => {
@@ -271,7 +271,7 @@ fn admin_request(bytes: &[u8]) -> bool {
         return false;
     };
     assert_eq!(request.encode()[..], *bytes);
-    // On another queue pair it ends the session.
+    // On another queue pair the message ends the session.
     assert_eq!(Request::decode(bytes), Err(BadRequest::Unanswerable));
     match request.op {
         AdminOp::KeepAlive { tmo_s } => assert!((1..=600).contains(&tmo_s)),
@@ -362,7 +362,7 @@ fn admin_response(bytes: &[u8]) -> bool {
     assert!(response.volume.is_none_or(|volume| volume.sectors > 0));
     assert!(response.limits.is_none_or(|(generation, _)| generation > 0 && response.volume.is_some()));
     assert!(response.portals.is_none_or(|generation| generation > 0 && response.volume.is_none()));
-    // On another queue pair it ends the session.
+    // On another queue pair the message ends the session.
     assert_eq!(Response::decode(bytes), None);
     true
 }
@@ -437,7 +437,7 @@ fn connect(bytes: &[u8]) -> bool {
     }
 }
 
-/// What is answered by [`replies`].
+/// Returns the connection request that [`replies`] answers.
 pub(crate) fn connection() -> Connect {
     Connect {
         version_min: 2,
@@ -460,7 +460,7 @@ fn reply(bytes: &[u8]) -> bool {
     let Some(reply) = Reply::decode(bytes, &request) else {
         return false;
     };
-    // What is ignored may differ, what is meant may not.
+    // Ignored bytes may differ, the meaning may not.
     assert_eq!(Reply::decode(&reply.encode(), &request), Some(reply));
     let g = reply.geometry;
     assert!(g.capacity > 0 && g.capacity <= i64::MAX as u64);
@@ -516,7 +516,7 @@ fn reject(bytes: &[u8]) -> bool {
     true
 }
 
-/// A first byte that chooses, and then a name as text or as it travels.
+/// Checks a name: the first byte chooses between text and the form on the wire.
 fn name(bytes: &[u8]) -> bool {
     let Some((&what, bytes)) = bytes.split_first() else {
         return false;
@@ -527,7 +527,7 @@ fn name(bytes: &[u8]) -> bool {
         0 => text
             .and_then(|text| Some((text, VolumeName::parse(text).ok()?)))
             .map(|(text, name)| {
-                // A text that ends in NULs names the same.
+                // NULs at the end of a text do not change the name.
                 assert_eq!(name.as_str(), text.trim_end_matches('\0'));
                 assert_eq!(VolumeName::from_wire(name.to_wire()), Ok(name));
             })
@@ -559,15 +559,15 @@ fn names() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The initiator's account: what was granted, then 0 to send and otherwise an
-/// answer that grants one less than the byte says.
+/// Checks the initiator's account of credits: the first byte is the grant, then 0 sends a
+/// message, and another byte is an answer that grants one credit less than the byte.
 fn credits(bytes: &[u8]) -> bool {
     let Some((&granted, bytes)) = bytes.split_first() else {
         return false;
     };
     let granted = u16::from(granted);
     let mut account = Credits::new(granted);
-    // Messages that the peer has not given a credit for, and those it has not answered.
+    // Messages for which the peer has not granted a credit, and messages without an answer.
     let (mut owed, mut flying) = (0, 0u16);
     for &byte in bytes {
         if byte == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bytes by the seed for every decoder. `HCABLK_SEED` and `HCABLK_MESSAGES` choose.
+//! Random bytes for every decoder. `HCABLK_SEED` and `HCABLK_MESSAGES` set the seed and the number of messages.
 
 use crate::decoders::{Decoder, ALL};
 use std::panic::{catch_unwind, resume_unwind};
@@ -25,7 +25,7 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect(name))
 }
 
-/// A message near to `good`, or far from it.
+/// Returns a message that differs from `good` a little or much.
 fn bad(rng: &mut Rng, good: &[u8]) -> Vec<u8> {
     let mut bytes = good.to_vec();
     if rng.below(8) == 0 {
@@ -74,7 +74,7 @@ fn seeds_are_accepted() {
     }
 }
 
-/// A test for each, so that they run at the same time.
+/// A test for each decoder, so that they run at the same time.
 macro_rules! decoders {
     ($($name:ident)*) => {
         $(#[test]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The parts of the kernel modules that use nothing but `core`, linked in from
-//! where they live, so that their tests run on the host in seconds.
+//! The parts of the kernel modules that use nothing but `core`, linked in from their folders,
+//! so that their tests run on the host in seconds.
 
-// What files say of the core and of the kernel is in this crate, too.
+// The files refer to the core and the kernel under these names, which this crate provides, too.
 #[cfg(test)]
 extern crate self as hcablk_core;
 #[cfg(test)]

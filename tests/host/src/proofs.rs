@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The decoders of what both sides send to prove who they are; see [`decoders`](crate::decoders).
+//! The decoders of both sides' messages for proofs; see [`decoders`](crate::decoders).
 
 use crate::{
     crypto::NoX25519 as Without,
@@ -27,7 +27,7 @@ fn question(list: List, index: u32) -> Question {
     Question { version_min: 2, version_max: 2, host: connection().host, list, index }
 }
 
-/// What is asked for is what its encoder writes, or what the decoder of requests for queue pairs says.
+/// Checks that a decoded request equals its encoder's output, or the result of the decoder of requests for queue pairs.
 fn is_wanted(wanted: &Wanted, bytes: &[u8]) {
     match wanted {
         Wanted::Connection(request) => assert_eq!(Connect::decode(bytes), Ok(*request)),
@@ -38,7 +38,7 @@ fn is_wanted(wanted: &Wanted, bytes: &[u8]) {
     }
 }
 
-/// A connection request, in whatever form it says who asks.
+/// Checks a connection request in any of its forms.
 pub(crate) fn asked(bytes: &[u8]) -> bool {
     let Ok(asked) = Asked::decode(bytes) else {
         assert!(Connect::decode(bytes).is_err());
@@ -85,7 +85,7 @@ pub(crate) fn all_asked() -> Vec<Vec<u8>> {
     [vec![connection().encode().to_vec(), plain.to_vec(), proof.to_vec(), sealed.to_vec()], own.to_vec()].concat()
 }
 
-/// An entry of either list, the first one or a later one.
+/// Checks an entry of either list, the first or a later one.
 pub(crate) fn told(bytes: &[u8]) -> bool {
     let mut accepted = false;
     for question in [question(List::Volumes, 0), question(List::Portals, 0), question(List::Volumes, 9)] {
@@ -93,10 +93,10 @@ pub(crate) fn told(bytes: &[u8]) -> bool {
             continue;
         };
         let again = told.encode();
-        // The versions are not looked at.
+        // The versions are ignored.
         assert_eq!(again[..6], bytes[..6]);
         match told.entry {
-            // All of it but a wwid that is none.
+            // All bytes, except an invalid wwid.
             Some(_) => assert_eq!(again[8..], bytes[8..again.len()]),
             None => assert!(told.count <= question.index && bytes[16..again.len()].iter().all(|byte| *byte == 0)),
         }
@@ -121,7 +121,7 @@ pub(crate) fn all_told() -> Vec<Vec<u8>> {
     vec![told(1, Some(Entry::Volume(volume))), told(2, Some(Entry::Portal(portal))), told(0, None)]
 }
 
-/// What an initiator makes of a challenge: a proof of its handle, or nothing.
+/// Checks an initiator's handling of a challenge: it sends a proof with its handle, or nothing.
 pub(crate) fn challenge(bytes: &[u8]) -> bool {
     let Some(unconfirmed) = shaking().prove(bytes, &Channel::default()) else {
         return false;
@@ -130,7 +130,7 @@ pub(crate) fn challenge(bytes: &[u8]) -> bool {
         panic!("no proof");
     };
     assert_eq!(proof.handle().to_le_bytes(), bytes[8..10]);
-    // What did not come from who has the keys is not believed.
+    // A reject without the right keys is not believed.
     assert!(!unconfirmed.is_rejected(bytes, &Channel::default()));
     assert!(unconfirmed.confirm(&[bytes, bytes].concat(), &Channel::default()).is_none());
     true

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How large queues are on devices of every size, which no guest has: soft-RoCE and soft-iWARP
-//! have more of everything than is asked for.
+//! The sizes of queues on devices of every kind, which no guest has: soft-RoCE and soft-iWARP
+//! have more of everything than requested.
 
 use crate::{
     cost,
@@ -9,7 +9,7 @@ use crate::{
     rdma::device::Attributes,
 };
 
-/// `hcablk_target/io/limits.rs` is in the midst of these.
+/// The neighbours of `hcablk_target/io/limits.rs`.
 mod chunks {
     pub(super) struct Chunk([u8; 400]);
 
@@ -31,7 +31,7 @@ mod target;
 
 const MIB: usize = 1 << 20;
 
-/// As soft-RoCE is.
+/// The attributes of soft-RoCE.
 const LARGE: Attributes = Attributes {
     max_qp_wr: 1 << 20,
     max_send_sge: 32,
@@ -62,7 +62,7 @@ fn made(attributes: Attributes, credits: u16, options: target::QueueOptions) -> 
     target::Shape::new(attributes, credits, 16 * MIB, MIB as u32, options, split)
 }
 
-/// The number that, halved from `all` on, came before `half`.
+/// Returns the number before `half` when `all` is halved repeatedly.
 fn before_halving(all: u16, half: u16) -> u16 {
     (0..16).map(|n| all >> n).find(|n| n / 2 == half).unwrap()
 }
@@ -81,7 +81,7 @@ fn a_large_device_gives_the_target_all_that_is_asked_for() {
     }
 }
 
-/// A receive that has one entry has it for the request: then no data comes with that.
+/// Checks that a receive with one entry holds only the request, and no inline data.
 #[test]
 fn a_device_whose_receives_take_one_entry_gets_no_data_with_requests() {
     for (max_recv_sge, inline, entries) in [(1, 0, 1), (2, 4096, 2), (3, 4096, 2)] {
@@ -97,8 +97,8 @@ fn a_device_whose_receives_take_one_entry_gets_no_data_with_requests() {
     }
 }
 
-/// Whatever a device allows of work requests and completions, the target's queue needs no more, and is reduced no
-/// further than it must be: chunks first.
+/// Checks with all limits of work requests and completions that the target's queue stays within
+/// them, and is not reduced more than necessary: chunks first.
 #[test]
 fn short_queues_are_not_passed_nor_halved_too_often() {
     let usual = crate::split::CHUNKS_USUAL as u16;
@@ -110,7 +110,7 @@ fn short_queues_are_not_passed_nor_halved_too_often() {
                     Attributes { max_cqe: limit, ..LARGE },
                 ] {
                     let Ok(shape) = made(attributes, credits, options) else {
-                        assert!(limit < 64, "{limit} is enough for one");
+                        assert!(limit < 64, "a limit of {limit} is enough");
                         continue;
                     };
                     let capacity = shape.capacity();
@@ -120,14 +120,14 @@ fn short_queues_are_not_passed_nor_halved_too_often() {
                     if shape.credits == credits {
                         continue;
                     }
-                    assert!(shape.chunks <= usual, "chunks go before credits do");
+                    assert!(shape.chunks <= usual, "chunks are reduced before credits");
                     let mut more = shape;
                     more.credits = before_halving(credits, shape.credits);
                     more.requests = 2 * u32::from(more.credits);
                     assert!(
                         more.capacity().sends >= attributes.max_qp_wr
                             || more.completions() > attributes.max_cqe,
-                        "{limit}: {} credits would do, too",
+                        "{limit}: {} credits would fit, too",
                         more.credits
                     );
                 }
@@ -148,7 +148,7 @@ fn what_a_device_lacks_for_the_target_is_told() {
     ] {
         assert_eq!(lacks(few, OPTIONS), "the RDMA device supports too few scatter-gather entries");
     }
-    // A sink is one entry.
+    // A sink needs one entry.
     assert!(made(Attributes { max_sge_rd: 1, ..LARGE }, 128, SINKS).is_ok());
     let no_regions = Attributes { fast_registration: false, ..LARGE };
     assert_eq!(lacks(no_regions, SINKS), "the RDMA device cannot register memory by work requests");
@@ -158,17 +158,17 @@ fn what_a_device_lacks_for_the_target_is_told() {
     assert!(made(small_regions, 128, OPTIONS).is_ok());
 }
 
-/// Four entries of 32 KiB and eight work requests are 1 MiB.
+/// Checks the limits of a device with few entries: four of 32 KiB in eight work requests are 1 MiB.
 #[test]
 fn few_entries_make_more_work_requests_and_smaller_chunks() {
     let four = Attributes { max_send_sge: 4, max_sge_rd: 4, ..LARGE };
     let shape = made(four, 128, OPTIONS).unwrap();
     assert_eq!((shape.write_sges, shape.read_sges), (4, 4));
     assert_eq!(shape.capacity().send_entries, 4);
-    // Each request: eight for its data, and the answer.
+    // Each request needs eight work requests for its data, and one for the answer.
     assert_eq!(shape.sends(), 256 * 9 + u32::from(shape.chunks) + 2);
-    assert_eq!(shape.split.chunk(), 64 << 10, "it begins anywhere in a buffer: three of four entries");
-    // One WRITE takes no more than one entry of the chunk's.
+    assert_eq!(shape.split.chunk(), 64 << 10, "a chunk begins anywhere in a buffer: three of four entries hold it");
+    // One WRITE carries at most one entry of the chunk.
     let eight = Attributes { max_send_sge: 4, max_sge_rd: 4, ..LARGE };
     let split = Split::new(256 << 10, 0, 0);
     let shape = target::Shape::new(eight, 16, 16 * MIB, MIB as u32, OPTIONS, split).unwrap();
@@ -182,19 +182,19 @@ fn the_largest_request_is_what_the_device_can_move() {
     };
     let four = 4 * MIB as u32;
     assert_eq!(largest(LARGE, OPTIONS, four), 4 * MIB);
-    assert_eq!(largest(LARGE, OPTIONS, 1), MIB, "never less than the usual");
+    assert_eq!(largest(LARGE, OPTIONS, 1), MIB, "never less than the default");
     assert_eq!(largest(Attributes { max_send_sge: 8, ..LARGE }, OPTIONS, four), 2 * MIB);
     assert_eq!(largest(Attributes { max_sge_rd: 8, ..LARGE }, OPTIONS, four), 2 * MIB);
-    assert_eq!(largest(Attributes { max_sge_rd: 1, ..LARGE }, SINKS, four), 2 * MIB, "by its regions");
+    assert_eq!(largest(Attributes { max_sge_rd: 1, ..LARGE }, SINKS, four), 2 * MIB, "limited by the regions");
     assert_eq!(largest(LARGE, target::QueueOptions { no_read: true, ..OPTIONS }, four), MIB);
     assert_eq!(
         target::Shape::largest(LARGE, 5 * MIB, OPTIONS, four) as usize,
         5 * MIB - 5 * MIB / 4,
-        "what is granted is not for requests"
+        "granted memory does not count for requests"
     );
 }
 
-/// Whatever a device has of entries and pages, one or many, it moves as much as these allow, and is not refused.
+/// Checks that a device with few or many entries and pages is accepted, and moves as much as these allow.
 #[test]
 fn few_entries_or_pages_make_smaller_requests() {
     let no_read = target::QueueOptions { no_read: true, ..OPTIONS };
@@ -282,7 +282,7 @@ fn the_initiators_queues_fit_short_ones_and_no_less_than_they_could() {
                 Attributes { max_cqe: limit, ..LARGE },
             ] {
                 let Ok(shape) = fitted(attributes, depth) else {
-                    assert!(limit < 64, "{limit} is enough for one");
+                    assert!(limit < 64, "a limit of {limit} is enough");
                     continue;
                 };
                 let (sends, completions) = (shape.send_slots(), |sends: u32, depth: u16| sends + u32::from(depth) + 2);
@@ -297,7 +297,7 @@ fn the_initiators_queues_fit_short_ones_and_no_less_than_they_could() {
             }
         }
     }
-    // A request is one mapping, and a region lies over one bounce buffer.
+    // A request is one mapping, and a region covers one bounce buffer.
     for (bounce_bytes, bytes) in [(256 << 10, 256 << 10), (4096, 4096), (u32::MAX, MIB)] {
         let shape = fitted(Attributes { bounce_bytes: Some(bounce_bytes), ..LARGE }, 16).unwrap();
         assert_eq!((shape.segments, shape.bytes as usize), (1, bytes));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the initiator's block layer is told of each status on the wire, as the table in
-//! `docs/reference/protocol.md` has it. Test data/error-kinds sees those that a drive can cause.
+//! The initiator's error for the block layer for each status on the wire, by the table in
+//! `docs/reference/protocol.md`. Test data/error-kinds checks those that a drive can cause.
 
 use crate::proto::message;
 use blkdev::Status;
 
-/// What the initiator's pure files name of the core's block layer.
+/// The parts of the core's block layer that the initiator's pure files use.
 pub(crate) mod blkdev {
     /// See `rust/blkdev/disk.rs`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) mod blkdev {
         pub(crate) exclusive: bool,
     }
 
-    /// The statuses of the kernel's block layer that there are answers for.
+    /// The block layer's statuses that correspond to answers.
     #[derive(Debug, PartialEq, Eq)]
     pub(crate) enum Status {
         Ok,
@@ -51,5 +51,5 @@ fn each_status_on_the_wire_is_one_of_the_block_layer() {
         let status = message::Status::from_wire(value as u16).unwrap();
         assert_eq!(initiator::to_block(status), wanted, "{value}");
     }
-    assert_eq!(message::Status::from_wire(11), None, "a row is missing here");
+    assert_eq!(message::Status::from_wire(11), None, "this test lacks a row");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! In place of what `Shape`, the initiator's and the target's, asks of the core and its own
-//! module beside `core`: sizes only, under the names that it knows them by.
+//! Stand-ins for the parts of the core and of their own module that both `Shape`s use in
+//! addition to `core`: sizes only, under the same names.
 
 /// `kernel::page`
 pub(crate) mod page {
@@ -58,7 +58,7 @@ pub(crate) mod rdma {
 pub(crate) mod memory {
     pub(crate) use crate::layout;
 
-    /// The target's.
+    /// The target's pool.
     pub(crate) mod pool {
         pub(crate) const MOST: usize = 128;
     }
@@ -103,7 +103,7 @@ pub(crate) mod sglist {
     }
 }
 
-/// The initiator's.
+/// The initiator's failures.
 pub(crate) mod failure {
     #[derive(Debug)]
     pub(crate) enum Failure {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: on Debian machines with nothing but the packages a file system of /etc/fstab is mounted at each start, and outlives reboots, power losses and upgrades.
+# Proves: on Debian machines with only the packages installed, a file system in /etc/fstab is mounted at each start and survives reboots, power losses and upgrades.
 # takes: 600
 # guests: mt m1
 # timeout: 3600
@@ -10,7 +10,7 @@
 
 uuid=0a3407de-014b-458b-b5c1-848e92a327a3
 
-# writes GUEST TEXT: a line more is in the file, on the drive.
+# writes GUEST TEXT: appends a line to the file and waits until it is on the drive.
 writes() {
 	on "$1" "echo '$2' >> /srv/db/lines && sync -f /srv/db/lines"
 }
@@ -20,7 +20,7 @@ exported='cd /sys/kernel/config/hcablk_target/volumes && grep -l 1 */enable | cu
 
 started target c1
 install_packages target c1
-refuse "the target exports nothing by itself" on target 'systemctl is-active hcablk-target'
+refuse "the target service does not start before its administrator starts it" on target 'systemctl is-active hcablk-target'
 
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.db]
@@ -37,59 +37,59 @@ address = \"$target_address\"
 END
 "
 check "the target's service starts" on target 'systemctl start hcablk-target'
-same "the volume is exported, though another one has no drive yet" db "$(on target "$exported")"
-check "that is told" on target 'journalctl -u hcablk-target | grep -q "pending: enable export later: .*/var/tmp/later.img"'
+same "the volume is exported, though another volume's drive is missing" db "$(on target "$exported")"
+check "the journal reports the missing drive" on target 'journalctl -u hcablk-target | grep -q "pending: enable export later: .*/var/tmp/later.img"'
 must on target 'truncate -s 16M /var/tmp/later.img'
-check "the other one is exported when it has one" wait_until target 100 "$exported | grep later"
-check "and nothing is tried again" wait_until target 60 '[ "$(systemctl show -p ActiveState --value hcablk-target-retry)" = inactive ]'
+check "the other volume is exported when its drive appears" wait_until target 100 "$exported | grep later"
+check "the target retries nothing once all volumes are exported" wait_until target 60 '[ "$(systemctl show -p ActiveState --value hcablk-target-retry)" = inactive ]'
 must on c1 "printf '[disk.db]\naddress = \"%s\"\n' $target_address > /etc/hcablk/hcablk.toml"
-check "the client's service is enabled, and starts" on c1 'systemctl enable --now hcablk@db'
+check "the client's service is enabled and starts" on c1 'systemctl enable --now hcablk@db'
 must on c1 "mkfs.ext4 -q -U $uuid /dev/hcablk0 && mkdir -p /srv/db"
 must on c1 "sed -n 's/^UUID=[^ ]* *\(.*ext4 .*\)/UUID=$uuid \1/p' /usr/share/doc/hcablk/examples/fstab >> /etc/fstab && systemctl daemon-reload"
-like "the example for fstab was taken" "^UUID=$uuid  */srv/db  *ext4 .*x-systemd.requires=hcablk@db" "$(on c1 'tail -n 1 /etc/fstab')"
-check "what fstab says is mounted" on c1 'mount /srv/db'
-check "and written to" writes c1 one
+like "the example line for fstab is added" "^UUID=$uuid  */srv/db  *ext4 .*x-systemd.requires=hcablk@db" "$(on c1 'tail -n 1 /etc/fstab')"
+check "the file system in fstab is mounted" on c1 'mount /srv/db'
+check "the client writes to it" writes c1 one
 
-# In order: what is mounted goes before the disk, and the disk before the network.
+# Order of the shutdown: the file system is unmounted, then the disk is disconnected, then the network goes down.
 shut_down c1
-same "the file system was unmounted before the disk went" clean \
+same "the file system was unmounted before the disk was disconnected" clean \
 	"$(on target "dumpe2fs -h $machine_drive 2> /dev/null | sed -n 's/^Filesystem state: *//p'")"
-silent "the client took its leave" on target 'cat /sys/kernel/config/hcablk_target/volumes/db/clients'
+silent "the client has ended its session at the target" on target 'cat /sys/kernel/config/hcablk_target/volumes/db/clients'
 boot c1
 started c1
-check "it is mounted again" mounted c1 /srv/db
-same "and what was written is there" one "$(on c1 'cat /srv/db/lines')"
+check "the file system is mounted again after a reboot" mounted c1 /srv/db
+same "the line written before the reboot is there" one "$(on c1 'cat /srv/db/lines')"
 
-# The target shuts down under it.
+# The target shuts down while the client uses its volume.
 shut_down target
 spawn two c1 "echo two >> /srv/db/lines && sync -f /srv/db/lines"
 check "the client's disk waits" wait_until c1 120 'hcablk list --json | grep -q queueing'
 boot target
 started target
-check "what was written meanwhile arrives" join two
+check "the line written while the target was down arrives" join two
 check "the disk is live" wait_until c1 60 "grep -q '^live' /sys/kernel/config/hcablk/db/state"
 
-# The power goes, for all of them, and the client is first to come back.
+# All machines lose power, and the client is the first to start again.
 must vm kill c1
 must vm kill target
 boot c1
 check "the client waits for its target" wait_until c1 200 'systemctl show -p ActiveState hcablk@db | grep -q activating'
 boot target
 started target
-check "it is mounted when the target is there" mounted c1 /srv/db
+check "the file system is mounted when the target has started" mounted c1 /srv/db
 started c1
-same "nothing that was synced is lost" "one two" "$(on c1 'xargs < /srv/db/lines')"
+same "no synced line is lost" "one two" "$(on c1 'xargs < /srv/db/lines')"
 
-# A newer package, under a disk that is in use.
-check "an upgrade is carried out in use" on c1 'set -e; cd /tmp; mount -r LABEL=packages /mnt; dpkg-deb -R /mnt/hcablk_*.deb new; umount /mnt
+# A newer package is installed while the disk is in use.
+check "the package is upgraded while the disk is in use" on c1 'set -e; cd /tmp; mount -r LABEL=packages /mnt; dpkg-deb -R /mnt/hcablk_*.deb new; umount /mnt
 	sed -i "s/^Version: .*/&+1/" new/DEBIAN/control; dpkg-deb -b new hcablk.deb; DEBIAN_FRONTEND=noninteractive apt-get install -y ./hcablk.deb'
-check "the disk goes on" writes c1 three
-like "its service is as it was" '^active$' "$(on c1 'systemctl is-active hcablk@db')"
+check "the disk works after the upgrade" writes c1 three
+like "the disk's service is still active after the upgrade" '^active$' "$(on c1 'systemctl is-active hcablk@db')"
 
 check "the service is stopped" on c1 'systemctl stop hcablk@db'
-refuse "which unmounts it first" on c1 'findmnt /srv/db'
+refuse "stopping the service unmounted the file system first" on c1 'findmnt /srv/db'
 must on c1 "sed -i '/hcablk@db/d' /etc/fstab && systemctl disable hcablk@db"
-check "it is purged" on c1 'DEBIAN_FRONTEND=noninteractive apt-get purge -y hcablk "hcablk-modules-*"'
-silent "and nothing is left of it" on c1 "find / -xdev -iname '*hcablk*' ! -path '/tmp/*' ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
+check "the packages are purged" on c1 'DEBIAN_FRONTEND=noninteractive apt-get purge -y hcablk "hcablk-modules-*"'
+silent "no file of the packages is left" on c1 "find / -xdev -iname '*hcablk*' ! -path '/tmp/*' ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
 	! -path '/usr/local/sbin/hcablk-agent' ! -name hcablk-test-agent.service"
 started c1

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: OCFS2 on two Debian machines, by o2cb.service and /etc/fstab, comes back after a reboot of each in turn and of all at once.
+# Proves: OCFS2 on two Debian machines, started by o2cb.service and /etc/fstab, is mounted again after each machine reboots in turn and after all reboot at once.
 # takes: 900
 # guests: mt m1 m2
 # timeout: 4800
@@ -32,31 +32,31 @@ for guest in $clients; do
 		printf 'node:\n\tnumber = 0\n\tcluster = c\n\tip_port = 7777\n\tip_address = 10.77.0.32\n\tname = m1\n\n' >> /etc/ocfs2/cluster.conf
 		printf 'node:\n\tnumber = 1\n\tcluster = c\n\tip_port = 7777\n\tip_address = 10.77.0.33\n\tname = m2\n' >> /etc/ocfs2/cluster.conf"
 	check "$guest: o2cb starts" on "$guest" 'systemctl enable o2cb; systemctl restart o2cb'
-	check "$guest: the disk's service is enabled, and starts" on "$guest" 'systemctl enable --now hcablk@data'
+	check "$guest: the disk's service is enabled and starts" on "$guest" 'systemctl enable --now hcablk@data'
 done
 must on c1 "mkfs.ocfs2 -q -N 2 -b 4096 -C 4096 -U $uuid --cluster-stack=o2cb --cluster-name=c /dev/hcablk0"
 for guest in $clients; do
 	must on "$guest" "sed -n 's/^UUID=[^ ]* *\(.*ocfs2 .*\)/UUID=$uuid \1/p' /usr/share/doc/hcablk/examples/fstab >> /etc/fstab && systemctl daemon-reload"
-	like "$guest: the example for fstab was taken" "^UUID=$uuid  */srv/shared  *ocfs2 " "$(on "$guest" 'tail -n 1 /etc/fstab')"
-	check "$guest: what fstab says is mounted" on "$guest" 'udevadm trigger --settle && mount /srv/shared'
+	like "$guest: the example line for fstab is added" "^UUID=$uuid  */srv/shared  *ocfs2 " "$(on "$guest" 'tail -n 1 /etc/fstab')"
+	check "$guest: the file system in fstab is mounted" on "$guest" 'udevadm trigger --settle && mount /srv/shared'
 done
-check "what one writes" on c1 'echo one > /srv/shared/one && sync -f /srv/shared/one'
-same "the other reads" one "$(on c2 'cat /srv/shared/one')"
+check "one client writes a file" on c1 'echo one > /srv/shared/one && sync -f /srv/shared/one'
+same "the other client reads the same" one "$(on c2 'cat /srv/shared/one')"
 
 for guest in $clients; do
 	shut_down "$guest"
 	boot "$guest"
-	check "$guest: it is mounted again after a reboot" mounted "$guest" /srv/shared
+	check "$guest: the file system is mounted again after a reboot" mounted "$guest" /srv/shared
 	started "$guest"
 done
-same "both read what was written" "one one" "$(on c1 'cat /srv/shared/one') $(on c2 'cat /srv/shared/one')"
+same "both clients read the file written before the reboots" "one one" "$(on c1 'cat /srv/shared/one') $(on c2 'cat /srv/shared/one')"
 
 shut_down c1 c2 target
 boot target c1 c2
 for guest in $clients; do
-	check "$guest: it is mounted after all were off" mounted "$guest" /srv/shared
+	check "$guest: the file system is mounted after all machines were off" mounted "$guest" /srv/shared
 done
 started target c1 c2
-check "what one writes" on c2 'echo two > /srv/shared/two && sync -f /srv/shared/two'
-same "the other reads" two "$(on c1 'cat /srv/shared/two')"
+check "one client writes a file after all machines were off" on c2 'echo two > /srv/shared/two && sync -f /srv/shared/two'
+same "the other client reads the same after all machines were off" two "$(on c1 'cat /srv/shared/two')"
 shut_down c1 c2

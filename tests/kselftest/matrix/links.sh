@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: whatever becomes of a link or an RDMA device, a disk with one path waits for it and one with two goes on: no error, no wrong data.
+# Proves: when a link or an RDMA device fails, a disk with one path waits and a disk with two paths continues: no error, no wrong data.
 # turn: 14
 # takes: 130
 # waits: yes
@@ -14,7 +14,7 @@
 [ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request is not answered in time"
 
 matrix_begin
-# Not yet: after `port` no path came back within a minute, for a reason that is not known; `their_port` was not seen alone.
+# Not covered: after `port` no path came back within a minute, for an unknown reason; `their_port` was not tried alone.
 for fault in $(by_turns "device blackout" "cut flap their_device"); do
 	row "$fault"
 done

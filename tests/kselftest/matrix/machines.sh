@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a target that is killed, or withdraws its export, and a client that is stopped for longer than every timeout: no error, no wrong data; and an early error when ctrl_loss_tmo is over.
+# Proves: a killed target, a withdrawn export and a client stopped beyond every timeout cause no error and no wrong data; a disk whose ctrl_loss_tmo expires fails early.
 # turn: 18
 # takes: 85
 # waits: yes
@@ -17,7 +17,7 @@ matrix_begin
 for fault in $(by_turns "killed" "withdrawn stopped"); do
 	row "$fault"
 done
-# Another ctrl_loss_tmo is another disk.
+# ctrl_loss_tmo cannot change on a connected disk.
 matrix_tmo=4
 for guest in c1 c2; do
 	disconnect $guest vol1
@@ -25,5 +25,5 @@ for guest in c1 c2; do
 done
 started=$(now_ms)
 row over
-within "that is told, and the disks are there again, within 120 s" $(($(now_ms) - started)) $((120000 * slow))
+within "the disks fail and are live again within 120 s" $(($(now_ms) - started)) $((120000 * slow))
 matrix_end

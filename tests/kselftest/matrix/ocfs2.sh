@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: two clients that have one OCFS2 mounted, by one path and by two, outlast a cut path, a flapping one and a target that is away for 40 s: no node fences itself, no file is wrong.
+# Proves: two clients with one OCFS2 mounted, over one path and over two, survive a cut path, a flapping path and a target that is down for 40 s: no node fences itself, no file is wrong.
 # turn: 22
 # takes: 95
 # alone: OCFS2 fences a node that has not written for 60 s, however busy the machine is
@@ -16,7 +16,7 @@
 outage=40
 matrix_begin
 device=${matrix_device[c1]}
-# The cluster's own messages go by neither path.
+# The cluster's own messages use a network of neither path.
 ocfs2_net=10.77.3
 must on c1 "ip address add $ocfs2_net.2/24 dev br1"
 must on c2 "ip address add $ocfs2_net.3/24 dev br1"
@@ -31,7 +31,7 @@ done
 declare -A boot
 for guest in c1 c2; do
 	boot[$guest]=$(on $guest 'cat /proc/sys/kernel/random/boot_id')
-	# File after file, of which it keeps what each is to have; and each is read again by the one who wrote it.
+	# Writes file after file, keeps a copy of each outside the disk, and compares each file after writing it.
 	ON_SECONDS=900 spawn "files-$guest" $guest 'n=0
 		until [ -e /tmp/stop ]; do
 			n=$((n + 1))
@@ -41,7 +41,7 @@ for guest in c1 c2; do
 			echo $n > /tmp/files
 		done'
 done
-# go_on: both clients write files
+# go_on: waits until both clients have written more files
 go_on() {
 	local guest before
 	for guest in c1 c2; do
@@ -52,9 +52,9 @@ go_on() {
 check "both write files" go_on
 loses path1
 check "a path is cut: c1 waits" disk_is c1 vol1 queueing
-check "c2 goes on by the other" disk_is c2 vol1 degraded
+check "a path is cut: c2 continues over the other path" disk_is c2 vol1 degraded
 heals path1
-check "it is back: both write files" go_on
+check "the path is back: both write files" go_on
 
 for _ in 1 2 3; do
 	loses path2
@@ -62,12 +62,12 @@ for _ in 1 2 3; do
 	heals path2
 	must disk_is c2 vol1 live
 done
-check "the other flaps: both write files" go_on
+check "the other path flaps: both write files" go_on
 
 must on target 'hcablk target unexport --force vol1 && hcablk target unlisten --all && rmmod hcablk_target hcablk_core'
 away=$(on target 'cut -d. -f1 /proc/uptime')
 for guest in c1 c2; do
-	check "the target is away: $guest waits" disk_is $guest vol1 queueing
+	check "the target is down: $guest waits" disk_is $guest vol1 queueing
 done
 must wait_until target $((outage + 60)) "[ \$(cut -d. -f1 /proc/uptime) -ge $((away + outage)) ]"
 for guest in c1 c2; do
@@ -75,12 +75,12 @@ for guest in c1 c2; do
 done
 matrix_target
 for guest in c1 c2; do
-	check "the target is back: so is $guest's disk" disk_is $guest vol1 live
+	check "the target is back: $guest's disk is live" disk_is $guest vol1 live
 done
-check "both write files" go_on
+check "the target is back: both write files" go_on
 for guest in c1 c2; do
 	must on $guest 'touch /tmp/stop'
-	check "all that $guest wrote was what it read" join "files-$guest"
+	check "$guest read back each file as it wrote it" join "files-$guest"
 	same "$guest has not fenced itself" "${boot[$guest]}" "$(on $guest 'cat /proc/sys/kernel/random/boot_id')"
 	same "no request of $guest has failed" 0 "$(stat_of $guest $initiator/vol1 errors)"
 done
@@ -90,7 +90,7 @@ for guest in c1 c2; do
 		"$(on "$(other $guest)" "cd /mnt/o && sha256sum $guest.?")"
 done
 for guest in c1 c2; do
-	check "$guest unmounts it" on $guest 'umount /mnt/o'
+	check "$guest unmounts the file system" on $guest 'umount /mnt/o'
 done
 check "the file system is sound" on c1 "fsck.ocfs2 -fn $device"
 ocfs2_stop c1 c2

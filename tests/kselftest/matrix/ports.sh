@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a port that is disabled and enabled again, at either side, is a pause for a disk with one path and none for one with two: no error, no wrong data.
+# Proves: disabling and re-enabling a port at either side pauses a disk with one path and does not pause a disk with two: no error, no wrong data.
 # turn: 13
 # takes: 80
 # waits: yes

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: what is written in one mode, or on the target itself, is what is read next in every other.
+# Proves: data written in one mode, or on the target itself, is what the next read in every other mode returns.
 # tier: heart
 # turn: 2
 # takes: 50
@@ -8,7 +8,7 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# Each block's text says who wrote it. Readers read before, so that they have old data to be wrong with.
+# The text of each block names its writer. Readers read the old data first, so that a stale copy would be noticed.
 write_text() {
 	printf 'f=/tmp/block; yes "%s" | head -c %s > $f; dd if=$f of=%s bs=%s seek=%s count=1 conv=notrunc %s 2> /dev/null' \
 		"$1" "$4" "$2" "$4" "$3" "$5"
@@ -25,7 +25,7 @@ coherent() {
 		connect c1 $mode
 		printf -v $mode %s "$device"
 	done
-	# All that happens on the client is one script, and so is all that happens on the target.
+	# The client runs one script for each pair, and the target one.
 	for size in "${sizes[@]}"; do
 		for writer in direct cached mixed target; do
 			for reader in direct cached mixed target; do
@@ -53,7 +53,7 @@ coherent() {
 			done
 		done
 	done
-	# Eight writers' sectors in one page, and a page that each mode reads the same.
+	# Sectors of eight writers in one page, and a page that reads the same in each mode.
 	must on c1 "for n in 0 1 2 3 4 5 6 7; do
 		case \$((n % 3)) in 0) d=$direct ;; 1) d=$cached ;; 2) d=$mixed ;; esac
 		yes \"sector \$n\" | head -c 512 > /tmp/block
@@ -64,7 +64,7 @@ coherent() {
 			for n in 0 1 2 3 4 5 6 7; do dd if=\$d bs=512 skip=\$((80000 + n)) count=1 iflag=direct 2> /dev/null |
 				sed -n '1s/sector \(.*\)/\1/p'; done | tr '\n' ' '; echo
 		done | sort | uniq -c | sed 's/^ *\([0-9]*\) \(.*\)/\2 x\1/'")"
-	check "$what: direct requests met pages, which is counted" [ "$(stat_of target $target/volumes/direct met_pages)" -gt 0 ]
+	check "$what: direct requests that met cached pages are counted" [ "$(stat_of target $target/volumes/direct met_pages)" -gt 0 ]
 	for mode in direct cached mixed; do
 		same "$what: $mode: no errors" 0 "$(stat_of target $target/volumes/$mode errors)"
 		disconnect c1 $mode
@@ -77,8 +77,9 @@ must on target "modprobe ext4; mkfs.ext4 -q -F $drive2 400M; mkdir -p /mnt/files
 	truncate -s 128M /mnt/files/image"
 coherent "file on ext4" /mnt/files/image 512
 
-# A write of sectors 57 to 71: the drive has the first seven after two seconds, and the rest when it is let. Meanwhile
-# somebody on the target reads their page, and a write to sector 56 goes through it, to the drive and out of the cache.
+# A write of sectors 57 to 71: the drive has the first seven after two seconds, and the rest when the gate opens. Meanwhile a
+# program on the target reads their page, and a write to sector 56 goes through that page, to the drive, and drops the page from
+# the cache.
 must on target "modprobe -a dm_mod dm_delay && umount /mnt/files &&
 	echo '0 64 delay $drive2 0 0 $drive2 0 $((2000 * slow))' | dmsetup create late &&
 	echo '0 65472 linear $drive2 64' | dmsetup create gate && dmsetup mknodes &&
@@ -93,10 +94,10 @@ must wait_until target 30 "awk '{ exit !(\$2 >= 1) }' /sys/block/${both#/dev/}/i
 must on target "blockdev --setra 0 $both && dd if=$both of=/dev/null bs=4k skip=7 count=1"
 must on c1 "yes one | head -c 512 > /tmp/one && dd if=/tmp/one of=$device bs=512 seek=56 count=1 oflag=direct conv=notrunc"
 must on target 'dmsetup resume gate'
-check "a write beside one that goes through the page cache is done" join wide
-same "it is not lost" "$(on c1 'sha256sum < /tmp/wide')" \
+check "a write next to a write through the page cache ends" join wide
+same "the data of the wide write is not lost" "$(on c1 'sha256sum < /tmp/wide')" \
 	"$(on c1 "dd if=$device bs=512 skip=57 count=15 iflag=direct | sha256sum")"
-same "nor is the other" "$(on c1 'sha256sum < /tmp/one')" \
+same "the data of the write through the page cache is not lost" "$(on c1 'sha256sum < /tmp/one')" \
 	"$(on c1 "dd if=$device bs=512 skip=56 count=1 iflag=direct | sha256sum")"
 disconnect c1 both
 must on target 'hcablk target unexport both && dmsetup remove both && dmsetup remove late && dmsetup remove gate'

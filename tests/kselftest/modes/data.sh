@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a drive and a sparse file serve the same data in every mode, and each mode goes its own way.
+# Proves: a drive and a sparse file serve the same data in every mode, and each mode uses its own data path.
 # tier: heart
 # turn: 8
 # takes: 35
@@ -13,7 +13,7 @@ count() {
 	stat_of target "$target/volumes/$1" "$2"
 }
 
-# serves "BACKING" PATH MODE: data of every shape is right, and the drive, or the file, holds it in the end.
+# serves "BACKING" PATH MODE: data of every shape is right, and in the end the drive or the file holds it.
 serves() {
 	local what="$1, $3" path=$2 mode=$3 read written cache
 	export_volume m "$path" --mode="$mode" c1
@@ -25,14 +25,14 @@ serves() {
 	same "$what: no errors" 0 "$(count m errors)"
 	read=$(count m read_bytes) written=$(count m written_bytes) cache=$(count m cache_bytes)
 	case $mode in
-	direct) same "$what: nothing goes through the page cache" 0 "$cache" ;;
-	cached) same "$what: all goes through the page cache" $((read + written)) "$cache" ;;
+	direct) same "$what: no data goes through the page cache" 0 "$cache" ;;
+	cached) same "$what: all data goes through the page cache" $((read + written)) "$cache" ;;
 	mixed) same "$what: writes go through the page cache" "$written" "$cache" ;;
 	esac
-	same "$what: what crosses memory is counted" $((read + written + cache)) "$(count m ram_bytes)"
-	same "$what: what is served is what is there" "$(on c1 "dd if=$device bs=1M count=8 iflag=direct | sha256sum")" \
+	same "$what: the bytes that cross memory are counted" $((read + written + cache)) "$(count m ram_bytes)"
+	same "$what: the client reads what the drive or file holds" "$(on c1 "dd if=$device bs=1M count=8 iflag=direct | sha256sum")" \
 		"$(on target "dd if=$path bs=1M count=8 | sha256sum")"
-	check "$what: zeroed blocks read as zeroes, discarded ones are taken" on c1 "blkdiscard -f -z -o 1M -l 1M $device &&
+	check "$what: zeroed blocks read as zeroes, discards succeed" on c1 "blkdiscard -f -z -o 1M -l 1M $device &&
 		dd if=$device bs=1M skip=1 count=1 iflag=direct | cmp -n 1048576 - /dev/zero && blkdiscard -f -o 2M -l 1M $device"
 	disconnect c1 m
 	must on target 'hcablk target unexport m'
@@ -43,7 +43,7 @@ for mode in direct cached mixed; do
 done
 
 file=/mnt/files/image
-# Not every kernel has xfs.
+# Some kernels have no xfs.
 systems=ext4
 ! on target 'modprobe xfs' 2> /dev/null || systems='ext4 xfs'
 for system in $(by_turns "" "$systems"); do
@@ -56,6 +56,6 @@ for system in $(by_turns "" "$systems"); do
 	for mode in direct $([ "$system" = xfs ] || echo cached) mixed; do
 		serves "file on $system" $file "$mode"
 	done
-	check "file on $system: it is as sparse as what was written" on target "[ \$(du -m $file | cut -f1) -lt 64 ]"
+	check "file on $system: only written blocks take up space" on target "[ \$(du -m $file | cut -f1) -lt 64 ]"
 	must on target "umount /mnt/files"
 done

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a write that goes through the page cache to the drive fails when one of its pages is lost, and whoever waits beside it does not take that error.
+# Proves: a write that goes through the page cache to the drive fails when one of its pages is lost, and a request that waits next to it does not get that error.
 # turn: 4
 # takes: 15
 
 . "${0%/*}/../lib/lib.sh"
 
-# Of the first 8 KiB the drive loses the first half when it is told to, and the second can be held up.
+# The drive can lose the first half of the first 8 KiB, and hold up the second half.
 size=65536
 must on target "modprobe dm_mod && echo '0 8 linear $drive2 8' | dmsetup create late && dmsetup mknodes"
 # table linear|error
@@ -26,7 +26,7 @@ must on target "blockdev --setra 0 $both; echo 360000 > /proc/sys/vm/dirty_expir
 becomes() {
 	must on target "dmsetup suspend --nolockfs both && printf '$(table "$1")' | dmsetup load both && dmsetup resume both"
 }
-# begin DISK FLAGS: the write of 8 KiB is on its way: half of it is lost, the other half is being written.
+# begin DISK FLAGS: starts a write of 8 KiB: half of it is lost, the other half is being written.
 begin() {
 	becomes linear
 	must on target "dd if=$both of=/dev/null bs=4k count=2; dd if=$both of=/dev/null bs=4k skip=16 count=1"
@@ -37,29 +37,29 @@ begin() {
 }
 # end "DESCRIPTION"
 end() {
-	check "$1: meanwhile the first one is being written" on target "awk '{ exit !(\$2 >= 1) }' /sys/block/${both#/dev/}/inflight"
+	check "$1: meanwhile the first write is being written" on target "awk '{ exit !(\$2 >= 1) }' /sys/block/${both#/dev/}/inflight"
 	must on target 'dmsetup resume late'
-	refuse "$1: the write of which half is lost fails" join wide
+	refuse "$1: the write with a lost half fails" join wide
 }
 
 begin "$direct" direct
-check "another write that meets pages succeeds" on c1 "dd if=/dev/zero of=$direct bs=4k seek=16 count=1 conv=notrunc oflag=direct"
-end "beside a write"
+check "another write that meets cached pages succeeds" on c1 "dd if=/dev/zero of=$direct bs=4k seek=16 count=1 conv=notrunc oflag=direct"
+end "next to a write"
 
 must on target "dd if=/dev/urandom of=$both bs=4k seek=32 count=1 conv=notrunc"
 begin "$direct" direct
 check "a read that meets dirty pages succeeds" on c1 "dd if=$direct of=/tmp/read bs=4k skip=32 count=1 iflag=direct"
-end "beside a read"
-# What the page cache has, what the drive has, and what was read, if they differ.
+end "next to a read"
+# On a difference: prints the page cache's data, the drive's data, and the data of the read.
 cached=$(on target "dd if=$both bs=4k skip=32 count=1 status=none | sha256sum") read=$(on c1 'sha256sum < /tmp/read')
-same "and read them" "$cached" "$read"
+same "the read returns the dirty pages" "$cached" "$read"
 [ "$cached" = "$read" ] || {
 	on target "for flag in fullblock direct; do dd if=$both bs=4k skip=32 count=1 iflag=\$flag status=none | od -An -tx1 -N 32; done"
 	on c1 'od -An -tx1 -N 32 /tmp/read; wc -c < /tmp/read'
 } >&2
 
-# A write with FUA flushes the drive, of which a part is lost, and through the page cache it tells what the session has
-# lost: the second may fail, too, and then does so at once.
+# A write with FUA flushes the drive, which has lost a part, and through the page cache it reports the losses of its session: the
+# second write may fail as well, and then fails at once.
 for disk in "$direct" "$device"; do
 	begin "$disk" direct,dsync
 	must on c1 'rm -f /tmp/beside'
@@ -67,11 +67,11 @@ for disk in "$direct" "$device"; do
 	must wait_until c1 30 "[ -e /tmp/beside ] || awk '{ exit !(\$2 >= 2) }' /sys/block/${disk#/dev/}/inflight"
 	must on target 'dmsetup resume late'
 	must join beside
-	refuse "both with FUA, $disk: the write of which half is lost fails" join wide
+	refuse "both with FUA, $disk: the write with a lost half fails" join wide
 done
 
 becomes linear
-check "when the drive is well, so are writes" on c1 "dd if=/dev/urandom of=$direct bs=8k count=1 conv=notrunc oflag=direct,dsync"
+check "writes succeed again when the drive works" on c1 "dd if=/dev/urandom of=$direct bs=8k count=1 conv=notrunc oflag=direct,dsync"
 must on target 'echo 3000 > /proc/sys/vm/dirty_expire_centisecs; echo 500 > /proc/sys/vm/dirty_writeback_centisecs'
 on c1 'rm /tmp/read /tmp/beside; hcablk disconnect --force cached'
 disconnect c1 direct

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a file on overlayfs is refused, of whatever layer: what is written back there is another file, whose errors nobody hears.
+# Proves: a file on overlayfs is refused, in the upper and in the lower layer: its pages are written back to another file, whose errors nobody gets.
 # turn: 2
 # takes: 10
 # skips: debug

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when a client dies under I/O the target cleans its sessions up, and other clients do not notice.
+# Proves: when a client dies under I/O the target cleans up its sessions, and other clients notice nothing.
 # turn: 8
 # takes: 170
 # waits: yes
@@ -16,40 +16,41 @@ must wait_until c2 30 "awk '{ exit !(\$5 > 40) }' /sys/block/$disk/stat"
 must vm kill c1
 join victim
 check "the target ends the dead client's session" wait_until target 60 "[ \$(wc -l < $target/volumes/vol1/clients) = 1 ]"
-same "the other's is left" "$(host_id c2)" "$(on target "cut -d' ' -f1 $target/volumes/vol1/clients")"
+same "the other client's session is left" "$(host_id c2)" "$(on target "cut -d' ' -f1 $target/volumes/vol1/clients")"
 check "the other client's data is right" join other
 check "the dead client's queue pairs are gone" wait_until target 30 \
 	"[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = $(queue_pairs c2) ]"
 must vm start c1
-# Its numbers of queue pairs begin anew, which the target's connection manager refuses at first.
+# A rebooted client numbers its queue pairs from the start, and the target's connection manager refuses them at first.
 connect c1 vol1
-# On iWARP nothing of the target's is under way that could fail.
-like "the log says what failed" "^(queue [0-9]+|admin queue pair): (.* failed: |nothing was received for )" \
+# On iWARP the target has no work request in flight that could fail.
+like "the log reports the failure that ended the session" "^(queue [0-9]+|admin queue pair): (.* failed: |nothing was received for )" \
 	"$(on target "dmesg | sed -n 's/^.* vol1: session .* of $(host_id c1) ended: //p' | tail -n 1")"
-check "the client comes back" on c1 "hcablk-scatter $device random 73 16"
+check "the client works after its reboot" on c1 "hcablk-scatter $device random 73 16"
 disconnect c1 vol1
 
-# One that dies while the drive has its requests: their transfers, which would tell, come when the drive has done its part.
+# A client that dies while the drive has its requests: the target notices at once only when it sends, after the drive has
+# finished.
 must on target "echo '0 65536 linear $drive2 0' | dmsetup create gate && dmsetup mknodes"
 export_volume gate /dev/mapper/gate c1
 others=$(queue_pairs c2)
-# Those that are not in the error state.
+# Counts queue pairs that are not in the error state.
 live_pairs="rdma resource show qp | grep -v 'type GSI' | grep -c 'state RTS'"
 for kib in 512 16; do
-	# One that has nothing under way would tell.
+	# On an idle queue pair a keep-alive would fail: each has a request.
 	connect c1 gate --queues 1
 	must on target "[ \$($live_pairs) -gt $others ]"
 	must on target 'dmsetup suspend --nolockfs gate'
 	ON_SECONDS=60 spawn victim c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=write:64k --bs=${kib}k \
 		--iodepth=4 --size=8M"
-	# All that it will ever send has arrived.
+	# All messages of the client have arrived.
 	must wait_until c1 30 "awk '{ exit !(\$9 == 4) }' /sys/block/$disk/stat"
 	must wait_until target 30 "[ \$(awk '\$1 == \"receives\" { print \$2 }' $target/volumes/gate/stats) -gt 0 ] && before=\$(cat /proc/net/dev) && usleep 500000 && [ \"\$before\" = \"\$(cat /proc/net/dev)\" ]"
 	must vm kill c1
 	join victim
-	check "$kib KiB: it is noticed although the drive hangs" wait_until target 60 "[ \$($live_pairs) = $others ]"
+	check "$kib KiB: the dead client is noticed although the drive hangs" wait_until target 60 "[ \$($live_pairs) = $others ]"
 	must on target 'dmsetup resume gate'
-	check "$kib KiB: the session ends when the drive goes on" wait_until target 60 "[ \$(wc -l < $target/volumes/gate/clients) = 0 ]"
+	check "$kib KiB: the session ends when the drive continues" wait_until target 60 "[ \$(wc -l < $target/volumes/gate/clients) = 0 ]"
 	must vm start c1
 done
 must on target 'hcablk target unexport gate && dmsetup remove gate'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a request's time counts from its first issue: one that is issued again has what is left, and all of it once that has run out.
+# Proves: a request's deadline counts from its first issue: when issued again it has the time that is left, and its full time once that has expired.
 # turn: 5
 # takes: 30
 # waits: yes
@@ -20,7 +20,7 @@ connect c1 v --ctrl-loss-tmo 600 --keep-alive-tmo $((1 * slow)) --io-timeout $ti
 pairs=$(queue_pairs c1)
 must on c1 "echo 1 > $tracing/events/hcablk/hcablk_session/enable && echo 1 > $tracing/events/hcablk/hcablk_queue/enable"
 
-# A write waits for the drive for more than half of its time. Then its connection is lost, and the drive goes on.
+# A write waits for the drive for more than half of its time. Then its connection is lost, and the drive continues.
 must on target 'dmsetup suspend --nolockfs gate'
 spawn held c1 "dd if=/dev/urandom of=$device bs=64k count=1 oflag=direct"
 must wait_until c1 30 "[ \$(awk '{ print \$2 }' /sys/block/$disk/inflight) = 1 ]"
@@ -30,26 +30,26 @@ must vm link-down target 0
 must wait_until c1 60 "[ \$(cat $initiator/v/state) = queueing ]"
 must on target 'dmsetup resume gate'
 must wait_until target 30 "awk '{ exit \$1 + \$2 }' /sys/block/dm-\$(dmsetup info -c --noheadings -o minor gate)/inflight"
-# It hangs again when the write is issued again.
+# The drive hangs again when the write is issued again.
 must on target 'dmsetup suspend --nolockfs gate'
 must vm link-up target 0
 must wait_until c1 60 "[ \$(cat $initiator/v/state) = live ]"
-check "its queue pair is replaced when its time has run out" wait_until c1 60 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $pairs ]"
+check "the queue pair is replaced when the write's time has expired" wait_until c1 60 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $pairs ]"
 must on target 'dmsetup resume gate'
-check "the write is done after all" join held
+check "the write succeeds after the drive continues" join held
 must wait_until c1 60 "[ \$(rdma resource show qp | grep -vc 'type GSI') = $pairs ]"
-same "nobody saw an error" 0 "$(stat_of c1 $initiator/v errors)"
-same "the write was issued thrice" 2 "$(stat_of c1 $initiator/v retries)"
+same "no request has failed" 0 "$(stat_of c1 $initiator/v errors)"
+same "the write was issued three times" 2 "$(stat_of c1 $initiator/v retries)"
 
-# Milliseconds from the second session to the queue pair that replaces one of its own.
+# Milliseconds from the second session to the first replacement of a queue pair.
 waited=$(on c1 "awk '
 	{ sub(/:\$/, \"\", \$0); for (i = 1; i <= NF; i++) if (\$i ~ /^[0-9]+\.[0-9]+:\$/) at = \$i * 1000 }
 	/hcablk_session:.*state=live/ { live = at }
 	/hcablk_queue:.*state=connecting/ && live { print int(at - live); exit }' $tracing/trace")
 [ -n "$waited" ] || { on c1 "cat $tracing/trace" >&2; die "no queue pair is in the trace"; }
-echo "# it was issued again with $waited ms left of $((timeout * 1000)), give or take the timer's second"
-within "it had what was left of its time" "$waited" $((timeout * 700))
-less "but time to be answered" $((timeout * 200)) "$waited"
+echo "# the write was issued again with $waited ms left of $((timeout * 1000)), to within the timer's second"
+within "the write issued again has only the time that was left" "$waited" $((timeout * 700))
+less "the time left is not zero" $((timeout * 200)) "$waited"
 must on c1 "echo 0 > $tracing/events/enable && echo > $tracing/trace"
 disconnect c1 v
 must on target 'hcablk target unexport v && dmsetup remove gate'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: whoever connects a lost disk again, replaces a queue pair or ends a session allocates no page by which the kernel might wait for that disk.
+# Proves: reconnecting a lost disk, replacing a queue pair and ending a session allocate no page for which the kernel might wait for that disk.
 # turn: 11
 # takes: 30
 # waits: yes
@@ -21,7 +21,7 @@ connect c1 vol1 --ctrl-loss-tmo 600 --keep-alive-tmo $((1 * slow)) --queues 2 --
 add_path c1 vol1 1 10.77.2.1
 must disk_is c1 vol1 live
 
-# Pages that workers allocate, with the flags that count for them and by whom; what programs allocate is theirs.
+# Traces the pages that kernel workers allocate, with their GFP flags and stacks; programs' own allocations do not count.
 must on c1 "cd $tracing && echo 16384 > buffer_size_kb && echo 1 > options/stacktrace && echo 'comm ~ \"kworker*\"' > events/kmem/mm_page_alloc/filter &&
 	echo > trace && echo 1 > events/kmem/mm_page_alloc/enable"
 for _ in 1 2; do
@@ -44,9 +44,9 @@ must on target 'dmsetup resume gate'
 must join held
 check "a queue pair was replaced" wait_until c1 60 "awk '\$1 == \"replaced_queues\" { exit !(\$2 > 0) }' $initiator/vol1/stats"
 must on c1 "echo 0 > $tracing/events/kmem/mm_page_alloc/enable"
-# The driver's allocations, or those that verbs make for it: how many are without I/O and how many with, and by whom the first of
-# the latter was made. Rust's names have those of the crates. An event's stack follows it, but not at once: another processor's
-# events may be between them, and an interrupt's with their own stacks.
+# Counts allocations of the driver, and of verbs on its behalf, without I/O and with I/O, and prints the first of the latter.
+# Rust's symbols contain the names of their crates. The stack follows its event, but not directly: events of other processors may
+# be between them, and those of an interrupt with their own stacks.
 allocated=$(on c1 "awk '
 	function settle(event, stack) {
 		if (!own) return
@@ -59,10 +59,10 @@ allocated=$(on c1 "awk '
 	/^ => / { stack = stack \" \" \$2; if (event && \$2 ~ /^_RNv.*(9initiator|11hcablk_core)|^hcablk_c_/) own = 1 }
 	END { settle(event, stack); print without + 0, with + 0; if (with) print first }' $tracing/trace")
 read -r without with <<< "$allocated"
-echo "# $without allocations of pages without I/O, $with with"
-less "pages were allocated on the way back" 0 "$without"
-same "none so that the kernel might wait for the disk" "$without 0" "$allocated"
-same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
+echo "# page allocations: $without without I/O, $with with I/O"
+less "reconnecting allocated pages" 0 "$without"
+same "no page was allocated with I/O" "$without 0" "$allocated"
+same "no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
 must on c1 "cd $tracing && echo 0 > options/stacktrace && echo 0 > events/kmem/mm_page_alloc/filter && echo > trace"
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1 && dmsetup remove gate'

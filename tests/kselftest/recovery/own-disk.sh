@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a host that uses a volume of its own, cached, and makes twice as many pages dirty as it has memory comes to an end, also when its connection is lost and volumes come and go meanwhile.
+# Proves: a host that uses its own volume in mode cached, and dirties twice as many pages as it has memory, finishes, even when its connection is lost and volumes are exported and removed meanwhile.
 # turn: 16
 # guests: target
 # waits: yes
@@ -9,15 +9,15 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# Whoever reclaims memory here waits for the disk, the disk for a fence of its lost session, and that for locks of the target, which
-# are held by whoever exports a volume: these allocate without I/O, or nothing ends.
+# Memory reclaim waits for the disk, the disk waits for the fence of its lost session, and the fence waits for locks of the target
+# that exporting a volume holds: all of these allocate without I/O, or they deadlock.
 left=$((96 * slow)) written=$((2 * left))
 must on target "modprobe ext4; mkfs.ext4 -q -F $drive && mkdir -p /mnt/volumes && mount $drive /mnt/volumes && truncate -s ${written}M /mnt/volumes/own"
 export_volume own /mnt/volumes/own --mode=cached target
 connect target own --queue-depth 32 --ctrl-loss-tmo 600 --reconnect-delay 1
 netdev=$(on target "rdma link show" | sed -n "s/^link $rdma_link\\/1 .*netdev \\([^ ]*\\).*/\\1/p")
 must on target 'echo 70 > /proc/sys/vm/dirty_ratio && echo 1 > /proc/sys/vm/dirty_background_ratio'
-# Huge pages are memory that nobody can have.
+# Huge pages take memory out of use.
 must on target "sync && echo 3 > /proc/sys/vm/drop_caches &&
 	echo \$(((\$(awk '/MemAvailable/ { print \$2 }' /proc/meminfo) / 1024 - $left) / 2)) > /proc/sys/vm/nr_hugepages &&
 	grep -E 'MemAvailable|MemFree' /proc/meminfo"
@@ -33,13 +33,13 @@ for turn in 1 2; do
 	must on target "rdma link delete $rdma_link"
 	check "$turn: the connection is lost" wait_until target 60 "[ \$(cat $initiator/own/state) != live ]"
 	must on target "rdma link add $rdma_link type $rdma netdev $netdev"
-	check "$turn: it is back, though memory is short" wait_until target 120 "[ \$(cat $initiator/own/state) = live ]"
+	check "$turn: the disk is live again, though memory is short" wait_until target 120 "[ \$(cat $initiator/own/state) = live ]"
 done
-check "all is written" join writer
+check "all data is written" join writer
 must on target 'touch /tmp/enough'
 check "volumes were exported meanwhile" join exports
 must on target 'echo 0 > /proc/sys/vm/nr_hugepages && rm /tmp/enough'
-same "it is what was written" 0 "$(on target "tr -d x < $device | wc -c")"
-same "nobody saw an error" 0 "$(stat_of target $initiator/own errors)"
+same "the written data is right" 0 "$(on target "tr -d x < $device | wc -c")"
+same "no request has failed" 0 "$(stat_of target $initiator/own errors)"
 disconnect target own
 must on target 'hcablk target unexport own && umount /mnt/volumes'

@@ -29,13 +29,13 @@ must on target "rdma link add $rdma_link type $rdma netdev br0"
 check "the client disconnects again" wait_until c1 30 'hcablk disconnect --if-exists vol1'
 export_volume vol1 "$drive" c1
 connect c1 vol1
-check "all works again" on c1 "hcablk-scatter $device random 74 16"
+check "the volume connects and works again" on c1 "hcablk-scatter $device random 74 16"
 disconnect c1 vol1
 
-# Connections of soft-iWARP are TCP's.
+# soft-iWARP's connections are TCP connections.
 [ "$rdma" = rxe ] || exit 0
-# A device that is made anew numbers its queue pairs from the beginning, and the target still has those numbers of before: its
-# connection manager refuses.
+# A new device numbers its queue pairs from the start, and the target still has queue pairs with those numbers: its connection
+# manager refuses them.
 device_anew() {
 	must on c1 "ip link set eth0 down && rdma link delete $rdma_link"
 	must wait_until c1 30 'hcablk disconnect --if-exists vol1'
@@ -49,6 +49,6 @@ connect c1 vol1 --keep-alive-tmo 600
 must vm pause target
 device_anew
 must vm resume target
-check "a client whose connections are taken for those of before connects" \
+check "a client whose connections look like its former ones connects" \
 	on c1 "hcablk connect $target_address vol1 --connect-timeout 60"
-check "the client tries again after the refusal" wait_log c1 60 'from before this host started again; trying again'
+check "the client logs that it tries again" wait_log c1 60 'from before this host started again; trying again'

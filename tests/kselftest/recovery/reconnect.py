@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a disk with a ctrl_loss_tmo outlives its connection: no error, no wrong data; and it ends when it must.
+# Proves: a disk with a ctrl_loss_tmo survives the loss of its connection, without an error or wrong data, and ends when ctrl_loss_tmo expires.
 # turn: 1
 # takes: 370
 # waits: yes
@@ -12,13 +12,13 @@ from hcablk import RDMA, SLOW, c1, check, ends_within, few, less, like, must, re
 
 
 def export():
-    """Export the drive, again; each time without a cache: else a target that starts again may have forgotten."""
+    """Export the drive without a write cache: with one a restarted target may have lost acknowledged writes."""
     target.must(f"echo 'write through' > /sys/block/$(basename $(readlink -f {target.drive}))/queue/write_cache")
     return target.export("vol1", target.drive, c1)
 
 
 def verify(disk):
-    """Write and read what was written, until that has been done with all of it."""
+    """Start to write to the disk and to read the data back, and wait until the first writes are done."""
     began = disk.done()
     job = disk.fio(
         f"--rw=randrw --bsrange=4k-128k --size={few(96)}M --iodepth=16 --numjobs=2 --offset_increment=128M "
@@ -30,7 +30,7 @@ def verify(disk):
 
 
 def lose_and_return(volume, disk):
-    """End the export, and export again when the disk has seen that."""
+    """End the export, and export again when the disk has noticed."""
     volume.unexport(force=True)
     check("the export ends: requests wait", disk.wait("queueing"))
     must(disk.wait_error("no volume of this name"))
@@ -45,54 +45,54 @@ def outlives_losses():
     load = verify(disk)
     target.kill()
     check("the target is killed: requests wait", disk.wait("queueing"))
-    check("the disk stays", c1.run(f"[ -b {disk.device} ]"))
-    like("why it has no connection is told", "answer|address|listens|closed|broke", disk.attribute("error"))
+    check("the target is killed: the disk stays", c1.run(f"[ -b {disk.device} ]"))
+    like("the disk reports why it has no connection", "answer|address|listens|closed|broke", disk.attribute("error"))
     target.boot()
     volume = export()
-    check("it is connected again", disk.wait("live"))
-    check("what was written is read", load.join())
-    same("no request has failed", 0, disk.stat("errors"))
-    less("the epoch is a later one", first, int(disk.attribute("session").split()[1]))
+    check("the target has booted: the disk is connected again", disk.wait("live"))
+    check("the data written over the reboot is read back", load.join())
+    same("no request has failed over the reboot", 0, disk.stat("errors"))
+    less("the session has a later epoch", first, int(disk.attribute("session").split()[1]))
     check("memory of every shape", disk.scatter("random", 69, 16))
 
     load = verify(disk)
     target.cut()
     check("the cable is cut: requests wait", disk.wait("queueing"))
     target.mend()
-    check("the cable is in: it is connected again", disk.wait("live"))
-    check("what was written over the cut is read", load.join())
-    same("still no request has failed", 0, disk.stat("errors"))
+    check("the cable is plugged in: the disk is connected again", disk.wait("live"))
+    check("the data written over the cut is read back", load.join())
+    same("no request has failed over the cut", 0, disk.stat("errors"))
 
     load = verify(disk)
     lose_and_return(volume, disk)
-    check("it is exported: it is connected again", disk.wait("live"))
-    check("what was written over that is read", load.join())
-    same("no request has failed at all", 0, disk.stat("errors"))
+    check("the volume is exported again: the disk is connected again", disk.wait("live"))
+    check("the data written over the lost export is read back", load.join())
+    same("no request has failed over the lost export", 0, disk.stat("errors"))
     disk.disconnect()
     same("no queue pair is left", 0, c1.queue_pairs())
-    check("nor at the target", target.wait_no_queue_pairs())
+    check("no queue pair is left at the target", target.wait_no_queue_pairs())
 
 
 def is_removed_while_it_waits():
-    """A disk that waits can be removed if nobody has it open, and by force if somebody has."""
+    """A queueing disk can be disconnected if it is not open, and by force if it is."""
     volume = export()
     disk = c1.connect(volume, "--ctrl-loss-tmo -1")
     volume.unexport(force=True)
-    check("idle, the loss is noticed", disk.wait("queueing"))
-    check("a disk that waits is disconnected", c1.run("hcablk disconnect vol1"))
+    check("an idle disk notices the loss", disk.wait("queueing"))
+    check("a queueing disk is disconnected", c1.run("hcablk disconnect vol1"))
     volume = export()
     disk = c1.connect(volume, "--ctrl-loss-tmo -1")
     load = disk.load()
     volume.unexport(force=True)
-    check("with load, too", disk.wait("queueing"))
-    refuse("one that is open is not disconnected", c1.run("hcablk disconnect vol1"))
-    check("and waits on", disk.wait("queueing"))
-    check("it is by force", c1.run("hcablk disconnect --force vol1"))
+    check("a busy disk notices the loss", disk.wait("queueing"))
+    refuse("a queueing disk that is open is not disconnected", c1.run("hcablk disconnect vol1"))
+    check("the open disk stays queueing", disk.wait("queueing"))
+    check("the open disk is disconnected by force", c1.run("hcablk disconnect --force vol1"))
     ends_within(load, 20, "disconnected by force")
 
 
 def stays_while_it_works_in_between():
-    """However short its sessions are, and for longer than ctrl_loss_tmo."""
+    """A disk stays, even beyond ctrl_loss_tmo, if each of its short sessions does some work."""
     volume = export()
     disk = c1.connect(volume, "--ctrl-loss-tmo 12")
     load = verify(disk)
@@ -107,8 +107,8 @@ def stays_while_it_works_in_between():
         must(disk.wait("live"))
         must(disk.wait_done(ended))
         losses += 1
-    check(f"{losses} losses within three times ctrl_loss_tmo: what was written is read", load.join())
-    same("no request has failed of these", 0, disk.stat("errors"))
+    check(f"{losses} losses within three times ctrl_loss_tmo: the data is read back", load.join())
+    same("no request has failed over these losses", 0, disk.stat("errors"))
     disk.disconnect()
     volume.unexport()
 
@@ -118,10 +118,10 @@ def ends_when_it_must():
     disk = c1.connect(volume, f"--ctrl-loss-tmo {8 * SLOW}")
     load = disk.load()
     volume.unexport(force=True)
-    check("until ctrl_loss_tmo is over requests wait", disk.wait("queueing"))
-    ends_within(load, 30, "ctrl_loss_tmo is over")
-    check("the disk goes", c1.wait(f"[ ! -e {disk.sysfs} ]", 30))
-    check("the state tells", disk.wait("failed"))
+    check("requests wait until ctrl_loss_tmo expires", disk.wait("queueing"))
+    ends_within(load, 30, "ctrl_loss_tmo expires")
+    check("the disk is removed when ctrl_loss_tmo expires", c1.wait(f"[ ! -e {disk.sysfs} ]", 30))
+    check("its state is failed", disk.wait("failed"))
     disk.disconnect()
 
 
@@ -130,18 +130,18 @@ def requests_end_before_the_disk():
     disk = c1.connect(volume, f"--ctrl-loss-tmo -1 --fast-io-fail-tmo {8 * SLOW}")
     load = disk.load()
     volume.unexport(force=True)
-    check("requests wait at first", disk.wait("queueing"))
-    ends_within(load, 30, "fast_io_fail_tmo is over")
-    same("the state tells", "failing-fast", disk.attribute("state"))
-    check("the disk stays", c1.run(f"[ -b {disk.device} ]"))
-    refuse("what comes fails at once", c1.run(f"dd if={disk.device} of=/dev/null bs=4k count=1 iflag=direct"))
+    check("requests wait until fast_io_fail_tmo expires", disk.wait("queueing"))
+    ends_within(load, 30, "fast_io_fail_tmo expires")
+    same("the state is failing-fast", "failing-fast", disk.attribute("state"))
+    check("the disk stays after fast_io_fail_tmo", c1.run(f"[ -b {disk.device} ]"))
+    refuse("a new request fails at once", c1.run(f"dd if={disk.device} of=/dev/null bs=4k count=1 iflag=direct"))
     volume = export()
-    check("it is connected again", disk.wait("live"))
-    check("and serves", disk.scatter("random", 691, 4))
+    check("the failing disk is connected again", disk.wait("live"))
+    check("the disk works again", disk.scatter("random", 691, 4))
     volume.unexport(force=True)
-    check("a loss that follows soon belongs to the one before: requests need not wait again", disk.wait("failing-fast"))
+    check("after another loss soon afterwards requests do not wait again", disk.wait("failing-fast"))
     export()
-    check("it is connected once more", disk.wait("live"))
+    check("the disk is connected once more", disk.wait("live"))
     disk.disconnect()
 
 
@@ -150,27 +150,27 @@ def host_is_forbidden():
     disk = c1.connect(volume, "--ctrl-loss-tmo -1")
     load = disk.load()
     volume.forbid(c1)
-    ends_within(load, 30, "the host is not allowed any more")
-    check("no attempt changes that", disk.wait("failed"))
-    like("the reason is told", "does not allow", disk.attribute("error"))
+    ends_within(load, 30, "the host is no longer allowed")
+    check("the disk fails for good", disk.wait("failed"))
+    like("the disk reports that the host is not allowed", "does not allow", disk.attribute("error"))
     disk.disconnect()
     volume.allow(c1)
     return volume
 
 
 def rdma_device_goes_while_it_waits(volume):
-    """What refers to an RDMA device that goes away lets go of it, also while the disk waits."""
+    """A queueing disk releases its references to an RDMA device that is removed."""
     active = f"rdma link show {RDMA}0/1 | grep 'state ACTIVE'"
     disk = c1.connect(volume, "--ctrl-loss-tmo -1")
     volume.unexport(force=True)
     must(disk.wait("queueing"))
     check("the RDMA device is removed while the disk waits", c1.run(f"rdma link delete {RDMA}0", 30))
-    check("it says so", disk.wait_error("looking for an RDMA device that reaches the address failed"))
-    same("it goes on waiting", "queueing", disk.attribute("state"))
+    check("the disk reports the missing RDMA device", disk.wait_error("looking for an RDMA device that reaches the address failed"))
+    same("the disk stays queueing", "queueing", disk.attribute("state"))
     c1.must(f"rdma link add {RDMA}0 type {RDMA} netdev eth0")
     must(c1.wait(active))
     export()
-    check("it is connected when the device and the volume are back", disk.wait("live"))
+    check("the disk is connected when the device and the volume are back", disk.wait("live"))
     disk.disconnect()
     must(c1.wait(active))
 

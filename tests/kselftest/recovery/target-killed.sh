@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when the target dies under I/O, requests fail in time, also those of a mounted file system, which can be unmounted; the disk goes, and the module unloads.
+# Proves: when the target dies under I/O, requests fail in time, even those of a mounted file system, which can then be unmounted; the disk is removed, and the module unloads.
 # turn: 11
 # takes: 50
 # waits: yes
@@ -24,22 +24,22 @@ ON_SECONDS=1000 spawn holder c2 "exec sleep $((1000 * slow)) < $idle"
 must wait_until c2 60 'pidof sleep'
 must vm kill target
 ends_within one 40000 "target killed"
-check "the state tells it" wait_until c1 30 "grep -q failed $initiator/vol1/state"
-like "and the reason" "^(the target does not answer any more|the target has not answered a keep-alive|a request was not answered in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
-check "the disk goes" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
+check "the disk's state is failed" wait_until c1 30 "grep -q failed $initiator/vol1/state"
+like "the disk reports the reason" "^(the target does not answer any more|the target has not answered a keep-alive|a request was not answered in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
+check "the disk is removed" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
 check "c1 disconnects" on c1 'hcablk disconnect vol1'
 ends_within writer 60000 "a mounted file system's target killed"
-check "it is unmounted" on c1 'umount /mnt/a'
-check "its disk goes then" wait_until c1 30 "[ ! -e /sys/block/$mounted ]"
-check "it is disconnected" on c1 'hcablk disconnect vol2'
+check "the file system of a dead target is unmounted" on c1 'umount /mnt/a'
+check "the unmounted disk is removed" wait_until c1 30 "[ ! -e /sys/block/$mounted ]"
+check "the unmounted disk is disconnected" on c1 'hcablk disconnect vol2'
 same "no queue pair is left" 0 "$(queue_pairs c1)"
 check "the module unloads" on c1 'rmmod hcablk hcablk_core'
 
-# The other client had no request under way, but its disk open.
-check "an idle client's requests fail too" wait_until c2 40 "! dd if=$idle of=/dev/null bs=4k count=1 iflag=direct"
+# The other client had no requests in flight, but its disk was open.
+check "an idle client's requests fail, too" wait_until c2 40 "! dd if=$idle of=/dev/null bs=4k count=1 iflag=direct"
 must on c2 'killall sleep'
 join holder
-check "the idle client's disk goes" wait_until c2 30 "hcablk disconnect --if-exists vol1 && [ ! -e $idle ]"
+check "the idle client's disk is removed" wait_until c2 30 "hcablk disconnect --if-exists vol1 && [ ! -e $idle ]"
 check "the idle client's module unloads" on c2 'rmmod hcablk hcablk_core'
 
 must vm start target

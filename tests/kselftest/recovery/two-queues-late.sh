@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: of two queues that do not answer in time both take no requests at once, and the one whose turn comes after the drive has answered is not replaced.
+# Proves: when two queues time out, both stop accepting requests at once, and the queue whose turn comes after the drive has answered is not replaced.
 # turn: 3
 # takes: 30
 # waits: yes
@@ -17,10 +17,10 @@ target_address=10.77.1.1
 connect c1 v --queues 2 --io-timeout 4 --connect-timeout 60
 add_path c1 v 1 10.77.2.1
 check "the second path is live" path_is c1 v 1 live
-# The first path, as long as it takes requests.
+# Uses the first path while it accepts requests.
 must on c1 "echo numa > $initiator/v/policy"
 
-# on_processor CPU COMMAND: by the queue of this processor
+# on_processor CPU COMMAND: prints the command that runs it on this processor, and so on its queue
 on_processor() {
 	echo "taskset -c $1 $2"
 }
@@ -30,32 +30,32 @@ for cpu in 0 1; do
 done
 must drive_holds write
 for queue in 0 1; do
-	check "queue $queue does not answer in time" wait_log c1 60 "v: queue $queue of path 0 does not answer in time"
+	check "queue $queue times out" wait_log c1 60 "v: queue $queue of path 0 does not answer in time"
 done
-# Two sessions of two, and their admin queue pairs.
-check "a queue pair is made for the one whose turn it is" wait_until c1 60 "[ \$(rdma resource show qp | grep -vc 'type GSI') = 7 ]"
-same "none was replaced so far" 0 "$(stat_of c1 $initiator/v replaced_queues)"
+# Two sessions of two queues each, their admin queue pairs, and the replacement.
+check "a replacement is created for the first queue" wait_until c1 60 "[ \$(rdma resource show qp | grep -vc 'type GSI') = 7 ]"
+same "no queue is replaced while the drive hangs" 0 "$(stat_of c1 $initiator/v replaced_queues)"
 first=$(sent_by c1 path1) second=$(sent_by c1 path2)
 for cpu in 0 1; do
-	check "meanwhile the drive that works is written to from processor $cpu" on c1 "$(on_processor $cpu \
+	check "processor $cpu writes to the working drive while the other drive hangs" on c1 "$(on_processor $cpu \
 		"dd if=/dev/urandom of=$device bs=64k seek=600 count=20 oflag=direct conv=notrunc")"
 done
 first=$(($(sent_by c1 path1) - first)) second=$(($(sent_by c1 path2) - second))
-echo "# packets by the first path: $first, by the second: $second"
-less "by the second path, from both" $((first * 4)) "$second"
+echo "# packets over the first path: $first, over the second: $second"
+less "both processors use the second path" $((first * 4)) "$second"
 must on target 'dmsetup resume gate'
 for cpu in 0 1; do
-	check "the write from processor $cpu is done after all" join held$cpu
+	check "the write from processor $cpu succeeds" join held$cpu
 done
-check "the queue whose turn came later has answered, and goes on" wait_log c1 60 'v: queue [01] has answered, though not in time'
-same "one was replaced" 1 "$(stat_of c1 $initiator/v replaced_queues)"
-same "the data is the drive's" "$(on target 'dd if=/dev/mapper/both bs=64k count=2 iflag=direct 2> /dev/null | sha256sum')" \
+check "the queue whose turn came later has answered and stays" wait_log c1 60 'v: queue [01] has answered, though not in time'
+same "one queue was replaced" 1 "$(stat_of c1 $initiator/v replaced_queues)"
+same "the client reads what the drive holds" "$(on target 'dd if=/dev/mapper/both bs=64k count=2 iflag=direct 2> /dev/null | sha256sum')" \
 	"$(on c1 "dd if=$device bs=64k count=2 iflag=direct 2> /dev/null | sha256sum")"
 first=$(sent_by c1 path1)
 for cpu in 0 1; do
-	check "processor $cpu goes by the first path again" on c1 "$(on_processor $cpu "dd if=$device of=/dev/null bs=64k count=20 iflag=direct")"
+	check "processor $cpu reads" on c1 "$(on_processor $cpu "dd if=$device of=/dev/null bs=64k count=20 iflag=direct")"
 done
-less "which has sent packets for that" "$first" "$(sent_by c1 path1)"
-same "nobody saw an error" "0 0" "$(stat_of c1 $initiator/v errors) $(stat_of target $target/volumes/v errors)"
+less "both processors use the first path again" "$first" "$(sent_by c1 path1)"
+same "no request has failed" "0 0" "$(stat_of c1 $initiator/v errors) $(stat_of target $target/volumes/v errors)"
 disconnect c1 v
 must on target 'hcablk target unexport v && dmsetup remove both && dmsetup remove gate'

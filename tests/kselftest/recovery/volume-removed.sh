@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: disabling or removing a volume or a host's right under I/O ends the sessions, and nothing hangs.
+# Proves: disabling or removing a volume, or forbidding a host, under I/O ends the sessions, and nothing hangs.
 # turn: 6
 # takes: 40
 # waits: yes
@@ -8,7 +8,7 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# why_ended CLIENT: what the target's log says last of why a session of that client ended
+# why_ended CLIENT: prints the reason that the target logged last for the end of a session of the client
 why_ended() {
 	on target "dmesg | sed -n 's/^.* vol1: session .* of $(host_id "$1") ended: //p' | tail -n 1"
 }
@@ -20,12 +20,12 @@ check "the volume is disabled under I/O" on target "echo 0 > $target/volumes/vol
 ends_within one 30000 "volume disabled, c1"
 ends_within two 30000 "volume disabled, c2"
 for guest in c1 c2; do
-	check "$guest's disk goes" wait_until $guest 30 "[ ! -e /sys/block/$disk ]"
+	check "$guest's disk is removed" wait_until $guest 30 "[ ! -e /sys/block/$disk ]"
 	check "$guest disconnects" on $guest 'hcablk disconnect vol1'
 done
 silent "no session is left" on target "cat $target/volumes/vol1/clients"
 for guest in c1 c2; do
-	same "the log says why $guest's ended" "the volume is disabled" "$(why_ended $guest)"
+	same "the target logs why $guest's session ended" "the volume is disabled" "$(why_ended $guest)"
 done
 same "no queue pair is left" 0 "$(queue_pairs target)"
 check "the volume is enabled again" on target "echo 1 > $target/volumes/vol1/enable"
@@ -36,12 +36,12 @@ start_load three c1 "$device"
 start_load four c2 "$device"
 check "one host is forbidden under I/O" on target "hcablk target forbid vol1 $(host_id c1)"
 ends_within three 30000 "host forbidden"
-check "the other goes on" on c2 "dd if=$device of=/dev/null bs=4k count=4 iflag=direct"
-same "the log says why its session ended" "the host is not allowed any more" "$(why_ended c1)"
-same "its session alone is left" "$(host_id c2)" "$(on target "cut -d' ' -f1 $target/volumes/vol1/clients")"
+check "the other host's disk works" on c2 "dd if=$device of=/dev/null bs=4k count=4 iflag=direct"
+same "the target logs why the forbidden host's session ended" "the host is not allowed any more" "$(why_ended c1)"
+same "only the other host's session is left" "$(host_id c2)" "$(on target "cut -d' ' -f1 $target/volumes/vol1/clients")"
 
-refuse "the command does not end a volume in use" on target 'hcablk target unexport vol1'
-check "but does so by force" on target 'hcablk target unexport --force vol1'
+refuse "the command does not unexport a volume in use" on target 'hcablk target unexport vol1'
+check "the command unexports a volume in use by force" on target 'hcablk target unexport --force vol1'
 ends_within four 30000 "volume unexported"
 check "the target unloads" on target 'hcablk target unlisten --all && rmmod hcablk_target hcablk_core'
 for guest in c1 c2; do

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: each disk has workqueues of its own, so that when memory is short no disk's work waits for another's; they go with it.
+# Proves: each disk has its own workqueues, so that no disk's work waits for another's when memory is short; they are freed with the disk.
 # turn: 11
 # takes: 5
 # guests: c1
@@ -8,7 +8,7 @@
 . "${0%/*}/../lib/lib.sh"
 
 must on c1 'modprobe hcablk'
-# Who does a queue's work when there is no memory for other workers.
+# Counts the rescuers, threads that do a workqueue's work when no memory is left for other workers.
 rescuers() {
 	on c1 "cat /proc/[0-9]*/comm | grep -c '^kworker/R-hcablk_$1'"
 }
@@ -16,8 +16,8 @@ for queue in end again; do
 	must on c1 "mkdir $initiator/one"
 	first=$(rescuers $queue)
 	must on c1 "mkdir $initiator/two"
-	same "a disk has one of its own for its queue '$queue'" $((first + 1)) "$(rescuers $queue)"
+	same "a disk has a rescuer of its own for its workqueue '$queue'" $((first + 1)) "$(rescuers $queue)"
 	must on c1 "rmdir $initiator/one $initiator/two"
-	check "which goes with it" wait_until c1 30 "[ \$(cat /proc/[0-9]*/comm | grep -c '^kworker/R-hcablk_$queue') = $((first - 1)) ]"
+	check "the rescuer of workqueue '$queue' ends with its disk" wait_until c1 30 "[ \$(cat /proc/[0-9]*/comm | grep -c '^kworker/R-hcablk_$queue') = $((first - 1)) ]"
 done
 check "the module unloads" on c1 'rmmod hcablk hcablk_core'

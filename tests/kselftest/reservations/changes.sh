@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: two hosts register, reserve, release, preempt and clear; each type admits whom it shall; what was answered outlives the target.
+# Proves: two hosts register, reserve, release, preempt and clear; each reservation type admits the right hosts; every acknowledged change survives the target.
 # tier: heart
 # turn: 10
 # takes: 50
@@ -8,14 +8,14 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# pr GUEST COMMAND…: on the disk of that guest.
+# pr GUEST COMMAND…: runs hcablk-pr on the disk of that guest.
 declare -A disks
 pr() {
 	local guest=$1
 	shift
 	on "$guest" "hcablk-pr ${disks[$guest]} $*"
 }
-# What a host may do: "r" if reading succeeds, "w" if writing does; "!" for each that fails with a conflict.
+# Prints what a host may do: "r" if reading succeeds, "w" if writing does; "!" for each that fails with a conflict.
 may() {
 	on "$1" "
 		try() { error=\$(env dd \"\$@\" bs=4k count=1 status=none 2>&1) && echo -n \$ok || case \$error in
@@ -25,7 +25,7 @@ may() {
 		ok=r; try if=${disks[$1]} of=/dev/null iflag=direct
 		ok=w; try if=/dev/zero of=${disks[$1]} oflag=direct conv=notrunc"
 }
-# The directory of the files is on a drive, so that it outlives the target.
+# The directory of the files is on a drive, so that it survives the target.
 state() {
 	must on target "modprobe -a ext4 && { blkid $drive2 | grep -q ext4 || mkfs.ext4 -q -F $drive2 64M; } && mkdir -p /mnt/state && mount $drive2 /mnt/state && $(keep /mnt/state/reservations) && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
 }
@@ -42,12 +42,12 @@ done
 
 same "nobody is registered" "0:" "$(pr c1 keys)"
 same "nothing is reserved" "0 0" "$(pr c1 reservation)"
-same "who is not registered reserves nothing" conflict "$(pr c1 reserve 1 1)"
+same "a host that is not registered cannot reserve" conflict "$(pr c1 reserve 1 1)"
 check "a host registers" pr c1 register 0 11
-check "another one does" pr c2 register 0 22
-same "another key than its own is refused" conflict "$(pr c2 register 11 33)"
-check "unless it is to be ignored" pr c2 ignore 22
-same "both see both" "3: 11 22 3: 11 22" "$(pr c1 keys) $(pr c2 keys)"
+check "a second host registers" pr c2 register 0 22
+same "registering with a wrong old key is refused" conflict "$(pr c2 register 11 33)"
+check "register-and-ignore needs no old key" pr c2 ignore 22
+same "both hosts see both keys" "3: 11 22 3: 11 22" "$(pr c1 keys) $(pr c2 keys)"
 
 wanted=(- "rw r! r!" "rw !! !!" "rw rw r!" "rw rw !!" "rw rw r!" "rw rw !!")
 for type in 1 2 3 4 5 6; do
@@ -58,17 +58,17 @@ for type in 1 2 3 4 5 6; do
 	must pr c2 register 0 22 > /dev/null
 	must pr c1 release 11 $type > /dev/null
 done
-same "a type that is none is refused" "Invalid argument" "$(pr c1 reserve 11 7)"
-same "all may all when it is released" "rw rw" "$(may c1) $(may c2)"
+same "an unknown type is refused" "Invalid argument" "$(pr c1 reserve 11 7)"
+same "all hosts may read and write after the release" "rw rw" "$(may c1) $(may c2)"
 
 check "a host reserves" pr c1 reserve 11 1
-same "another one cannot" conflict "$(pr c2 reserve 22 1)"
-same "nor can it release what it does not hold" "11 1" "$(pr c2 release 22 1; pr c2 reservation)"
-check "it preempts the holder" pr c2 preempt 22 11 3
-same "and holds in its place" "22 3" "$(pr c2 reservation)"
-like "the other is registered no more" ": 22\$" "$(pr c2 keys)"
+same "another host cannot reserve, too" conflict "$(pr c2 reserve 22 1)"
+same "another host cannot release the holder's reservation" "11 1" "$(pr c2 release 22 1; pr c2 reservation)"
+check "another host preempts the holder" pr c2 preempt 22 11 3
+same "the preempting host holds the reservation" "22 3" "$(pr c2 reservation)"
+like "the preempted host is not registered any more" ": 22\$" "$(pr c2 keys)"
 must wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
-same "it reads, and does not write" "r!" "$(may c1)"
+same "the preempted host may read but not write" "r!" "$(may c1)"
 must pr c1 register 0 11 > /dev/null
 
 keys=$(pr c2 keys) held=$(pr c2 reservation)
@@ -78,7 +78,7 @@ export_volume vol1 "$drive" c1 c2
 for guest in c1 c2; do
 	must wait_until $guest 60 "[ \$(cat $initiator/vol1/state) = live ]"
 done
-same "the module was loaded again: all is as it was" "$keys $held" "$(pr c1 keys) $(pr c1 reservation)"
+same "keys and reservation are the same after the module was reloaded" "$keys $held" "$(pr c1 keys) $(pr c1 reservation)"
 must vm kill target
 must vm start target
 state
@@ -86,26 +86,26 @@ export_volume vol1 "$drive" c1 c2
 for guest in c1 c2; do
 	must wait_until $guest 120 "[ \$(cat $initiator/vol1/state) = live ]"
 done
-same "the target's machine was killed: all is as it was" "$keys $held" "$(pr c1 keys) $(pr c1 reservation)"
+same "keys and reservation are the same after the target's machine was killed" "$keys $held" "$(pr c1 keys) $(pr c1 reservation)"
 check "a host clears" pr c1 clear 11
-same "nobody is registered any more" "0 0 rw rw" "$(pr c2 reservation) $(may c1) $(may c2)"
-like "nobody has a key" ":\$" "$(pr c2 keys)"
+same "nothing is reserved after the clear, and all may read and write" "0 0 rw rw" "$(pr c2 reservation) $(may c1) $(may c2)"
+like "no key is left after the clear" ":\$" "$(pr c2 keys)"
 
 must on target 'hcablk target unexport --force vol1'
 refused() {
 	on target "hcablk target export vol1 $drive --insecure 2>&1"
 }
 must on target 'umount /mnt/state && mkdir -p /mnt/state/reservations'
-like "their file system is not mounted: the volume is not exported" "no readable file .hcablk-reservations; is its file system mounted" "$(refused)"
+like "the volume is not exported while the file system of its reservations is not mounted" "no readable file .hcablk-reservations; is its file system mounted" "$(refused)"
 must on target "rmdir /mnt/state/reservations && env echo > $target/reservations"
-like "nor is it if they have no directory" "reservations cannot be kept: no directory is set" "$(refused)"
+like "the volume is not exported without a directory for its reservations" "reservations cannot be kept: no directory is set" "$(refused)"
 must on target "env echo /nowhere/at/all > $target/reservations"
-like "nor if that is not there" "directory is not there; is its file system mounted" "$(refused)"
-same "nothing is left of it" 0 "$(on target "ls $target/volumes | wc -l")"
+like "the volume is not exported while the directory does not exist" "directory is not there; is its file system mounted" "$(refused)"
+same "a refused export leaves nothing in configfs" 0 "$(on target "ls $target/volumes | wc -l")"
 export_volume vol1 "$drive" --no-reservations c1 c2
 must wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
-same "without a directory nobody registers" "Operation not supported" "$(pr c1 register 0 11)"
-check "and the log says why" in_log target "reservations need a wwid, .* and the directory"
+same "a host cannot register without a directory" "Operation not supported" "$(pr c1 register 0 11)"
+check "the log gives the reason" in_log target "reservations need a wwid, .* and the directory"
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-# Proves: reservations and their file are one drive's whatever is enabled first, a change that was refused does not come back, nothing of an evicted host changes them, and a file system that hangs holds up its changes only.
+# Proves: reservations and their file belong to one drive, in either order of exporting; a refused change stays refused; no change of an evicted host is made; a hung file system holds up only changes of its reservations.
 # turn: 19
 # takes: 40
 # timeout: 480
@@ -15,7 +15,7 @@ SOON = 20
 
 
 def export(volume, part, wwid):
-    """Export a part of the drive under a name and a wwid: what the command says."""
+    """Export a part of the drive under a name and a wwid; return the command's result."""
     return volume.export(f"/dev/mapper/{part}", c1, c2, options=f"--wwid {wwid}")
 
 
@@ -32,13 +32,13 @@ def connect(host, volume):
 
 
 def again(volume, disk, part, wwid, what):
-    """The target begins again: the export, and the disk."""
+    """Export again, which makes the target read its file again, and wait for the disk."""
     check(what, export(volume, part, wwid))
     must(disk.wait("live"))
 
 
 def without_blocks(first, count):
-    """The file system's drive, of which some sectors fail."""
+    """Return the device-mapper table of the file system's drive with some failing sectors."""
     behind = first + count
     return f"0 {first} linear {target.drive2} 0\\n{first} {count} error\\n{behind} {16384 - behind} linear {target.drive2} {behind}"
 
@@ -52,41 +52,41 @@ def unfreeze():
 
 
 def change(disk, command):
-    """Begin a change of reservations, which waits for the frozen file system."""
+    """Start a change of reservations, and wait until it waits for the frozen file system."""
     job = disk.guest.start(f"hcablk-pr {disk.device} {command}", 100)
     must(target.wait("cat /proc/[0-9]*/comm | grep -q '+hcablk_changes'", 30))
     return job
 
 
 def one_drive_one_wwid(vol1, vol2):
-    """Two drives of one wwid would write the same file."""
+    """Two drives with one wwid would write the same file."""
     check("a drive is exported", export(vol1, "part1", ONE))
-    like("another one by its wwid is not", "another drive is exported under its wwid", export(vol2, "part2", ONE).text)
-    check("by its own it is", export(vol2, "part2", TWO))
+    like("another drive with the same wwid is refused", "another drive is exported under its wwid", export(vol2, "part2", ONE).text)
+    check("another drive with its own wwid is exported", export(vol2, "part2", TWO))
     vol2.unexport(force=True)
     disk = connect(c1, vol1)
     check("a host registers", pr(disk, "register 0 11"))
 
-    # Whatever is enabled first: reservations of one wwid are not left out for another one.
+    # In either order, reservations under one wwid are not ignored by exporting the drive under another.
     vol1.unexport(force=True)
-    check("its drive is exported by another wwid", export(vol2, "part1", TWO))
-    like("by the one that has reservations it is not then", "reservations, and its drive", export(vol1, "part1", ONE).text)
+    check("the drive is exported under another wwid", export(vol2, "part1", TWO))
+    like("the drive is then refused under the wwid with reservations", "reservations, and its drive", export(vol1, "part1", ONE).text)
     vol2.unexport(force=True)
-    check("the other way", export(vol1, "part1", ONE))
-    like("the other one is not", "reservations under another wwid", export(vol2, "part1", TWO).text)
+    check("in the other order the drive is exported under the wwid with reservations", export(vol1, "part1", ONE))
+    like("the drive is then refused under another wwid", "reservations under another wwid", export(vol2, "part1", TWO).text)
     must(disk.wait("live"))
-    like("what was registered is", ": 11$", keys(disk))
+    like("the registration is still there", ": 11$", keys(disk))
     must(pr(disk, "register 11 0"))
-    check("when nobody is, it is exported by another wwid", export(vol2, "part1", TWO))
-    same("nobody registers", "Operation not supported", pr(disk, "register 0 11").text)
+    check("the drive is exported under another wwid when no host is registered", export(vol2, "part1", TWO))
+    same("no host can register while the drive has two wwids", "Operation not supported", pr(disk, "register 0 11").text)
     vol2.unexport(force=True)
-    check("until the other volume is gone", pr(disk, "register 0 11"))
+    check("a host registers when the other volume is gone", pr(disk, "register 0 11"))
     vol1.unexport(force=True)
     disk.disconnect(force=True)
 
 
 def find_file():
-    """The block of the file system in which the first image of the file of THREE is; the second one is in the next block."""
+    """Return the block of the file system that holds the first image of THREE's file; the next block holds the second."""
     target.must(
         f"""for place in 0 1; do
                 printf '\\nhcablk-place-%d\\n' $place
@@ -112,39 +112,39 @@ def find_file():
 def refused_changes_do_not_come_back(vol1):
     block = find_file()
     sector = block * 8
-    # The first image of a new file is written, the second one cannot be.
-    check("its drive is exported", export(vol1, "part2", THREE))
+    # Writing the first image of a new file fails, so that neither is there.
+    check("a drive with a new file is exported", export(vol1, "part2", THREE))
     disk = connect(c1, vol1)
     target.device_mapper("kept", without_blocks(sector, 8))
-    same("its first image cannot be written: it is refused", EIO, pr(disk, "register 0 33").text)
-    check("the log says so", target.in_log("a reservation cannot be kept in its file"))
-    like("nobody is registered", ":$", keys(disk))
+    same("registering is refused when the file cannot be written", EIO, pr(disk, "register 0 33").text)
+    check("the log reports the failed write", target.in_log("a reservation cannot be kept in its file"))
+    like("the refused host is not registered", ":$", keys(disk))
     vol1.unexport(force=True)
     target.device_mapper("kept", KEPT)
     target.must(
         f"""env echo > {target.configfs}/reservations
             umount /mnt/state && mount /dev/mapper/kept /mnt/state && env echo {STATE} > {target.configfs}/reservations"""
     )
-    again(vol1, disk, "part2", THREE, "the target begins again")
-    like("nobody is registered then, either", ":$", keys(disk))
-    check("now it is kept", pr(disk, "register 0 33"))
+    again(vol1, disk, "part2", THREE, "the target reads the new file again")
+    like("the refused host is not registered after that, either", ":$", keys(disk))
+    check("registering succeeds when the file can be written", pr(disk, "register 0 33"))
     vol1.unexport(force=True)
-    again(vol1, disk, "part2", THREE, "and the target begins again")
-    like("it is registered", ": 33$", keys(disk))
+    again(vol1, disk, "part2", THREE, "the target reads the written file again")
+    like("the host is still registered", ": 33$", keys(disk))
 
-    # Neither image can be written: what the page cache has of the change is not taken for what the file system's drive has.
+    # Neither image can be written: the change in the page cache must not be mistaken for one on the file system's drive.
     letters = int.from_bytes(b"K" * 8, "little")
     durable = f"dd if={target.drive2} bs=4k skip={block} count=2 iflag=direct status=none | grep -aq KKKKKKKK"
     must(pr(disk, f"register 33 {letters}"))
     must(target.run(durable))
     target.device_mapper("kept", without_blocks(sector, 16))
-    same("a change that cannot be kept is refused", EIO, pr(disk, f"register {letters} 34").text)
+    same("a change that cannot be written is refused", EIO, pr(disk, f"register {letters} 34").text)
     vol1.unexport(force=True)
     target.device_mapper("kept", KEPT)
-    again(vol1, disk, "part2", THREE, "the target begins again")
-    like("it is not made", f": {letters}$", keys(disk))
-    check("another one can be", pr(disk, f"register {letters} 33"))
-    check("it is written beside the image that is durable", target.run(durable))
+    again(vol1, disk, "part2", THREE, "the target reads the file again after the refused change")
+    like("the refused change was not made", f": {letters}$", keys(disk))
+    check("another change succeeds", pr(disk, f"register {letters} 33"))
+    check("the change is written next to the durable image", target.run(durable))
     return disk
 
 
@@ -152,32 +152,32 @@ def file_system_hangs(vol1, vol2, disk1):
     disk2 = connect(c2, vol1)
     freeze()
     changing = change(disk2, "register 0 22")
-    like("meanwhile the keys are read", ": 33$", keys(disk1, SOON))
-    same("the directory is shown", STATE, target.run(f"cat {target.configfs}/reservations", SOON).text)
-    check("a volume of its drive is exported", export(vol2, "part2", THREE))
-    check("and is no longer", target.run("hcablk target unexport vol2", SOON))
-    check("its volume is no longer exported", target.run("hcablk target unexport --force vol1", SOON))
-    check("it is exported again", export(vol1, "part2", THREE))
+    like("the keys are read while the file system hangs", ": 33$", keys(disk1, SOON))
+    same("configfs shows the directory while the file system hangs", STATE, target.run(f"cat {target.configfs}/reservations", SOON).text)
+    check("another volume is exported while the file system hangs", export(vol2, "part2", THREE))
+    check("the other volume is unexported while the file system hangs", target.run("hcablk target unexport vol2", SOON))
+    check("the changing volume is unexported while the file system hangs", target.run("hcablk target unexport --force vol1", SOON))
+    check("the changing volume is exported again", export(vol1, "part2", THREE))
     unfreeze()
-    check("when it goes on the change is made", changing.join())
+    check("the change is made when the file system continues", changing.join())
     must(disk1.wait("live"))
-    like("once", ": 22 33$", keys(disk1))
+    like("the change was made once", ": 22 33$", keys(disk1))
     return disk2
 
 
 def evicted_host_changes_nothing(vol1, disk1, disk2):
-    """What an evicted host has asked for is not made behind that, and what had begun is waited for."""
+    """After an eviction no change of the evicted host is made; the eviction waits for one that has begun."""
     evict = f"hcablk target evict vol1 {c2.id}"
     evicted = f"cat {vol1.configfs}/evicted"
     freeze()
     changing = change(disk1, "register 33 44")
     asking = c2.start(f"hcablk-pr {disk2.device} abort 22 33 3", 100)
     must(c2.wait("cat /proc/[0-9]*/comm | grep -q hcablk-pr", 30))
-    check("a host is evicted while another one's change is being made", target.run(f"{evict} --timeout 10", SOON))
+    check("a host is evicted while another host's change is being made", target.run(f"{evict} --timeout 10", SOON))
     unfreeze()
-    check("that is made", changing.join())
-    refuse("the evicted host's is not", asking.join())
-    like("nobody's registration has ended", ": 22 44$", keys(disk1))
+    check("the other host's change is made", changing.join())
+    refuse("the evicted host's waiting change fails", asking.join())
+    like("the evicted host's change was not made", ": 22 44$", keys(disk1))
     disk2.disconnect(force=True)
     target.must(f"hcablk target admit vol1 {c2.id}")
     disk2 = connect(c2, vol1)
@@ -185,13 +185,13 @@ def evicted_host_changes_nothing(vol1, disk1, disk2):
     freeze()
     changing = change(disk2, "abort 22 44 3")
     said = target.run(f"{evict} --timeout 3", SOON).text
-    like("a host whose change is being made is not evicted", "a change of reservations, may still land", said)
-    same("it is shown as draining", f"{c2.id} draining", target.says(evicted))
+    like("evicting a host whose change is being made times out", "a change of reservations, may still land", said)
+    same("the host is shown as draining", f"{c2.id} draining", target.says(evicted))
     unfreeze()
-    check("it is when that is made", target.run(evict))
-    same("nothing of it is left", c2.id, target.says(evicted))
+    check("the host is evicted when its change is made", target.run(evict))
+    same("the host is shown as evicted", c2.id, target.says(evicted))
     must(disk1.wait("live"))
-    like("the change was made before", ": 22$", keys(disk1))
+    like("the change was made before the eviction", ": 22$", keys(disk1))
     changing.join()
     disk1.disconnect(force=True)
     disk2.disconnect(force=True)

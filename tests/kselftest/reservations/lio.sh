@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: LIO passes the reservations of iSCSI's initiators on to our disks, and of libiscsi's tests of them all pass that can on any drive.
+# Proves: LIO passes reservations of iSCSI initiators on to our disks, and all of libiscsi's reservation tests pass that any drive below LIO can pass.
 # turn: 12
 # takes: 30
 # timeout: 900
@@ -10,12 +10,12 @@
 
 ! on c1 '[ -e /sys/kernel/debug/kmemleak ]' || skip "the debug kernel has no LIO"
 
-# LIO's name of the disk of each client, and its address. Both say that theirs is the same logical unit.
+# LIO's name for each client's disk, and the clients' addresses. Both clients present the same logical unit.
 name=iqn.2026-01.hcablk.test:disk
 declare -A address=([c1]=10.77.0.2 [c2]=10.77.0.3) disks
 lio=/sys/kernel/config/target
 
-# offer GUEST: its disk, by one port. `pgr_support` is 0 where LIO is not to keep reservations itself, but to pass them on.
+# offer GUEST: offers its disk at one port. With `pgr_support` 0 LIO passes reservations on instead of keeping them itself.
 offer() {
 	must on "$1" "modprobe -a target_core_iblock iscsi_target_mod && mkdir -p $lio/iscsi $lio/core/iblock_0/disk && cd $lio/core/iblock_0/disk &&
 		env echo udev_path=${disks[$1]} > control && env echo 1 > enable && env echo 4c7f5d2e-7a0e-4d35-a1c5-5f9d0a3b6c18 > wwn/vpd_unit_serial &&
@@ -31,8 +31,8 @@ withdraw() {
 		rmdir $lio/iscsi/$name/tpgt_1 $lio/iscsi/$name $lio/iscsi $lio/core/iblock_0/disk $lio/core/iblock_0 &&
 		rmmod iscsi_target_mod target_core_iblock target_core_mod"
 }
-# tests GUEST…: those of libiscsi, of which the first initiator logs in at the first guest, the second one at the last. Prints for
-# each test that there is "SUITE.TEST passed", "failed", or "skipped".
+# tests GUEST…: runs libiscsi's tests: the first initiator logs in at the first guest, the second at the last. Prints for each
+# test "SUITE.TEST passed", "failed", or "skipped".
 tests() {
 	local urls=() guest
 	for guest; do
@@ -57,19 +57,19 @@ for guest in c1 c2; do
 	offer $guest
 done
 
-# Whatever is below it, LIO's passthrough refuses READ FULL STATUS, for which it would have to know initiators, and answers a service
-# action that does not exist as if there were no PERSISTENT RESERVE IN at all (target_try_pr_in_pt(), iblock_execute_pr_in()). This
-# test wants the one to succeed, and takes the other for a target without reservations.
+# With any drive, LIO's passthrough refuses READ FULL STATUS, for which it would have to know initiators, and answers a
+# nonexistent service action as if PERSISTENT RESERVE IN did not exist (target_try_pr_in_pt(), iblock_execute_pr_in()). This test
+# expects success for the former, and takes the latter for a target without reservations.
 range=PrinServiceactionRange.Range
 alone=(PrinReadKeys.Simple PrinReadKeys.Truncate PrinReportCapabilities.Simple ProutRegister.Simple ProutReserve.Simple
 	ProutClear.Simple)
-# These have two initiators. The block layer's pr_ops do not say which initiator asks (iblock_pr_report_caps()), so that all that log
-# in at one port are one registrant, the host whose port it is, and no drive can tell them apart: the second one's key replaces
-# that of the first one.
+# These have two initiators. The block layer's pr_ops do not name the initiator (iblock_pr_report_caps()), so that all initiators
+# of one port are one registrant, the host with the port, and no drive can tell them apart: the second initiator's key replaces
+# the first one's.
 together=(ProutReserve.Access{EA,WE,EARO,WERO,EAAR,WEAR} ProutReserve.Ownership{EA,WE,EARO,WERO,EAAR,WEAR}
 	ProutPreempt.RemoveRegistration)
 
-# had "DESCRIPTION" OUTPUT HOW TEST…: that is how these tests ended.
+# had "DESCRIPTION" OUTPUT HOW TEST…: checks that these tests ended so.
 had() {
 	local what=$1 output=$2 how=$3 test
 	shift 3
@@ -79,15 +79,15 @@ had() {
 }
 count=$((1 + ${#alone[@]} + ${#together[@]}))
 output=$(tests c1)
-same "one port: so many tests ran" $count "$(wc -l <<< "$output")"
+same "one port: all tests ran" $count "$(wc -l <<< "$output")"
 had "one port" "$output" passed "${alone[@]}"
-had "one port, which no drive passes" "$output" failed $range "${together[@]}"
-# What a test that failed has left.
+had "one port, tests that no drive passes" "$output" failed $range "${together[@]}"
+# Clears what a failed test has left.
 must on c1 "hcablk-pr ${disks[c1]} ignore 1 && hcablk-pr ${disks[c1]} clear 1"
 output=$(tests c1 c2)
-same "a port of each of two hosts: so many tests ran" $count "$(wc -l <<< "$output")"
+same "a port of each of two hosts: all tests ran" $count "$(wc -l <<< "$output")"
 had "a port of each of two hosts" "$output" passed "${alone[@]}" "${together[@]}"
-had "a port of each of two hosts, which no drive passes" "$output" failed $range
+had "a port of each of two hosts, tests that no drive passes" "$output" failed $range
 
 for guest in c1 c2; do
 	withdraw $guest

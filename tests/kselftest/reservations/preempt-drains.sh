@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when preempt-and-abort has returned nothing of the victim reaches the drive, at whatever moment of its writes it comes and however long the drive takes for them.
+# Proves: when preempt-and-abort has returned, no write of the victim reaches the drive, at any moment of its writes and with any delay of the drive.
 # turn: 15
 # takes: 120
 # timeout: 7200
@@ -9,14 +9,14 @@
 
 preemptions=${HCABLK_PREEMPTIONS:-$((slow == 1 ? 20 : 8))}
 [ -z "${HCABLK_WHOLE:-}" ] || preemptions=1000
-# One host is preempted on so many drives at a time, each at a moment of its own: slices of one, of so many MiB. A guest
-# runs five commands at a time.
+# One host is preempted on this number of drives at a time, at a different moment on each. The drives are slices of one, of
+# `slice` MiB. A guest runs five commands at a time.
 drives=5 slice=2
-# A slow kernel has enough to do with two, and less often.
+# A slow kernel is busy with two drives and fewer preemptions.
 [ "$slow" = 1 ] || drives=2
 size=$((slice * 2048))
 
-# table N DELAY: of slice N, which takes so many milliseconds for a write: longer than it takes to look at it.
+# table N DELAY: prints the table of slice N, whose writes take DELAY milliseconds: longer than reading the slice.
 table() {
 	echo "0 $size delay $drive $(($1 * size)) 0 $drive $(($1 * size)) $2"
 }
@@ -24,7 +24,7 @@ table() {
 must on target "modprobe -a dm_mod dm_delay && $(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
 own=() victims=() load="" overs=""
 for ((n = 0; n < drives; n++)); do
-	# What is above counts what waits in it; itself it does not (accounts_remapped_io of dm-delay).
+	# The device above counts the requests that wait in it; dm-delay itself does not (accounts_remapped_io).
 	must on target "echo '$(table $n 500)' | dmsetup create slow$n && dmsetup mknodes &&
 		echo '0 $size linear /dev/mapper/slow$n 0' | dmsetup create over$n && dmsetup mknodes"
 	overs+=" /sys/block/$(on target "dmsetup info -c --noheadings -o blkdevname over$n")/inflight"
@@ -39,12 +39,12 @@ done
 stats=${victims[*]/#\/dev/\/sys/block}
 stats=${stats// //stat }/stat
 
-# sum N: of what the slice has.
+# sum N: prints the checksum of the slice.
 sum() {
 	echo "dd if=/dev/mapper/slow$1 bs=1M count=$slice iflag=direct 2> /dev/null | md5sum"
 }
 
-# preempt N MICROSECONDS DELAY: prints the sums of the slice behind the preemption, and when the drive has had its time.
+# preempt N MICROSECONDS DELAY: prints the slice's checksum after the preemption, and again after the drive's delay.
 preempt() {
 	on c1 "usleep $2; exec hcablk-pr ${own[$1]} abort 11 22 3" || return
 	on target "$(sum "$1"); usleep $(($3 * 1500)); $(sum "$1")"
@@ -57,7 +57,7 @@ while [ $made -lt "$preemptions" ]; do
 		delays[n]=$((300 + RANDOM % 600))
 		tables+="echo '$(table $n "${delays[n]}")' | dmsetup load slow$n && dmsetup suspend slow$n && dmsetup resume slow$n && $(sum $n) || exit; "
 	done
-	sums=$(on target "$tables") || die "the drives take another time for writes"
+	sums=$(on target "$tables") || die "the drives get new delays"
 	mapfile -t befores <<< "$sums"
 	must wait_until c2 60 "[ \"\$(cat $initiator/vol*/state | sort -u)\" = live ]"
 	must on c2 "for disk in ${victims[*]}; do hcablk-pr \$disk register 0 22 || exit; done"
@@ -82,8 +82,8 @@ while [ $made -lt "$preemptions" ]; do
 	join victim > /dev/null && fail "preemption $made: the victim's writes fail"
 	must on c1 "for disk in ${own[*]}; do hcablk-pr \$disk release 11 3 || exit; done"
 done
-same "of $made preemptions so many had a write of the victim come late" 0 $late
-same "in each the victim had written before" $made $wrote
+same "none of $made preemptions is followed by a late write of the victim" 0 $late
+same "before each preemption the victim has written" $made $wrote
 for guest in c1 c2; do
 	must on $guest "for n in $(seq -s ' ' 0 $((drives - 1))); do hcablk disconnect --force vol\$n || exit; done"
 done

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: while writes of a preempted host are in a drive that hangs nobody is told that it is fenced, and then nothing else is waited for.
+# Proves: while writes of a preempted host are in a hung drive, no host gets the answer that it is fenced; when they have ended, nothing else is waited for.
 # tier: heart
 # turn: 19
 # takes: 15
@@ -35,21 +35,21 @@ spawn first c1 "hcablk-pr $mine abort 11 22 1 > /tmp/first; echo \$? >> /tmp/fir
 must wait_until c1 30 "[ \"\$(hcablk-pr $other reservation)\" = '11 1' ]"
 spawn second c1 "hcablk-pr $other abort 11 22 1 > /tmp/second; echo \$? >> /tmp/second"
 spawn keys c1 "hcablk-pr $other keys > /tmp/keys"
-# What begins after the preemption, by whomever, and does not end.
+# A request of any host that begins after the preemption, and does not end.
 spawn reader c2 "dd if=${disks[c2vol2]} of=/dev/null bs=1M skip=40 count=1 iflag=direct status=none"
 must drive_holds read
 must on c2 'hcablk disconnect --force vol2'
-join reader && fail "the reader goes on"
-# They would be answered in far less than that.
+join reader && fail "the reader fails"
+# An answer would take far less time.
 must on c1 'usleep 2000000'
 silent "while the victim's write is in the drive nothing is answered" on c1 'cat /tmp/first /tmp/second /tmp/keys'
 must on target 'dmsetup resume half0'
 for name in first second keys; do
 	must join $name
 done
-same "when it is not the preemption is" 0 "$(on c1 'cat /tmp/first')"
-same "and that of whom it had preempted" "conflict 1" "$(on c1 'echo $(cat /tmp/second)')"
-like "and who asked for the keys" ": 11\$" "$(on c1 'cat /tmp/keys')"
+same "the preemption is answered when the victim's write has ended" 0 "$(on c1 'cat /tmp/first')"
+same "the answer to the second preemption is a conflict" "conflict 1" "$(on c1 'echo $(cat /tmp/second)')"
+like "reading the keys is answered" ": 11\$" "$(on c1 'cat /tmp/keys')"
 must drive_holds read
 must on target 'dmsetup resume half1'
 refuse "the victim's write fails" join victim

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when a target's machine is killed at any moment of a change of reservations, what it reads back is what it had answered last, or the change that was under way; which is made once.
+# Proves: when a target's machine is killed during a change of reservations, it reads back the last acknowledged state or the change in progress, and that change is made once.
 # turn: 12
 # takes: 80
 # timeout: 3600
@@ -9,10 +9,10 @@
 . "${0%/*}/../lib/lib.sh"
 
 rounds=${HCABLK_KILLS:-3}
-# Two hosts of one machine, so that one shell changes and there is one order of all changes.
+# Two hosts on one machine, so that one shell makes all changes, in one order.
 hosts=(0c0ffee0-0000-4000-8000-000000000001 0c0ffee0-0000-4000-8000-000000000002)
-# The changes, again and again: register, register, reserve, preempt, clear; the generation, the keys and the reservation behind
-# each, where `before` is the generation before the first. A reservation is no new generation.
+# The changes in a cycle: register, register, reserve, preempt, clear. Prints the generation, the keys and the reservation after
+# change N; `before` is the generation before the cycle. A reservation does not count as a generation.
 after() {
 	local cycles=$(($1 / 5))
 	local before=$((cycles * 4))
@@ -24,14 +24,14 @@ after() {
 	4) echo "$((before + 3)): 22 | 22 1" ;;
 	esac
 }
-# What c2, which changes nothing, reads.
+# Prints what c2 reads, which makes no changes.
 read_back() {
 	on c2 "echo \"\$(hcablk-pr $reader keys) | \$(hcablk-pr $reader reservation)\""
 }
 state() {
 	must on target "modprobe -a ext4 && { blkid $drive2 | grep -q ext4 || mkfs.ext4 -q -F $drive2 64M; } && mkdir -p /mnt/state && mount $drive2 /mnt/state && $(keep /mnt/state/reservations) && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
 }
-# The same drive as two volumes, of one wwid: one for c1's hosts, and one by which c2 reads.
+# The same drive as two volumes with one wwid: one for the hosts on c1, and one through which c2 reads.
 wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0b65
 export_for_reader() {
 	export_volume vol2 "$drive" --wwid=$wwid c2
@@ -51,7 +51,7 @@ for n in 0 1; do
 	connect c1 vol1 --name "host$n" --host-id "${hosts[n]}" --ctrl-loss-tmo -1
 	disks+=("$device")
 done
-same "nobody is registered" "$(after 0)" "$(read_back)"
+same "no host is registered" "$(after 0)" "$(read_back)"
 
 made=0 middle=0 kept=0
 for ((round = 1; round <= rounds; round++)); do
@@ -73,7 +73,7 @@ for ((round = 1; round <= rounds; round++)); do
 	on c1 "usleep $((RANDOM * 60))"
 	killed=$(now_ms)
 	must vm kill target
-	# What was under way waits: there is no volume for it until c2 has read.
+	# The change in progress waits: its volume is exported only after c2 has read.
 	begun=$(on c1 'touch /tmp/stop; cat /tmp/begun /tmp/made')
 	read -r begun made <<< "${begun//$'\n'/ }"
 	must vm start target
@@ -81,28 +81,28 @@ for ((round = 1; round <= rounds; round++)); do
 	export_for_reader
 	must wait_until c2 120 "[ \$(cat $initiator/vol2/state) = live ]"
 	got=$(read_back)
-	echo "# round $round: $made changes made, the last begun is $begun: $got" >&2
+	echo "# round $round: $made changes made, the last one begun is $begun: $got" >&2
 	[ "$begun" = "$made" ] || middle=$((middle + 1))
 	if [ "$got" = "$(after "$begun")" ]; then
 		[ "$begun" = "$made" ] || kept=$((kept + 1))
 	else
-		same "round $round: it is what was answered last" "$(after "$made")" "$got"
+		same "round $round: the target reads back the last acknowledged state" "$(after "$made")" "$got"
 	fi
 	export_for_hosts
 	if join changes; then
 		made=$begun
-		same "round $round: the change that was under way is made, and made once" "$(after "$made")" "$(read_back)"
+		same "round $round: the change in progress is made, and made once" "$(after "$made")" "$(read_back)"
 	else
-		# Who asks waits for a minute: with less than that something else is wrong than a slow boot.
+		# A change waits for a minute: if it failed sooner, the cause is not a slow boot.
 		took=$(($(now_ms) - killed))
-		less "round $round: who asked has waited long enough" 50000 $took
+		less "round $round: the failed change has waited long enough" 50000 $took
 		[ "$got" != "$(after "$begun")" ] || made=$begun
-		same "round $round: what was answered last is there, or the change that was under way" "$(after "$made")" "$(read_back)"
+		same "round $round: the last acknowledged state is there, or the change in progress" "$(after "$made")" "$(read_back)"
 	fi
 done
-# Or was begun when the target had just died: the client does not know.
+# A change may also have begun after the target's death: the client cannot know.
 echo "# $rounds kills left $middle changes without an answer, of which $kept were in the file"
-less "some changes had no answer" 0 $middle
+less "some kills interrupted a change" 0 $middle
 for n in 0 1; do
 	must on c1 "hcablk disconnect --force host$n"
 done

@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a host that has hundreds of requests wait for a drive has another host's request wait for one round of it, not for all of them.
+# Proves: while hundreds of one host's requests wait for a drive, another host's request waits for about one round of them, not for all.
 # turn: 18
 # takes: 90
 # timeout: 480
 
 . "${0%/*}/../lib/lib.sh"
 
-# What the workqueue of one volume does at a time: IO_WORK_MAX.
+# How many requests of a volume its workqueue runs at a time: IO_WORK_MAX.
 bound=256
 jobs=4 each=350 rounds=8
 
-# Each read that the page cache does not have takes the drive two seconds, and a worker waits for it. Each is of blocks that
-# no other one reads, far from each other, so that nothing is read ahead.
+# A read that misses the page cache takes the drive two seconds, and a worker waits for it. All reads are of different blocks, far
+# from each other, so that read-ahead does not help.
 must on target 'hcablk target listen --id 1 --buffer-mib 64 --memory-mib 256'
 must on target "modprobe -a dm_mod dm_delay && echo \"0 \$(blockdev --getsz $drive) delay $drive 0 2000\" | dmsetup create slow &&
 	dmsetup mknodes && echo 0 > /sys/block/\$(dmsetup info -c --noheadings -o blkdevname slow)/queue/read_ahead_kb"
@@ -39,10 +39,10 @@ passed $(($(reads c2) + 1))
 before=$(reads c1) first=$(reads c2)
 passed $((first + rounds))
 meanwhile=$(($(reads c1) - before)) rounds=$(($(reads c2) - first))
-echo "# while $rounds reads of one host were done, one after the other, $meanwhile of the other one's were" >&2
-# Each waits until one of those that run has ended, and for the drive: two rounds of the workers at most. In the order in which
-# they come it would wait for all that wait, and for the drive: five and a half rounds, and one.
-less "each waited for no more than three rounds" "$meanwhile" $((rounds * 3 * bound))
+echo "# $meanwhile reads of the greedy host ended while $rounds reads of the other ended, one after the other" >&2
+# A request waits for one of the running requests to end, and then for the drive: at most two rounds of the workers. In order of
+# arrival it would wait for all waiting requests and the drive: five and a half rounds, and one.
+less "each read of the modest host waits for no more than three rounds" "$meanwhile" $((rounds * 3 * bound))
 join modest
 must on c1 'killall -q -INT fio; true'
 for ((n = 0; n < jobs; n++)); do

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: under overload a client that wants all of the target's buffers leaves another one its fair share of them.
+# Proves: under overload a client that wants all of the target's buffers leaves another client its fair share.
 # tier: heart
 # turn: 1
 # takes: 40
@@ -9,9 +9,9 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/shares.sh"
 
-# With a drive that takes a second for each write, whoever has as many buffers gets as much done. Each of the two
-# has 3 MiB for itself on soft-RoCE (2 of them granted, where these writes do not go), and 8 are shared. Both want more than half
-# of these all the time, the greedy one twice as much as the other: by the order in which they ask the other would have a third.
+# With a drive that takes a second for each write, equal buffers mean equal throughput. Each of the two clients has 3 MiB of its
+# own on soft-RoCE (2 of them granted, which these writes do not use), and 8 are shared. Both always want more than half of these,
+# the greedy client twice as much as the other: in order of arrival the other would get a third.
 must on target 'hcablk target listen --id 1 --buffer-mib 16 --memory-mib 100'
 slow_drive slow 1000
 export_volume vol1 /dev/mapper/slow c1 c2
@@ -22,7 +22,7 @@ least=$((least + least_of_other))
 must on target "echo $(($(mib_for $least) + 8)) > $port/memory_mib"
 connect c1 vol1 --queues 1 --queue-depth 256
 connect c2 vol1 --queues 1 --queue-depth 128
-same "both have their reservation" $least "$(memory_of reserved)"
+same "both clients have their own buffers" $least "$(memory_of reserved)"
 
 # load NAME GUEST JOBS OFFSET
 load() {
@@ -36,21 +36,21 @@ writes() {
 
 load greedy c1 4 0
 must wait_until target 60 "awk '\$1 == \"waiting\" { exit !\$2 }' $port/memory"
-pass "the greedy one waits for buffers"
+pass "the greedy client waits for buffers"
 first=$(class_of 32768 borrowed)
-# Each write takes two: of an odd number one is left.
-less "and has all that are shared" $(($(class_of 32768 total) - 2)) "$first"
+# A write takes two buffers: of an odd number one stays free.
+less "the greedy client has all shared buffers" $(($(class_of 32768 total) - 2)) "$first"
 load other c2 2 256M
 must wait_until c2 60 "awk '\$1 == \"writes\" { exit !(\$2 > 40) }' $initiator/vol1/stats"
-# The drive completes writes in bursts of a second, each of some 70, and the two are read one after the other: over ten
-# bursts that does not count.
+# The drive completes writes in bursts of a second, each of some 70, and the counters of the two clients are read one after the
+# other: over ten bursts that does not matter.
 greedy=$(writes c1) other=$(writes c2)
 must wait_until c1 120 "awk '\$1 == \"writes\" { exit !(\$2 > $greedy + 700) }' $initiator/vol1/stats"
 greedy=$(($(writes c1) - greedy)) other=$(($(writes c2) - other))
-echo "# of what was written meanwhile the greedy one has $greedy, the other $other; shares:" >&2
+echo "# writes meanwhile: $greedy of the greedy client, $other of the other; shares:" >&2
 on target "cat $port/shares $port/memory" >&2
-# The fair share of each is the half.
-less "the other gets at least four fifths of its fair share ($other of $((greedy + other)))" $((2 * (greedy + other) / 5)) "$other"
+# The fair share of each is one half.
+less "the other client gets at least four fifths of its fair share ($other of $((greedy + other)))" $((2 * (greedy + other) / 5)) "$other"
 for guest in c1 c2; do
 	must on $guest 'killall -q -INT fio; true'
 done
@@ -60,7 +60,7 @@ for guest in c1 c2; do
 	same "$guest: no errors" 0 "$(stat_of $guest $initiator/vol1 errors)"
 done
 must wait_until target 60 "awk '\$1 == \"waiting\" { exit \$2 != 0 }' $port/memory"
-pass "nobody waits any more"
+pass "no request waits for buffers any more"
 for guest in c1 c2; do
 	disconnect $guest vol1
 done

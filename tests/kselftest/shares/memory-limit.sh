@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: the target's buffers never take more memory than the administrator allows, however many clients connect.
+# Proves: the target's buffers never take more memory than the administrator allows, for any number of clients.
 # turn: 20
 # takes: 40
 
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/shares.sh"
 
-# A session may have 64 MiB, and needs 3 on soft-RoCE (2 of the eager ring, 1 of buffers) and some beside its data; there is
-# room for six of them.
+# A session may have 64 MiB, and needs 3 on soft-RoCE (2 of the eager ring, 1 of buffers) and some besides its data; the limit is
+# enough for six sessions.
 must on target 'hcablk target listen --id 1 --buffer-mib 64 --memory-mib 100'
 for n in 1 2 3 4 5 6 7; do
 	export_volume vol$n "$drive" c1 c2
@@ -24,8 +24,8 @@ before=$(available)
 watch_memory
 connect c1 vol1 --queues 1
 first=$device
-less "the first session gets all that there is, but for parts of buffers" $(((all << 20) - (64 << 10))) "$(memory_of used)"
-# What others need is called back while it is used.
+less "the first session gets all memory, except for fractions of a buffer" $(((all << 20) - (64 << 10))) "$(memory_of used)"
+# A new session gets memory that the first one uses.
 ON_SECONDS=330 spawn load c1 "fio --name=l --filename=$first --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-1M --iodepth=64 \
 	--offset=512M --size=64M --time_based --runtime=300 --norandommap 2>&1"
 must wait_until c1 30 "awk '{ exit !(\$1 > 20 && \$5 > 20) }' /sys/block/${first#/dev/}/stat"
@@ -33,29 +33,29 @@ for n in 2 3 4 5 6; do
 	guest=$([ $((n % 2)) = 0 ] && echo c2 || echo c1)
 	connect "$guest" vol$n --queues 1
 done
-same "six have their reservation" $((6 * least)) "$(memory_of reserved)"
-like "the seventh is refused" "memory|Cannot allocate" "$(on c2 "hcablk connect $target_address vol7 --queues 1" 2>&1)"
-check "the target says why and how much, once" \
+same "six sessions have their own buffers" $((6 * least)) "$(memory_of reserved)"
+like "the seventh session is refused" "memory|Cannot allocate" "$(on c2 "hcablk connect $target_address vol7 --queues 1" 2>&1)"
+check "the target's log gives the reason and the amount, once" \
 	[ "$(in_log target "refused .* volume vol7: .*memory_mib: $((least >> 10)) KiB needed; of $((all << 10)) KiB," | wc -l)" = 1 ]
-check "and so does the client" wait_log c2 60 'no memory left for another session'
+check "the client's log gives the reason" wait_log c2 60 'no memory left for another session'
 took=$((before - $(available)))
 echo "# MemAvailable went down by $took KiB" >&2
-# All that a session makes the target take is in the account. The kernel caches some of its own beside it: sockets, routes,
-# slabs, the volumes. A debug kernel also keeps books of each allocation, and what was freed for a while.
+# The account covers all memory that the target allocates for sessions. The kernel caches some of its own in addition: sockets,
+# routes, slabs, the volumes. A debug kernel also records each allocation, and keeps freed memory for a while.
 on target '[ -e /sys/kernel/debug/kmemleak ]' ||
-	less "the machine has not more memory less than that" $took $(((all + 8) << 10))
+	less "the machine's free memory shrinks by no more than the limit" $took $(((all + 8) << 10))
 
-like "the limit is not lowered below what is in use" busy "$(on target "env echo $(((6 * least - 1) >> 20)) > $port/memory_mib" 2>&1)"
-check "with a message" wait_log target 60 "memory_mib stays at $all: the existing sessions need $((6 * least >> 10)) KiB"
-same "it stays" $all "$(on target "cat $port/memory_mib")"
-check "but to what is needed it is, while requests are under way" on target "echo $(mib_for $((6 * least))) > $port/memory_mib"
-less "and next to nothing is shared then" "$(memory_of used)" $((($(mib_for $((6 * least))) << 20) + 1))
-check "it may be raised" on target "echo $(mib_for $((8 * least))) > $port/memory_mib"
+like "the limit cannot be lowered below the sessions' own buffers" busy "$(on target "env echo $(((6 * least - 1) >> 20)) > $port/memory_mib" 2>&1)"
+check "the log gives the reason" wait_log target 60 "memory_mib stays at $all: the existing sessions need $((6 * least >> 10)) KiB"
+same "the limit stays as it was" $all "$(on target "cat $port/memory_mib")"
+check "the limit can be lowered to the sessions' own buffers while requests are in flight" on target "echo $(mib_for $((6 * least))) > $port/memory_mib"
+less "next to nothing is shared then" "$(memory_of used)" $((($(mib_for $((6 * least))) << 20) + 1))
+check "the limit can be raised" on target "echo $(mib_for $((8 * least))) > $port/memory_mib"
 connect c2 vol7 --queues 1
 check "every client works" on c2 "hcablk-scatter $device random 53 16"
 read -r looks passed <<< "$(watched)"
-less "it was looked at often" 20 "$looks"
-same "the limit was never passed in $looks looks" 0 "$passed"
+less "the account was read often" 20 "$looks"
+same "the account never exceeded the limit in $looks reads" 0 "$passed"
 must on c1 'killall -q -INT fio; true'
 join load || true
 same "no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: two clients at depth 128, with a fault of the matrix at least every minute, write all of their halves of the volume and read it back, again and again, without an error or a wrong byte.
+# Proves: two clients at depth 128, with a fault of the matrix at least every minute, write their halves of the volume and read them back, again and again, without an error or a wrong block.
 # takes: 120
 # waits: yes
 # skips: siw debug
@@ -14,16 +14,16 @@
 
 # Minutes; an hour: make soak MINUTES=60.
 minutes=${HCABLK_MINUTES:-1}
-# MiB that each client writes, and reads, in a round.
+# MiB that each client writes and reads in a round.
 size=64
-# Those that a disk is to outlast.
+# The faults that a disk must survive.
 faults=(cut flap blackout their_device withdrawn killed)
 
 matrix_begin
 declare -A before
 for guest in c1 c2; do
 	before[$guest]=$(counters $guest vol1)
-	# Each block is written once in a round, and then each is read; other data in each round.
+	# Each round writes each block once, with new data, and then reads all blocks.
 	ON_SECONDS=$((minutes * 60 + 1000)) spawn "load-$guest" $guest "n=0
 		until [ -e /tmp/stop ]; do
 			n=\$((n + 1))
@@ -51,7 +51,7 @@ while [ $(($(now_ms) - began)) -lt $((minutes * 60000)) ]; do
 	must disk_is c2 vol1 live
 	count=$((count + 1))
 	seen[$fault]=$((${seen[$fault]:-0} + 1))
-	# Until they have worked for a while: what is not begun anew breaks nothing.
+	# Until both have worked for a while: a fault on an idle connection breaks nothing.
 	for guest in c1 c2; do
 		wait_until $guest 60 "before=\$(awk '{ print \$1 + \$5 }' /sys/block/${matrix_device[$guest]#/dev/}/stat); usleep 500000
 			[ \$(awk '{ print \$1 + \$5 }' /sys/block/${matrix_device[$guest]#/dev/}/stat) -gt \$before ]" || break 2
@@ -62,15 +62,15 @@ for fault in "${!seen[@]}"; do
 	echo "# ${seen[$fault]} times: ${matrix_rows[$fault]#* * }"
 done
 echo "# $count faults in $seconds s"
-check "it went on for all of its time: $minutes minutes" [ $seconds -ge $((minutes * 60)) ]
-less "there was a fault in every minute" $((seconds / 60)) $count
+check "the faults continued for $minutes minutes" [ $seconds -ge $((minutes * 60)) ]
+less "each minute had a fault" $((seconds / 60)) $count
 for guest in c1 c2; do
 	must on $guest 'touch /tmp/stop'
-	check "$guest has read all that it wrote" join "load-$guest"
+	check "$guest has read back all that it wrote" join "load-$guest"
 	echo "# $guest: $(on $guest 'cat /tmp/rounds') rounds of $size MiB, $(stat_of $guest $initiator/vol1 retries) requests issued again"
 	same "no request of $guest has failed" 0 "$(stat_of $guest $initiator/vol1 errors)"
-	less "some of $guest were issued again" 0 "$(stat_of $guest $initiator/vol1 retries)"
-	silent "no counter of $guest went back" went_back "${before[$guest]}" "$(counters $guest vol1)"
+	less "some requests of $guest were issued again" 0 "$(stat_of $guest $initiator/vol1 retries)"
+	silent "no counter of $guest decreased" went_back "${before[$guest]}" "$(counters $guest vol1)"
 	must on $guest 'rm /tmp/stop /tmp/rounds /tmp/fio'
 done
 matrix_end

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: the harness of test failover/ghost-writes sees what it looks for: nvme-rdma with two paths reissues writes by another path while the drive still has them. Prints whether readers see writes of the past.
+# Proves: the harness of test failover/ghost-writes detects ghost writes: nvme-rdma with two paths reissues writes over another path while the drive still holds them. Prints whether readers see a write of the past.
 # takes: 120
 # waits: yes
 # skips: siw debug
@@ -9,9 +9,9 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/multi.sh"
 
-[ "$rdma" = rxe ] || skip "it is about soft-RoCE's timeouts"
+[ "$rdma" = rxe ] || skip "the test needs soft-RoCE's timeouts"
 
-# Cuts, at most: it ends when a reader has found a write of the past. More: make soak-nvme N=…
+# The largest number of cuts: the test ends when a reader has found a write of the past. More: make soak-nvme N=…
 wanted=${HCABLK_REISSUES:-10}
 # As in failover/ghost-writes.
 hold=6000
@@ -34,11 +34,11 @@ must on c1 'modprobe nvme_rdma && for n in 1 2; do
 			> /dev/nvme-fabrics || exit
 	done'
 must wait_until c1 30 '[ -b /dev/nvme0n1 ] && [ "$(cat /sys/class/nvme-subsystem/nvme-subsys0/nvme*/state | sort -u)" = live ]'
-same "its disk has two paths" 2 "$(on c1 'ls -d /sys/class/nvme-subsystem/nvme-subsys0/nvme?/ | wc -l')"
+same "the disk of nvme-rdma has two paths" 2 "$(on c1 'ls -d /sys/class/nvme-subsystem/nvme-subsys0/nvme?/ | wc -l')"
 must on c1 'echo round-robin > /sys/class/nvme-subsystem/nvme-subsys0/iopolicy'
 ON_SECONDS=7000 spawn writers c1 "exec hcablk-versions write /dev/nvme0n1 32 > /tmp/versions"
 
-# controller N IS: the state of the controller by path N is, or is not, `live`
+# controller N IS: waits until the state of the controller on path N is (=), or is not (!=), `live`
 controller() {
 	wait_until c1 60 "cd /sys/class/nvme-subsystem/nvme-subsys0 && [ \$(cat \$(grep -l traddr=10.77.$1.1, nvme?/address | sed s/address/state/)) $2 live ]"
 }
@@ -55,13 +55,13 @@ while [ $cuts -lt "$wanted" ] && kill -0 "${_jobs[writers]}" 2> /dev/null; do
 done
 less "paths were cut" 0 $cuts
 must on c1 'touch /tmp/stop'
-# A write of the past is one that the drive carries out last; readers see it if none came after it.
-if join writers; then seen="no reader found anything older than what was acknowledged"; else seen="a reader found what was older than what was acknowledged"; fi
+# In a write of the past the drive carries out an old write last; readers see it if no newer one follows.
+if join writers; then seen="no reader found data older than acknowledged"; else seen="a reader found data older than acknowledged"; fi
 echo "# after $cuts cuts: $seen"
 must on c1 'rm -f /tmp/versions /tmp/stop; for one in /sys/class/nvme-subsystem/nvme-subsys0/nvme?; do echo 1 > $one/delete_controller; done
 	modprobe -r nvme_rdma'
 must on target 'cd /sys/kernel/config/nvmet && rm ports/1/subsystems/ghosts ports/2/subsystems/ghosts && rmdir ports/1 ports/2 \
 	subsystems/ghosts/namespaces/1 subsystems/ghosts && modprobe -r nvmet_rdma'
 must on target 'killall hcablk-reorder'
-refuse "nvme-rdma: the drive is given a write while it still has an earlier one of the same place" join drive
+refuse "nvme-rdma: the drive gets a write while it still holds an earlier one of the same place" join drive
 must wait_until target 30 'rmmod nbd'

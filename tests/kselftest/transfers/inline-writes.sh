@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: the data of writes up to the size that is set goes with the request and that of others does not, and it arrives.
+# Proves: the data of writes up to the configured size goes with the request, that of larger writes does not, and the data is right.
 # tier: heart
 # turn: 3
 # takes: 50
@@ -13,7 +13,7 @@ counters() {
 	server=$(on target "cat $target/volumes/vol1/stats")
 }
 
-# writes "DESCRIPTION" BYTES WAY: thirty of them, one at a time.
+# writes "DESCRIPTION" BYTES WAY: makes thirty writes, one at a time, and checks the counters.
 writes() {
 	local n=30 old_client=$client old_server=$server name wanted got=
 	must on c1 "dd if=/dev/zero of=$device bs=$2 count=$n oflag=direct"
@@ -37,18 +37,18 @@ for limit in $(by_turns "0 65536" "512 4096"); do
 	options="--eager-write 0"
 	[ "$limit" = 4096 ] || options+=" --small-write $limit"
 	connect c1 vol1 "$options"
-	same "$limit: it is told" "$limit" "$(on c1 "cat $initiator/vol1/small_write")"
+	same "$limit: the setting is shown" "$limit" "$(on c1 "cat $initiator/vol1/small_write")"
 	counters
-	# The target goes on counting over connections.
+	# The target's counters continue over connections.
 	before=$(count inline_writes "$server")
 	for bytes in 512 4096 8192; do
 		way=registered
-		# The target takes no more than a page with a request.
+		# The target accepts at most a page with a request.
 		[ $bytes -gt "$limit" ] || [ $bytes -gt 4096 ] || way=goes
 		writes "$limit: writes of $bytes bytes: $way" $bytes $way
 	done
 	check "$limit: memory of every shape arrives" on c1 "hcablk-scatter $device random $((limit + 1)) 8"
-	check "$limit: pages scattered" on c1 "hcablk-scatter $device gaps $((limit + 2)) 8"
+	check "$limit: data from scattered pages arrives" on c1 "hcablk-scatter $device gaps $((limit + 2)) 8"
 	check "$limit: many requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-16k --blockalign=512 \
 		--iodepth=64 --numjobs=2 --size=$(few 4)M --offset_increment=64M --verify=crc32c --verify_fatal=1"
 	counters

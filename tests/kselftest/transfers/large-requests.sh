@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: requests beyond 1 MiB go over the wire whole, up to what was asked for and HCA and buffers hold, and their data is right.
+# Proves: requests beyond 1 MiB are sent whole, up to the configured size and the limits of HCA and buffers, and their data is right.
 # tier: heart
 # turn: 0
 # takes: 140
@@ -10,19 +10,19 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/p2p.sh"
 
-# limit: KiB of the largest request of the disk
+# limit: prints the KiB of the disk's largest request
 limit() {
 	on c1 "cat /sys/block/$disk/queue/max_hw_sectors_kb"
 }
-# moved COUNTER: at the target
+# moved COUNTER: prints a counter of the target's volume
 moved() {
 	stat_of target $target/volumes/vol1 "$1"
 }
 seed=$RANDOM
 echo "# seed $seed"
 
-# whole "DESCRIPTION": requests of the largest size, verified, none of which is split. Each pass writes data of its own, so
-# that what an earlier one left at the same place is wrong.
+# whole "DESCRIPTION": writes and verifies requests of the largest size, none of which is split. Each pass writes different data,
+# so that old data in the same place is noticed.
 round=0
 whole() {
 	local what=$1 kib writes reads verify
@@ -33,13 +33,13 @@ whole() {
 	writes=$(moved writes)
 	check "$what: $kib KiB are written" fio c1 "--name=v --filename=$device --rw=write --bs=${kib}k --size=$((kib * 4))k \
 		--iodepth=2 --offset=64k $verify --do_verify=0"
-	# The block layer makes two bios of each and puts them together, if nothing comes between.
-	less "$what: they are not split" $(($(moved writes) - writes)) 8
+	# The block layer makes two bios of each, and merges them if nothing comes between.
+	less "$what: writes are not split" $(($(moved writes) - writes)) 8
 	reads=$(moved reads)
-	check "$what: and read back" fio c1 "--name=v --filename=$device --rw=read --bs=${kib}k --size=$((kib * 4))k \
+	check "$what: $kib KiB are written and read back" fio c1 "--name=v --filename=$device --rw=read --bs=${kib}k --size=$((kib * 4))k \
 		--iodepth=2 --offset=64k $verify --verify_fatal=1"
-	less "$what: nor are reads" $(($(moved reads) - reads)) 8
-	check "$what: from memory of every shape" on c1 "hcablk-scatter $device random $((seed + round)) 8"
+	less "$what: reads are not split" $(($(moved reads) - reads)) 8
+	check "$what: memory of every shape" on c1 "hcablk-scatter $device random $((seed + round)) 8"
 	same "$what: no errors" "0 0" "$(stat_of c1 $initiator/vol1 errors) $(stat_of c1 $initiator/vol1 protocol_errors)"
 }
 
@@ -47,27 +47,27 @@ export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --max-io-kib 4096
 largest=$(limit)
 [ "$largest" -gt 1024 ] || skip "the RDMA device's memory regions hold no more than 1 MiB"
-# Built for the tests, with large regions.
-[[ $(on c1 'modinfo -n rdma_rxe') != */updates/* ]] || same "4 MiB where a region holds them" 4096 "$largest"
+# With the tests' own soft-RoCE, whose regions are large.
+[[ $(on c1 'modinfo -n rdma_rxe') != */updates/* ]] || same "requests have 4 MiB where a memory region holds them" 4096 "$largest"
 disconnect c1 vol1
 connect c1 vol1 --queues 1
-same "1 MiB unless more is asked for" 1024 "$(limit)"
+same "requests have 1 MiB by default" 1024 "$(limit)"
 disconnect c1 vol1
 connect c1 vol1 --queues 1 --max-io-kib 256
-same "or less" 256 "$(limit)"
+same "requests can be configured smaller" 256 "$(limit)"
 disconnect c1 vol1
 
 connect c1 vol1 --queues 1 --max-io-kib 4096
 echo "# $largest KiB"
 whole "in chunks"
 less "chunks were moved" 0 "$(moved chunks)"
-same "all of them were" 0 "$(moved unchunked)"
+same "all requests moved in chunks" 0 "$(moved unchunked)"
 disconnect c1 vol1
 
 must on target 'hcablk target unexport vol1'
 export_volume vol1 "$drive" --chunk-kib=64 c1
 connect c1 vol1 --queues 1 --max-io-kib 1536
-same "as much as was asked for" 1536 "$(limit)"
+same "requests have the configured size" 1536 "$(limit)"
 whole "in many chunks"
 disconnect c1 vol1
 
@@ -80,23 +80,23 @@ disconnect c1 vol1
 must on target "hcablk target unexport vol1 && truncate -s 64M /tmp/image"
 export_volume vol1 /tmp/image --mode=cached c1
 connect c1 vol1 --queues 1 --max-io-kib 4096
-same "no less for a file" "$largest" "$(limit)"
+same "requests of a file are as large" "$largest" "$(limit)"
 whole "through the page cache"
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1 && rm /tmp/image'
 
 export_volume vol1 "$drive" --cache-mib=16 c1
 connect c1 vol1 --queues 1 --max-io-kib 4096
-same "no less beside a cache" "$largest" "$(limit)"
+same "requests of a volume with a cache are as large" "$largest" "$(limit)"
 whole "with a cache"
 small="dd if=$device of=/tmp/small bs=4k count=8 skip=100 iflag=direct"
 must on c1 "$small"
 hits=$(moved cache_hits)
 must on c1 "$small"
-same "small reads are served from it" $((hits + 8)) "$(moved cache_hits)"
-check "large ones go past it" on c1 "dd if=$device of=/dev/null bs=${largest}k count=2 iflag=direct"
-same "all of them" $((hits + 8)) "$(moved cache_hits)"
-check "a large write drops what it covers" on c1 "dd if=/dev/zero of=$device bs=${largest}k count=1 oflag=direct && $small &&
+same "small reads are served from the cache" $((hits + 8)) "$(moved cache_hits)"
+check "large reads succeed" on c1 "dd if=$device of=/dev/null bs=${largest}k count=2 iflag=direct"
+same "large reads bypass the cache" $((hits + 8)) "$(moved cache_hits)"
+check "a large write invalidates the cache lines that it covers" on c1 "dd if=/dev/zero of=$device bs=${largest}k count=1 oflag=direct && $small &&
 	cmp -n 32768 /tmp/small /dev/zero"
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1'
@@ -104,39 +104,39 @@ must on target 'hcablk target unexport vol1'
 lend "$card"
 export_volume vol1 "$drive" --mode=p2p --provider="$card" c1
 connect c1 vol1 --queues 1 --max-io-kib 4096
-same "no less by peer memory" "$largest" "$(limit)"
+same "requests through peer memory are as large" "$largest" "$(limit)"
 whole "peer to peer"
-same "all of it was" "$(($(moved read_bytes) + $(moved written_bytes))) 0" "$(moved p2p_bytes) $(moved p2p_fallbacks)"
+same "all bytes went through peer memory" "$(($(moved read_bytes) + $(moved written_bytes))) 0" "$(moved p2p_bytes) $(moved p2p_fallbacks)"
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1'
 
-# As much as there are transfer buffers for.
+# Requests are no larger than the transfer buffers allow.
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 2'
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
-same "three quarters of 2 MiB are for it" 1536 "$(limit)"
-check "which the target says" wait_log target 60 "requests of 1536 KiB at most, not of $largest KiB"
-check "and the client" wait_log c1 60 'requests of 1536 KiB at most, not of 4096 KiB: the target has no more'
-like "and the command" "requests have 1536 KiB at most, not 4096" \
+same "a request may take three quarters of 2 MiB" 1536 "$(limit)"
+check "the target logs the limit" wait_log target 60 "requests of 1536 KiB at most, not of $largest KiB"
+check "the client logs the limit" wait_log c1 60 'requests of 1536 KiB at most, not of 4096 KiB: the target has no more'
+like "the command reports the limit" "requests have 1536 KiB at most, not 4096" \
 	"$(on c1 "hcablk connect $target_address vol1 --queues 1 --queue-depth 8 --max-io-kib 4096" 2>&1)"
-check "several take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=1536k --size=12M --iodepth=4 \
+check "several large requests take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=1536k --size=12M --iodepth=4 \
 	--verify=crc32c --verify_fatal=1"
 disconnect c1 vol1
 connect c1 vol1 --queues 2 --max-io-kib 4096
-[ "$(queue_pairs c1)" = 2 ] || same "never less than 1 MiB" 1024 "$(limit)"
-check "which it does" on c1 "hcablk-scatter $device random $((seed + 1)) 4"
+[ "$(queue_pairs c1)" = 2 ] || same "requests never have less than 1 MiB" 1024 "$(limit)"
+check "data is right with 1 MiB" on c1 "hcablk-scatter $device random $((seed + 1)) 4"
 disconnect c1 vol1
 
-# A limit of all sessions whose half, which is what one host may have, has no room for buffers of that size.
+# Half of the limit of all sessions, which one host may have, is too small for buffers of that size.
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 4 --memory-mib 6'
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
-same "1 MiB where there is no memory for more" 1024 "$(limit)"
-check "which the target says" wait_log target 60 'no memory for requests larger than 1024 KiB'
-check "and works" on c1 "hcablk-scatter $device random $((seed + 3)) 4"
+same "requests have 1 MiB where memory is short" 1024 "$(limit)"
+check "the target logs that memory is short" wait_log target 60 'no memory for requests larger than 1024 KiB'
+check "data is right where memory is short" on c1 "hcablk-scatter $device random $((seed + 3)) 4"
 disconnect c1 vol1
 
 must on target 'hcablk target unexport vol1; hcablk target unlisten --all; rmmod hcablk_target && modprobe hcablk_target rdma_read=0'
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --max-io-kib 4096
-same "1 MiB where nothing is fetched" 1024 "$(limit)"
-check "which still works" on c1 "hcablk-scatter $device random $((seed + 2)) 4"
+same "requests have 1 MiB without RDMA READ" 1024 "$(limit)"
+check "data is right without RDMA READ" on c1 "hcablk-scatter $device random $((seed + 2)) 4"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: requests that are issued together share messages, as many as is set, and each is carried out, answered and failed by itself.
+# Proves: requests issued together share messages, up to the configured number, and each is done, answered and failed separately.
 # turn: 12
 # takes: 150
 # timeout: 900
@@ -8,12 +8,12 @@
 . "${0%/*}/../lib/lib.sh"
 
 volume_stats=$target/volumes/fast
-# counts: of the client's device, and of the target's messages
+# counts: prints counters of the client's device, and of the target's messages
 counts() {
 	stats_of c1 $initiator/fast reads writes sends joined doorbells
 	stat_of target $volume_stats receives
 }
-# moves "DESCRIPTION" FIO-ARGUMENTS: requests of 4 KiB, 16 issued at a time; sets $requests, $sends, $joined, $receives, $bells
+# moves "DESCRIPTION" FIO-ARGUMENTS: issues requests of 4 KiB, 16 at a time; sets $requests, $sends, $joined, $receives, $bells
 moves() {
 	local before after
 	mapfile -t before < <(counts)
@@ -28,40 +28,40 @@ moves() {
 	echo "# $requests requests: $sends messages, $joined went with another, $bells doorbells; the target received $receives" >&2
 }
 
-# A drive of which a part fails.
+# A drive with a failing part.
 must on target 'modprobe dm_mod && modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/fast && cd /sys/kernel/config/nullb/fast &&
 	echo 64 > size && echo 1 > memory_backed && echo 0 > irqmode && echo 1 > discard && echo 1 > power &&
 	printf "%s\n" "0 98304 linear /dev/fast 0" "98304 8192 error" "106496 24576 linear /dev/fast 106496" | dmsetup create part && dmsetup mknodes'
 export_volume fast /dev/mapper/part c1
 
-# tries LIMIT bounce|registered: so many requests in a message at most, whose reads go one way or the other
+# tries LIMIT bounce|registered: tests messages of up to LIMIT requests, whose reads use this data path
 tries() {
 	local limit=$1 way=$2 options="--queues 1 --eager-write 0 --small-write 0" rw what
 	case $way in
 	bounce) options+=" --small-read 8192" ;;
 	registered) options+=" --small-read 0" ;;
 	esac
-	# The default is not set.
+	# The default needs no option.
 	[ "$limit" = 8 ] || options+=" --message-requests $limit"
 	connect c1 fast "$options"
-	same "$limit, $way: it is told" "$limit" "$(on c1 "cat $initiator/fast/message_requests")"
+	same "$limit, $way: the setting is shown" "$limit" "$(on c1 "cat $initiator/fast/message_requests")"
 	for rw in randread randwrite; do
 		what="$limit, $way: $rw"
 		moves "$what" "--rw=$rw"
-		same "$what: each is in a message" "$requests" $((sends + joined))
-		# What the target receives besides are questions for the size.
-		less "$what: the target receives as many" $((sends - 1)) "$receives"
-		less "$what: and no more" "$receives" $((sends + 20))
-		# The first of 16 may go by itself, if the block layer has it so.
+		same "$what: each request is in a message" "$requests" $((sends + joined))
+		# The target also receives requests for the size.
+		less "$what: the target receives all messages" $((sends - 1)) "$receives"
+		less "$what: the target receives no other messages" "$receives" $((sends + 20))
+		# The block layer may issue the first of 16 alone.
 		case $limit in
-		1) same "$what: none shares one" 0 "$joined" ;;
-		2) less "$what: two share one" $((requests * 3 / 8)) "$joined" ;;
-		8) less "$what: more than two share one" $((requests * 5 / 8)) "$joined" ;;
+		1) same "$what: no requests share a message" 0 "$joined" ;;
+		2) less "$what: two requests share a message" $((requests * 3 / 8)) "$joined" ;;
+		8) less "$what: more than two requests share a message" $((requests * 5 / 8)) "$joined" ;;
 		esac
-		less "$what: and a doorbell" $((bells * 4)) "$requests"
+		less "$what: requests share a doorbell" $((bells * 4)) "$requests"
 	done
 	check "$limit, $way: memory of every shape" on c1 "hcablk-scatter $device random $limit 4"
-	check "$limit, $way: all sizes at once" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-24k --blockalign=512 \
+	check "$limit, $way: requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-24k --blockalign=512 \
 		--iodepth=48 --iodepth_batch=24 --numjobs=2 --size=$(few 2)M --offset_increment=16M --verify=crc32c --verify_fatal=1"
 	disconnect c1 fast
 }
@@ -70,31 +70,30 @@ for case in $(by_turns "1:bounce 8:bounce 8:registered" "1:registered 2:bounce 2
 	tries "${case%:*}" "${case#*:}"
 done
 
-# With others that move no data.
+# Together with requests that move no data.
 connect c1 fast --queues 1
-check "flushes and discards among them" on c1 "fio --name=f --filename=$device --direct=1 --bs=4k --iodepth=32 --iodepth_batch=16 \
+check "flushes and discards among writes succeed" on c1 "fio --name=f --filename=$device --direct=1 --bs=4k --iodepth=32 --iodepth_batch=16 \
 	--ioengine=libaio --number_ios=$(few 200) --size=16m --rw=randtrimwrite --fsync=8"
-less "there were some of each" 0 "$(stat_of c1 $initiator/fast discards)"
-same "none failed" 0 "$(stat_of c1 $initiator/fast errors)"
+less "some requests were discards" 0 "$(stat_of c1 $initiator/fast discards)"
+same "no request failed" 0 "$(stat_of c1 $initiator/fast errors)"
 
-# One that fails fails alone.
+# A failing request fails alone.
 errors=$(stat_of target $volume_stats errors)
 on c1 "fio --name=e --filename=$device --direct=1 --bs=4k --iodepth=16 --iodepth_batch=16 --iodepth_batch_complete_min=16 \
 	--number_ios=$(few 320) --offset=32m --size=32m --ioengine=libaio --rw=randread --continue_on_error=io --output-format=json > /tmp/told; true"
 failed=$(on c1 "sed -n '/^{/,\$p' /tmp/told | grep -m 1 '\"total_err\"' | tr -cd 0-9; rm /tmp/told")
-less "some failed" 0 "$failed"
-less "others did not" "$failed" "$(($(few 320) / 2))"
-same "as many as the client counts" "$failed" "$(stat_of c1 $initiator/fast errors)"
-same "and the target" "$failed" $(($(stat_of target $volume_stats errors) - errors))
+less "some requests failed" 0 "$failed"
+less "other requests did not fail" "$failed" "$(($(few 320) / 2))"
+same "the client counts the same errors" "$failed" "$(stat_of c1 $initiator/fast errors)"
+same "the target counts the same errors" "$failed" $(($(stat_of target $volume_stats errors) - errors))
 disconnect c1 fast
 
-# Fewer credits than requests in a plug, so that messages are shorter than they may be, and the target's memory for
-# requests is short.
+# Fewer credits than requests in a plug, so that messages are shorter than allowed, and the target's memory for requests is short.
 must on target 'hcablk target unlisten --all && hcablk target listen --queue-credits 5'
 connect c1 fast --queue-depth 64
-check "with five credits" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-24k --blockalign=512 \
+check "data is right with five credits" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-24k --blockalign=512 \
 	--iodepth=48 --iodepth_batch=24 --numjobs=2 --size=$(few 2)M --offset_increment=16M --verify=crc32c --verify_fatal=1"
-less "they were waited for" 0 "$(stat_of c1 $initiator/fast credit_waits)"
-less "some share a message" 0 "$(stat_of c1 $initiator/fast joined)"
-same "no errors" "0 0" "$(stat_of c1 $initiator/fast errors) $(stat_of target $volume_stats protocol_errors)"
+less "requests waited for credits" 0 "$(stat_of c1 $initiator/fast credit_waits)"
+less "some requests share a message with five credits" 0 "$(stat_of c1 $initiator/fast joined)"
+same "no request failed with five credits" "0 0" "$(stat_of c1 $initiator/fast errors) $(stat_of target $volume_stats protocol_errors)"
 disconnect c1 fast

@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: reads up to the size that is set are answered by one message and no others are, and either way the data is right.
+# Proves: one message answers a read up to the configured size, larger reads are registered, and the data is right either way.
 # turn: 20
 # takes: 100
 # timeout: 700
 
 . "${0%/*}/../lib/lib.sh"
 
-# On iWARP nobody asks for it.
+# On iWARP no read uses a bounce slot.
 asks=1
 [ "$rdma" != siw ] || asks=0
 
@@ -17,8 +17,8 @@ counters_of_both() {
 	server=$(on target "cat $target/volumes/$1/stats")
 }
 
-# goes "DESCRIPTION" DD-ARGUMENTS BYTES WAY: requests of so many bytes, one at a time, go this way and no other; nothing
-# else has gone since $client and $server were set.
+# goes "DESCRIPTION" DD-ARGUMENTS BYTES WAY: makes requests of this length, one at a time, and checks that they use this data path
+# only. Nothing else may have moved since $client and $server were set.
 goes() {
 	local what=$1 how=$2 bytes=$3 way=$4 n=30 old_client=$client old_server=$server name wanted got=
 	client=$(on c1 "dd $how bs=$bytes count=$n && cat $initiator/vol1/stats") || die "$what"
@@ -40,13 +40,13 @@ goes() {
 export_volume vol1 "$drive" c1
 must on c1 "modprobe hcablk"
 
-# As many slots of 64 KiB as there are tags here: a region of soft-RoCE has 512 pages.
+# There are as many slots of 64 KiB as tags: a region of soft-RoCE has 512 pages.
 for limit in $(by_turns "0 65536" "512 8192"); do
 	options="--queue-depth 32 --small-write 0 --eager-write 0"
-	# The default is not set.
+	# The default needs no option.
 	[ "$limit" = 8192 ] || options+=" --small-read $limit"
 	connect c1 vol1 "$options"
-	same "$limit: it is told" "$limit" "$(on c1 "cat $initiator/vol1/small_read")"
+	same "$limit: the setting is shown" "$limit" "$(on c1 "cat $initiator/vol1/small_read")"
 	counters_of_both vol1
 	for bytes in 512 4096 8192 65536 131072; do
 		way=registered
@@ -56,39 +56,39 @@ for limit in $(by_turns "0 65536" "512 8192"); do
 	for bytes in 512 4096; do
 		goes "$limit: writes of $bytes bytes: registered" "if=/dev/zero of=$device oflag=direct" $bytes registered
 	done
-	check "$limit: memory of every shape holds what was written" on c1 "hcablk-scatter $device random $((limit + 1)) 8"
-	check "$limit: so does what many requests of all sizes read" fio c1 "--name=v --filename=$device --rw=randrw \
+	check "$limit: data in memory of every shape is right" on c1 "hcablk-scatter $device random $((limit + 1)) 8"
+	check "$limit: data of many requests of all sizes is right" fio c1 "--name=v --filename=$device --rw=randrw \
 		--bsrange=512-128k --blockalign=512 --iodepth=32 --size=$(few 8)M --verify=crc32c --verify_fatal=1"
 	counters_of_both vol1
-	same "$limit: what was not copied went by RDMA" \
+	same "$limit: data that was not copied went by RDMA" \
 		$(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
 		$(($(count rdma_bytes "$client") + $(count copied_bytes "$client")))
-	same "$limit: every registration was for a request without an immediate value" "$(count registrations "$client")" \
+	same "$limit: each registration was for a request without an immediate value" "$(count registrations "$client")" \
 		$(($(count reads "$client") + $(count writes "$client") - $(count immediates "$client")))
 	same "$limit: no errors" "0 0" "$(count errors "$client") $(count protocol_errors "$client")"
 	disconnect c1 vol1
 done
 
-# There are more tags than slots, so that some requests have none: the drive takes so long that all tags are in use at once.
+# More tags than slots, so that some requests have no slot: with a slow drive all tags are in use at once.
 must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/slow && cd /sys/kernel/config/nullb/slow &&
 	echo 64 > size && echo 1 > memory_backed && echo 128 > hw_queue_depth && echo 2 > irqmode &&
 	echo 500000000 > completion_nsec && echo 1 > power'
 export_volume slow /dev/slow c1
 connect c1 slow --small-read 65536 --small-write 0 --queue-depth 128 --queues 1
-# Two reads that were merged would be too long for a slot.
+# Merged reads would be too long for a slot.
 must on c1 "echo 2 > /sys/block/$disk/queue/nomerges"
-check "more requests than slots" fio c1 "--name=v --filename=$device --rw=write --bs=64k --iodepth=128 --size=16M \
+check "data is right with more requests than slots" fio c1 "--name=v --filename=$device --rw=write --bs=64k --iodepth=128 --size=16M \
 	--verify=crc32c --verify_fatal=1"
 counters_of_both slow
 if [ $asks = 1 ]; then
 	less "some reads had a slot" 0 "$(count immediates "$client")"
-	less "and some had none" "$(count immediates "$client")" "$(count reads "$client")"
+	less "some reads had no slot" "$(count immediates "$client")" "$(count reads "$client")"
 fi
-same "what had none went by RDMA" $(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
+same "data of reads without a slot went by RDMA" $(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
 	$(($(count rdma_bytes "$client") + $(count copied_bytes "$client")))
 disconnect c1 slow
 
-# A drive that cannot read one place.
+# A drive with a bad block.
 must on target 'mkdir /sys/kernel/config/nullb/bad &&
 	cd /sys/kernel/config/nullb/bad && echo 64 > size && echo 1 > memory_backed &&
 	echo +2048-2055 > badblocks && echo 1 > power'
@@ -97,14 +97,14 @@ connect c1 bad
 counters_of_both bad
 written=$(count immediates "$client")
 copied=$(count copied_bytes "$client")
-refuse "a bad place is not read" on c1 "dd if=$device of=/dev/null bs=4k skip=256 count=1 iflag=direct"
+refuse "reading a bad block fails" on c1 "dd if=$device of=/dev/null bs=4k skip=256 count=1 iflag=direct"
 counters_of_both bad
-same "the error came as a message, and nothing was copied" "1 $written $copied" \
+same "the error came as a message, and no data was copied" "1 $written $copied" \
 	"$(count errors "$client") $(count immediates "$client") $(count copied_bytes "$client")"
 same "the target counts the same" "1 $written" "$(count errors "$server") $(count immediates "$server")"
-check "its neighbours are read" on c1 "dd if=$device of=/dev/null bs=4k skip=255 count=1 iflag=direct &&
+check "the blocks next to the bad one are read" on c1 "dd if=$device of=/dev/null bs=4k skip=255 count=1 iflag=direct &&
 	dd if=$device of=/dev/null bs=4k skip=257 count=1 iflag=direct"
 counters_of_both bad
-same "each by one message" $((written + 2 * asks)) "$(count immediates "$client")"
+same "one message answered each of them" $((written + 2 * asks)) "$(count immediates "$client")"
 same "the connection lives" live "$(on c1 "cat $initiator/bad/state")"
 same "a failed request is no protocol error" 0 "$(count protocol_errors "$client")"

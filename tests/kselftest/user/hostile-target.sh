@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a target that speaks nonsense to a program with the library reaches no memory beside that of requests; the session ends, and says why.
+# Proves: a target that sends nonsense to a program with the library reaches no memory except that of requests; the session ends with the reason.
 # turn: 6
 # takes: 30
 # skips: siw
@@ -15,7 +15,8 @@ host=$(host_id c1)
 broken="the target (closed the connection|does not answer any more)|the connection broke"
 nonsense="a message cannot be understood"
 
-# duel MESSAGES TRICK: c2 is a malicious target of this trick, c1 has a program; sets the $output and the exit code of each.
+# duel MESSAGES TRICK: runs a malicious target with this trick on c2 and a program on c1; sets the output and the exit code of
+# each.
 duel() {
 	ON_SECONDS=$(($1 + 600)) spawn hostile c2 "exec hcablk-hostile target 7799 --seed $seed --messages $1 --only $2 > /tmp/peer 2>&1"
 	must wait_until c2 10 'grep -q listening /tmp/peer'
@@ -28,7 +29,7 @@ duel() {
 	printf '%s\n' "$(on c2 'cat /tmp/peer; rm /tmp/peer')" "$victim_output" >&2
 }
 
-# trick NAME TEXT: it is found out so. A session gives some tricks an occasion now and then only.
+# trick NAME TEXT: checks that the program reports the trick so. In a session some tricks find an occasion only now and then.
 trick() {
 	for _ in {1..10}; do
 		duel 16 "$1"
@@ -36,11 +37,11 @@ trick() {
 		[[ "$victim_output" =~ $2 ]] && break
 		seed=$((seed + 1))
 	done
-	same "$1: nothing is reached" "0 0" "$target_code $victim_code"
-	like "$1: what is told" "$2" "$victim_output"
+	same "$1: the target reaches no memory" "0 0" "$target_code $victim_code"
+	like "$1: the program reports the trick" "$2" "$victim_output"
 }
 
-# Not those that invalidate keys that they were not given: Linux's soft-RoCE uses a null pointer then (docs/design/user-client.md).
+# Without the tricks that invalidate foreign keys: Linux's soft-RoCE uses a null pointer then (docs/design/user-client.md).
 trick refuse "not an hcablk target|no target listens|the session is refused|the target refuses"
 trick hang-up "not an hcablk target|no target listens|the session is refused|the target refuses"
 trick reply "not an hcablk target|disagree about the volume"
@@ -66,8 +67,8 @@ done
 trick admin-gone "the target ends the export"
 for name in fair status lean; do
 	duel 60 $name
-	same "$name: nothing is reached" "0 0" "$target_code $victim_code"
-	refuse "$name: nor is that a breach of the protocol" grep "broke the protocol" <<< "$victim_output"
+	same "$name: the target reaches no memory" "0 0" "$target_code $victim_code"
+	refuse "$name: the program reports no breach of the protocol" grep "broke the protocol" <<< "$victim_output"
 done
-like "something was read and written" " [1-9][0-9]* reads compared.* [1-9][0-9]* writes" "$victim_output"
+like "the program has read and written" " [1-9][0-9]* reads compared.* [1-9][0-9]* writes" "$victim_output"
 same "no queue pair is left" 0 "$(queue_pairs c1)"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: one OCFS2 is mounted by a node with the kernel's driver and by one whose disk a program serves, at the same time: files, appends and locks of each are seen by the other, a program that is killed is gone on from, and a node that is killed leaves a sound file system.
+# Proves: a node with the kernel's driver and a node whose disk a program serves mount one OCFS2 at the same time: each sees the other's files, appends and locks, a killed program is replaced, and a killed node leaves a sound file system.
 # turn: 23
 # takes: 160
 # alone: OCFS2 fences a node that has not written for 60 s, however busy the machine is
@@ -12,14 +12,14 @@
 [ "$rdma" = rxe ] || skip "the library needs memory windows, which soft-iWARP does not have"
 on c2 'modprobe ublk_drv' || skip "the kernel has no ublk"
 
-# serve COMMAND…: a program serves c2's disk
+# serve COMMAND…: starts a program that serves c2's disk
 serve() {
 	must on c2 'modprobe -a ublk_drv rdma_ucm && rm -f /tmp/ublk'
 	ON_SECONDS=900 spawn "$1" c2 "hcablk-ublk $* > /tmp/ublk 2>&1 & echo \$! > /tmp/pid; wait \$!"
 	must wait_until c2 60 'grep -q ^/dev/ublkb0 /tmp/ublk'
 }
 declare -A disk_of
-# mounts GUEST: in the background
+# mounts GUEST: mounts it in the background
 mounts() {
 	spawn "mount-$1" "$1" "mkdir -p /mnt/o && mount.ocfs2 ${disk_of[$1]} /mnt/o"
 }
@@ -30,26 +30,26 @@ disk_of[c1]=$device
 serve add "$target_address" vol1
 disk_of[c2]=/dev/ublkb0
 ocfs2_start c1 c2
-check "mkfs" on c1 "mkfs.ocfs2 -q -x -N 4 -b 4096 -C 4096 --cluster-stack=o2cb --cluster-name=c ${disk_of[c1]} 65536"
-# Both at a time, since each listens to the heartbeat for some seconds.
+check "c1 makes an OCFS2" on c1 "mkfs.ocfs2 -q -x -N 4 -b 4096 -C 4096 --cluster-stack=o2cb --cluster-name=c ${disk_of[c1]} 65536"
+# Both at the same time, since each waits some seconds for the other's heartbeat.
 mounts c1
 mounts c2
 check "the node with the kernel's driver mounts it" join mount-c1
-check "so does the one with a program" join mount-c2
-check "c1 writes" on c1 'dd if=/dev/urandom of=/mnt/o/from-c1 bs=64k count=20 status=none && sync'
-same "c2 reads it" "$(on c1 'sha256sum < /mnt/o/from-c1')" "$(on c2 'sha256sum < /mnt/o/from-c1')"
-check "c2 writes" on c2 'dd if=/dev/urandom of=/mnt/o/from-c2 bs=64k count=20 status=none && sync'
-same "c1 reads it" "$(on c2 'sha256sum < /mnt/o/from-c2')" "$(on c1 'sha256sum < /mnt/o/from-c2')"
+check "the node with a program mounts it" join mount-c2
+check "c1 writes a file" on c1 'dd if=/dev/urandom of=/mnt/o/from-c1 bs=64k count=20 status=none && sync'
+same "c2 reads c1's file" "$(on c1 'sha256sum < /mnt/o/from-c1')" "$(on c2 'sha256sum < /mnt/o/from-c1')"
+check "c2 writes a file" on c2 'dd if=/dev/urandom of=/mnt/o/from-c2 bs=64k count=20 status=none && sync'
+same "c1 reads c2's file" "$(on c2 'sha256sum < /mnt/o/from-c2')" "$(on c1 'sha256sum < /mnt/o/from-c2')"
 check "c2 appends to c1's file" on c2 'echo more >> /mnt/o/from-c1'
-same "c1 sees that" more "$(on c1 'tail -c 5 /mnt/o/from-c1')"
+same "c1 sees what c2 appended" more "$(on c1 'tail -c 5 /mnt/o/from-c1')"
 
-# A lock of one node is one for the other.
+# A lock of one node excludes the other.
 ON_SECONDS=300 spawn holder c1 "flock -x /mnt/o/lock -c 'touch /tmp/held; until [ -e /tmp/release ]; do sleep 0.1; done'"
 must wait_until c1 60 '[ -e /tmp/held ]'
-refuse "c2 does not get a lock that c1 has" on c2 'flock -n -x /mnt/o/lock -c true'
+refuse "c2 does not get a lock that c1 holds" on c2 'flock -n -x /mnt/o/lock -c true'
 must on c1 'touch /tmp/release'
 must join holder
-check "and gets it when c1 has released it" on c2 'flock -x /mnt/o/lock -c true'
+check "c2 gets the lock when c1 has released it" on c2 'flock -x /mnt/o/lock -c true'
 
 # The program is killed while both nodes write.
 ON_SECONDS=400 spawn one c1 'for n in $(seq 30); do mkdir /mnt/o/one$n && echo $n > /mnt/o/one$n/f && sync || exit 1; done'
@@ -58,22 +58,22 @@ must wait_until c1 60 '[ -e /mnt/o/two3 ]'
 must on c2 'kill -9 $(cat /tmp/pid)'
 join add
 serve recover 0
-check "the program is killed: c1 writes on" join one
-check "and so does c2 with the next one" join two
-same "both see all" "$(on c1 'ls /mnt/o')" "$(on c2 'ls /mnt/o')"
-same "all are there" 62 "$(on c1 'ls -d /mnt/o/one* /mnt/o/two* /mnt/o/from* | wc -l')"
+check "the program is killed: c1 keeps writing" join one
+check "the program is killed: c2 keeps writing with the next program" join two
+same "both nodes see the same files" "$(on c1 'ls /mnt/o')" "$(on c2 'ls /mnt/o')"
+same "no file is missing" 62 "$(on c1 'ls -d /mnt/o/one* /mnt/o/two* /mnt/o/from* | wc -l')"
 
 # The node is killed while it writes.
 ON_SECONDS=400 spawn dies c2 'n=0; while :; do n=$((n + 1)); echo $n > /mnt/o/dies && sync || exit 1; done'
 must wait_until c1 60 '[ -s /mnt/o/dies ]'
 must vm kill c2
-ON_SECONDS=300 check "c1 reads and writes the file that it was writing" on c1 'cat /mnt/o/dies > /tmp/dies && echo mine > /mnt/o/dies && sync'
+ON_SECONDS=300 check "c1 reads and writes the file that the killed node was writing" on c1 'cat /mnt/o/dies > /tmp/dies && echo mine > /mnt/o/dies && sync'
 must vm start c2
 serve add "$target_address" vol1
 ocfs2_start c2
 mounts c2
-check "the node is back, and mounts it" join mount-c2
-same "it reads what c1 has written meanwhile" mine "$(on c2 'cat /mnt/o/dies')"
+check "the killed node has booted and mounts it" join mount-c2
+same "the booted node reads what c1 wrote meanwhile" mine "$(on c2 'cat /mnt/o/dies')"
 for guest in c1 c2; do
 	check "$guest unmounts it" on $guest 'umount /mnt/o'
 done

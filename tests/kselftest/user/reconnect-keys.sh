@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a program proves who it is on each session that follows a lost one, and says why it is refused when the keys have changed.
+# Proves: a program proves its identity for each session that follows a lost one, and reports why it is refused when the keys have changed.
 # turn: 18
 # takes: 30
 # guests: target c1
@@ -13,7 +13,7 @@
 [ "$rdma" = rxe ] || skip "the library needs memory windows, which soft-iWARP does not have"
 must on c1 'modprobe rdma_ucm'
 
-# says TEXT: the program has printed that
+# says TEXT: waits until the program has printed the text
 says() {
 	wait_until c1 100 "grep -q '$1' /tmp/held"
 }
@@ -26,7 +26,7 @@ for n in 1 2; do
 	must on target 'hcablk target unexport --force vol1'
 	must wait_until c1 60 "[ \$(grep -c '^lost: ' /tmp/held) = $n ]"
 	export_volume vol1 "$drive" c1
-	check "session $n was lost: the next one is proven" says "^reconnects $n"
+	check "session $n was lost: the next session is proven" says "^reconnects $n"
 done
 must on target 'hcablk target unexport --force vol1'
 must wait_until c1 60 "[ \$(grep -c '^lost: ' /tmp/held) = 3 ]"
@@ -34,8 +34,8 @@ must on c1 'hcablk key generate host --rotate > /dev/null'
 key=$(on c1 'hcablk key show host')
 must on target "echo '$key' | hcablk key add host $(host_id c1) && hcablk key retire host $(host_id c1)"
 export_volume vol1 "$drive" c1
-check "the target takes another key of this host: the program ends" join held
-like "and says why" '^ended: .*does not accept the proof' "$(on c1 'grep ^ended /tmp/held')"
+check "the program ends when the target accepts only another key of the host" join held
+like "the program reports that its proof was refused" '^ended: .*does not accept the proof' "$(on c1 'grep ^ended /tmp/held')"
 must on c1 'hcablk key apply --force'
-check "one that has the new key opens the volume" on c1 "hcablk-user --keys $target_address vol1 info"
+check "a program with the new key opens the volume" on c1 "hcablk-user --keys $target_address vol1 info"
 must on target 'hcablk target unexport vol1'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a program uses a volume from user space, without a module of ours on its side: memory of every shape, polled and by events.
+# Proves: a program uses a volume from user space, without any of our modules on its host: memory of every shape, polled and by events.
 # turn: 20
 # takes: 110
 # skips: siw
@@ -13,54 +13,54 @@
 user() {
 	on c1 "hcablk-user $target_address vol1 $*"
 }
-# served COUNTER…: of the target's volume
+# served COUNTER…: prints counters of the target's volume
 served() {
 	stats_of target "$target/volumes/vol1" "$@"
 }
 
 must on c1 'modprobe rdma_ucm'
-refuse "no module of ours is on the client" on c1 "grep -q '^hcablk' /proc/modules"
+refuse "the client has loaded none of our modules" on c1 "grep -q '^hcablk' /proc/modules"
 export_volume vol1 "$drive" c1 c2
 
-# What is written here is on the drive, and the other way round.
+# Data written here is on the drive, and the reverse.
 like "the volume's size is the drive's" "size $(on target "blockdev --getsize64 $drive")" "$(on c1 "hcablk-user $target_address vol1 info")"
 must on c1 'dd if=/dev/urandom of=/tmp/data bs=64k count=49 status=none'
 sum=$(on c1 'sha256sum < /tmp/data')
 check "a program writes" on c1 "hcablk-user $target_address vol1 write 8192 < /tmp/data"
-same "what it wrote is on the drive" "$sum" "$(on target "dd if=$drive bs=8k skip=1 count=392 iflag=direct status=none | sha256sum")"
-same "it reads that" "$sum" "$(on c1 "hcablk-user $target_address vol1 read 8192 $((49 << 16)) | sha256sum")"
-same "by events, too" "$sum" "$(on c1 "hcablk-user --event $target_address vol1 read 8192 $((49 << 16)) | sha256sum")"
+same "the drive holds what the program wrote" "$sum" "$(on target "dd if=$drive bs=8k skip=1 count=392 iflag=direct status=none | sha256sum")"
+same "the program reads its data back" "$sum" "$(on c1 "hcablk-user $target_address vol1 read 8192 $((49 << 16)) | sha256sum")"
+same "the program reads its data back by events" "$sum" "$(on c1 "hcablk-user --event $target_address vol1 read 8192 $((49 << 16)) | sha256sum")"
 
-# The kernel's driver on the other machine has the same volume at the same time.
+# The kernel's driver on the other machine uses the same volume at the same time.
 connect c2 vol1
-same "the kernel's driver reads it" "$sum" "$(on c2 "dd if=$device bs=8k skip=1 count=392 iflag=direct status=none | sha256sum")"
+same "the kernel's driver reads the program's data" "$sum" "$(on c2 "dd if=$device bs=8k skip=1 count=392 iflag=direct status=none | sha256sum")"
 must on c2 "dd if=/dev/zero of=$device bs=8k seek=1 count=1 oflag=direct status=none"
-same "and what that writes is seen" 0 "$(on c1 "hcablk-user $target_address vol1 read 8192 8192 | tr -d '\\000' | wc -c")"
+same "the program reads the kernel driver's data" 0 "$(on c1 "hcablk-user $target_address vol1 read 8192 8192 | tr -d '\\000' | wc -c")"
 
-# grew "DESCRIPTION" COUNTER BEFORE: what the target has counted since.
+# grew "DESCRIPTION" COUNTER BEFORE: checks that the target's counter has grown.
 grew() {
 	less "$1" "$3" "$(served "$2")"
 }
 read -rd '' eager inline immediates invalidated fetched < <(served eager_writes inline_writes immediates remote_invalidations rdma_reads)
-check "every shape" user verify 1
-grew "writes went by the eager ring" eager_writes "$eager"
-grew "and with their messages" inline_writes "$inline"
-grew "small reads came with their answers" immediates "$immediates"
+check "data of every shape is right" user verify 1
+grew "some writes used the eager ring" eager_writes "$eager"
+grew "some writes went with their requests" inline_writes "$inline"
+grew "some reads came with their responses" immediates "$immediates"
 grew "the target invalidated windows" remote_invalidations "$invalidated"
-grew "and fetched by them" rdma_reads "$fetched"
-check "two queues at a time, each with few requests" user --queues=2 --queue-depth=4 verify 2
+grew "the target read through windows" rdma_reads "$fetched"
+check "data is right over two queues with few requests each" user --queues=2 --queue-depth=4 verify 2
 eager=$(served eager_writes)
-check "without the ring, and nothing copied that a window can show" user --eager-write=0 --small-read=0 verify 3
+check "data is right without the ring, and with windows instead of copies" user --eager-write=0 --small-read=0 verify 3
 same "the ring was not used" "$eager" "$(served eager_writes)"
 invalidated=$(served remote_invalidations)
-check "windows that this side invalidates" user --remote-invalidate=0 --small-read=0 --eager-write=0 verify 4
-same "the target has invalidated none of them" "$invalidated" "$(served remote_invalidations)"
+check "data is right with windows that the client invalidates" user --remote-invalidate=0 --small-read=0 --eager-write=0 verify 4
+same "the target has invalidated no windows" "$invalidated" "$(served remote_invalidations)"
 for how in polled event; do
 	counts=$(on c1 "hcablk-user $([ $how = polled ] || echo --event) $target_address vol1 allocations")
 	printf '%s\n' "$counts" >&2
 	same "neither requests nor synchronous calls allocate anything ($how)" 5 "$(grep -c '^0 for ' <<< "$counts")"
 done
-same "the kernel's driver is there still" live "$(on c2 "cat $initiator/vol1/state")"
+same "the kernel driver's disk is still live" live "$(on c2 "cat $initiator/vol1/state")"
 
 # A program that is killed leaves nothing at the target.
 disconnect c2 vol1
@@ -70,24 +70,24 @@ like "the target lists the client" "$(host_id c1)" "$(on target 'hcablk target l
 must on c1 'kill -9 $(cat /tmp/pid)'
 join killed
 check "nothing of a killed program is left at the target" wait_until target 60 "$no_queue_pairs"
-check "the next one has the volume at once" user info
+check "the next program opens the volume at once" user info
 
-# The export ends under a program: that is told why.
+# The export ends under a program, which gets the reason.
 must on c1 'rm /tmp/held'
 spawn held c1 "hcablk-user --ctrl-loss-tmo=0 $target_address vol1 hold > /tmp/held 2>&1"
 must wait_until c1 30 'grep -qs open /tmp/held'
 must on target 'hcablk target unexport --force vol1'
-check "a program whose volume goes ends in order" join held
-like "and knows why" "the target ends the export|the target closed the connection|does not answer any more" "$(on c1 'cat /tmp/held')"
-like "a volume that is not there is refused, with the reason" "exports no volume of this name" "$(on c1 "hcablk-user $target_address vol1 info" 2>&1)"
-refuse "the client has no module of ours to the end" on c1 "grep -q '^hcablk' /proc/modules"
+check "a program whose volume is unexported ends in order" join held
+like "the program reports why its session ended" "the target ends the export|the target closed the connection|does not answer any more" "$(on c1 'cat /tmp/held')"
+like "a volume that does not exist is refused, with the reason" "exports no volume of this name" "$(on c1 "hcablk-user $target_address vol1 info" 2>&1)"
+refuse "the client has still loaded none of our modules" on c1 "grep -q '^hcablk' /proc/modules"
 
 # With keys, on every queue pair.
 use_keys c1
 export_volume vol1 "$drive" c1
-like "a volume that demands a proof is not there for who gives none" "none to hosts that do not prove" "$(on c1 "hcablk-user $target_address vol1 info" 2>&1)"
-check "both sides prove who they are" user --keys --queues=3 verify 5
-# A new key is pending until the target has it: the program goes on to use the current one.
+like "a volume that demands a proof is refused to a program without keys" "none to hosts that do not prove" "$(on c1 "hcablk-user $target_address vol1 info" 2>&1)"
+check "both sides prove their identity" user --keys --queues=3 verify 5
+# A new key is pending until the target has it: the program still uses the current one.
 must on c1 'hcablk key generate host --rotate > /dev/null'
 check "a pending key is not used" user --keys info
 must on c1 'cp /etc/hcablk/keys/host.pending /etc/hcablk/keys/host'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: no flush of a guest covers a write that the target has lost, in whatever order the program that serves its disk and the target are killed; a guest that knows of no cache loses nothing; and a guest goes on with the next program.
+# Proves: no flush of a guest succeeds for a write that the target has lost, in whichever order the program that serves its disk and the target are killed; a guest without a cache loses nothing; a guest continues with the next program.
 # turn: 21
 # takes: 140
 # guests: target c1
@@ -27,7 +27,7 @@ ended() {
 	must on c1 'kill $(cat /tmp/pid)'
 	join serve
 }
-# target_killed: and comes back, without what was in its cache
+# target_killed: kills and starts the target, which loses its drive's cache
 target_killed() {
 	must vm kill target
 	must vm start target
@@ -39,7 +39,7 @@ volume() {
 frontend() {
 	ON_SECONDS=600 on c1 "hcablk-vhost-frontend $1 $socket" 2>&1 | tail -n 1
 }
-# load REQUESTS: a guest that goes on with another program begins
+# load REQUESTS: starts a guest that continues with the next program
 load() {
 	ON_SECONDS=900 spawn load c1 "hcablk-vhost-frontend load $socket $1 > /tmp/load 2>&1"
 	must wait_until c1 60 'grep -q started /tmp/load'
@@ -47,50 +47,50 @@ load() {
 
 volume
 serve
-same "a guest that knows of no cache writes" "done" "$(frontend through)"
+same "a guest without a cache writes" "done" "$(frontend through)"
 target_killed
-same "the target was killed: nothing is lost" "write true, zeroes true" "$(frontend check)"
+same "the target was killed: the guest without a cache has lost nothing" "write true, zeroes true" "$(frontend check)"
 check "the program ends in order" ended
 
 serve
 same "a guest writes" "done" "$(frontend write)"
 killed
 serve
-same "the program was killed: nothing is lost" "done" "$(frontend flush)"
+same "the program was killed: a flush succeeds" "done" "$(frontend flush)"
 target_killed
-same "nor is anything when the target is killed after that" "done" "$(frontend flush)"
-check "the program ends in order" ended
+same "the target was killed after that flush: a flush succeeds" "done" "$(frontend flush)"
+check "the program ends with success after a flush" ended
 
 serve
 must frontend write
 killed
 target_killed
 serve
-same "the program was killed, and the target: a flush fails" "failed 1" "$(frontend flush)"
-same "so does the next one" "failed 1" "$(frontend flush)"
+same "the program and then the target were killed: a flush fails" "failed 1" "$(frontend flush)"
+same "the program and then the target were killed: the next flush fails, too" "failed 1" "$(frontend flush)"
 killed
 serve
-same "another program does not change that" "failed 1" "$(frontend flush)"
-refuse "nor does one that ends in order, which fails" ended
-like "and says what to do" "hcablk-vhost-user forget $socket" "$(on c1 'cat /tmp/vhost')"
+same "another program serves the disk: a flush still fails" "failed 1" "$(frontend flush)"
+refuse "a program that ends with unreported losses fails" ended
+like "the program says what to do about the loss" "hcablk-vhost-user forget $socket" "$(on c1 'cat /tmp/vhost')"
 serve
-same "nor does the next one" "failed 1" "$(frontend flush)"
-like "it is not forgotten while a program serves it" "another program serves" "$(on c1 "hcablk-vhost-user forget $socket" 2>&1)"
-refuse "which ends" ended
+same "the program after that serves the disk: a flush still fails" "failed 1" "$(frontend flush)"
+like "the loss cannot be forgotten while a program serves the disk" "another program serves" "$(on c1 "hcablk-vhost-user forget $socket" 2>&1)"
+refuse "a program that still has the loss fails at its end" ended
 must on c1 "hcablk-vhost-user forget $socket"
 serve
-same "when it is forgotten, flushes succeed" "done" "$(frontend flush)"
+same "flushes succeed when the loss was forgotten" "done" "$(frontend flush)"
 
 must frontend write
 target_killed
 same "the target was killed: a flush fails" "failed 1" "$(frontend flush)"
 killed
 serve
-same "the program too: it still fails" "failed 1" "$(frontend flush)"
-refuse "it ends" ended
+same "the target and then the program were killed: a flush still fails" "failed 1" "$(frontend flush)"
+refuse "the program that has the loss fails at its end" ended
 must on c1 "hcablk-vhost-user forget $socket"
 
-# What is under load outlives programs; the target keeps what it has acknowledged.
+# A guest under load survives its programs; the target keeps all acknowledged writes.
 must on target 'hcablk target unexport vol1'
 export_volume vol1 "$drive" --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a48 c1
 serve
@@ -100,7 +100,7 @@ for connection in 1 2 3; do
 	killed
 	serve
 done
-check "the program is killed three times: the guest's requests go on, and what was written is read" join load
-like "over four connections" '^done [0-9]* 4$' "$(on c1 'tail -n 1 /tmp/load')"
-check "the program ends in order" ended
+check "the guest's data is right after its program was killed three times" join load
+like "the guest has used four connections" '^done [0-9]* 4$' "$(on c1 'tail -n 1 /tmp/load')"
+check "the last program ends with success" ended
 must on target 'hcablk target unexport vol1'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: frontends of vhost-user, libblkio's and one for tests, use a volume as a disk: rings stop and go on, memory comes and goes, what is broken ends alone, and the disk follows the volume's size.
+# Proves: vhost-user frontends, libblkio's and a test's, use a volume as a disk: rings stop and continue, memory is added and removed, a broken ring stops alone, and the disk follows the volume's size.
 # turn: 21
 # takes: 120
 # guests: target c1
@@ -13,19 +13,19 @@
 must on c1 'modprobe rdma_ucm'
 
 socket=/run/vol1.sock
-# serve ARGUMENT…: a program serves the volume at the socket
+# serve ARGUMENT…: starts a program that serves the volume at the socket
 serve() {
 	must on c1 'rm -f /tmp/vhost /tmp/pid'
 	ON_SECONDS=900 spawn serve c1 "hcablk-vhost-user serve -o queues=2 $* $socket $target_address vol1 >> /tmp/vhost 2>&1 & echo \$! > /tmp/pid; wait \$!"
 	must wait_until c1 60 "grep -q ^$socket /tmp/vhost"
 }
-# frontend WHAT ARGUMENT…: prints what it prints
+# frontend WHAT ARGUMENT…: runs the tests' frontend and prints its output
 frontend() {
 	local what=$1
 	shift
 	ON_SECONDS=600 on c1 "hcablk-vhost-frontend $what $socket $*" 2>&1
 }
-# says N REGEX: how often the program has said that
+# says N REGEX: prints how often the program has printed that
 says() {
 	on c1 "grep -c '$1' /tmp/vhost"
 }
@@ -33,63 +33,63 @@ says() {
 must on target "modprobe dm_mod && echo '0 262144 linear $drive 0' | dmsetup create grows && dmsetup mknodes"
 export_volume vol1 /dev/mapper/grows --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47 c1
 
-like "a volume that is not there is not served" "no volume of this name" "$(on c1 "hcablk-vhost-user serve $socket $target_address nosuch" 2>&1)"
-like "nor is a volume at a file that is no socket" "is not a socket" "$(on c1 "echo precious > /run/file && hcablk-vhost-user serve /run/file $target_address vol1" 2>&1)"
-same "which stays as it is" precious "$(on c1 'cat /run/file')"
-refuse "nothing is left of both" on c1 "[ -e $socket ] || ls /run/hcablk/vhost-user | grep -q json"
+like "a volume that does not exist is not served" "no volume of this name" "$(on c1 "hcablk-vhost-user serve $socket $target_address nosuch" 2>&1)"
+like "a file that is not a socket is refused" "is not a socket" "$(on c1 "echo precious > /run/file && hcablk-vhost-user serve /run/file $target_address vol1" 2>&1)"
+same "the refused file stays as it is" precious "$(on c1 'cat /run/file')"
+refuse "refused commands leave nothing on the client" on c1 "[ -e $socket ] || ls /run/hcablk/vhost-user | grep -q json"
 
 serve
 same "only root may connect" 600 "$(on c1 "stat -c %a $socket")"
-like "a socket has one program" "another program serves" "$(on c1 "hcablk-vhost-user serve $socket $target_address vol1" 2>&1)"
+like "a socket is served by one program only" "another program serves" "$(on c1 "hcablk-vhost-user serve $socket $target_address vol1" 2>&1)"
 like "libblkio uses the disk" '^all was done' "$(on c1 "hcablk-blkio $socket 2 7" 2>&1 | tail -n 1)"
-same "of the volume's size" "capacity 134217728" "$(on c1 "hcablk-blkio $socket 1 7" | head -n 1)"
+same "libblkio sees the volume's size" "capacity 134217728" "$(on c1 "hcablk-blkio $socket 1 7" | head -n 1)"
 must on c1 'hcablk-blkio '$socket' 2 11'
 must on target 'dd if=/dev/mapper/grows of=/tmp/first bs=1M count=1 iflag=direct status=none'
 must on c1 'hcablk-blkio '$socket' 2 12'
 must on target 'dd if=/dev/mapper/grows of=/tmp/other bs=1M count=1 iflag=direct status=none'
 must on c1 'hcablk-blkio '$socket' 2 11'
-check "what it writes is on the drive" on target 'dd if=/dev/mapper/grows bs=1M count=1 iflag=direct status=none | cmp - /tmp/first'
-refuse "and is what it has written" on target 'cmp -s /tmp/first /tmp/other'
+check "the drive holds what libblkio wrote" on target 'dd if=/dev/mapper/grows bs=1M count=1 iflag=direct status=none | cmp - /tmp/first'
+refuse "different data was written in between" on target 'cmp -s /tmp/first /tmp/other'
 done_all=$(frontend all 2)
-like "a guest does all that a disk can, with indirect descriptors and event indices" '^done$' "$(tail -n 1 <<<"$done_all")"
+like "a guest makes all kinds of requests, with indirect descriptors and event indices" '^done$' "$(tail -n 1 <<<"$done_all")"
 like "the disk's id is the volume's" '^id 6f0c2b625f5e4c0e9d57$' "$(grep ^id <<<"$done_all")"
-like "and without both" '^done$' "$(frontend plain 2 | tail -n 1)"
-like "rings are stopped and go on, and no interrupt is lost" '^done$' "$(frontend stop | tail -n 1)"
-like "memory comes and goes, and each region is registered once" '^done$' "$(frontend memory "\$(cat /tmp/pid)" | tail -n 1)"
+like "a guest makes all kinds of requests without both" '^done$' "$(frontend plain 2 | tail -n 1)"
+like "rings stop and continue, and no interrupt is lost" '^done$' "$(frontend stop | tail -n 1)"
+like "memory is added and removed, and each region is registered once" '^done$' "$(frontend memory "\$(cat /tmp/pid)" | tail -n 1)"
 must on c1 ': > /tmp/vhost'
-like "whatever a guest breaks, its ring stands still, and works when it is set up again" '^done$' "$(frontend broken | tail -n 1)"
-same "each is said once" 11 "$(says 'ring 0 is broken')"
-like "messages that make no sense end the connection of their frontend" '^done$' "$(frontend messages | tail -n 1)"
-check "the program serves on" on c1 "kill -0 \$(cat /tmp/pid)"
+like "a ring that a guest breaks stops, and works when it is set up again" '^done$' "$(frontend broken | tail -n 1)"
+same "each broken ring is logged once" 11 "$(says 'ring 0 is broken')"
+like "messages without sense end the connection of their frontend" '^done$' "$(frontend messages | tail -n 1)"
+check "the program keeps serving" on c1 "kill -0 \$(cat /tmp/pid)"
 
 ON_SECONDS=300 spawn one c1 "hcablk-vhost-frontend size $socket 393216 > /tmp/size 2>&1"
 must wait_until c1 60 'grep -q "^sectors 262144" /tmp/size'
 like "a second frontend is refused" "Connection reset|failed to fill|Broken pipe" "$(frontend flush)"
 must on target "dmsetup suspend grows && printf '0 393216 linear $drive 0\n' | dmsetup load grows && dmsetup resume grows"
-check "the frontend is told that the volume has grown" join one
+check "the frontend is notified that the volume has grown" join one
 
 # A frontend that is killed under load.
 ON_SECONDS=300 spawn load c1 "hcablk-vhost-frontend load $socket 1000000 > /tmp/load 2>&1 & echo \$! > /tmp/front; wait \$!"
 must wait_until c1 60 'grep -q started /tmp/load'
 must on c1 'kill -9 $(cat /tmp/front)'
 join load
-like "a frontend is killed under load: the next one is served" '^done$' "$(frontend all 2 | tail -n 1)"
+like "after a frontend was killed under load the next one is served" '^done$' "$(frontend all 2 | tail -n 1)"
 
 must on c1 'kill $(cat /tmp/pid)'
-check "the program is told to end, and does" join serve
-refuse "nothing is left of it" on c1 "[ -e $socket ] || ls /run/hcablk/vhost-user | grep -q json || ls /run/hcablk/sessions | grep -q reserved"
-check "nor at the target" wait_until target 60 "$no_queue_pairs"
+check "the program ends on a signal" join serve
+refuse "the program leaves nothing on the client" on c1 "[ -e $socket ] || ls /run/hcablk/vhost-user | grep -q json || ls /run/hcablk/sessions | grep -q reserved"
+check "the program leaves nothing at the target" wait_until target 60 "$no_queue_pairs"
 
-# Under load: nobody sees an error.
+# A new program takes over under load: no request fails.
 serve --mode 660
-same "others may be let in" 660 "$(on c1 "stat -c %a $socket")"
+same "the socket's mode can be set" 660 "$(on c1 "stat -c %a $socket")"
 ON_SECONDS=600 spawn load c1 "hcablk-vhost-frontend load $socket $(few 2000) > /tmp/load 2>&1"
 must wait_until c1 60 'grep -q started /tmp/load'
 must on c1 'kill $(cat /tmp/pid)'
-check "it ends under load" join serve
+check "the program ends under load" join serve
 serve
-check "and the guest goes on with the next one: what was written is read" join load
-like "over two connections" '^done [0-9]* 2$' "$(on c1 'tail -n 1 /tmp/load')"
+check "the guest continues with the next program: its data is right" join load
+like "the guest has used two connections" '^done [0-9]* 2$' "$(on c1 'tail -n 1 /tmp/load')"
 
 # A volume that has ended for good.
 must on c1 'kill $(cat /tmp/pid)'
@@ -97,8 +97,8 @@ must join serve
 serve -o ctrl-loss-tmo=2
 must on target 'hcablk target unexport --force vol1'
 refuse "a program whose volume has ended ends" join serve
-like "and says why" "the volume has ended: " "$(on c1 'cat /tmp/vhost')"
-refuse "its socket is gone" on c1 "[ -e $socket ]"
-same "what it has left is forgotten when asked for" "$socket" "$(on c1 "hcablk-vhost-user forget $socket")"
-silent "once" on c1 "hcablk-vhost-user forget $socket"
+like "the program reports that its volume has ended" "the volume has ended: " "$(on c1 'cat /tmp/vhost')"
+refuse "the program has removed its socket" on c1 "[ -e $socket ]"
+same "the traces of the ended program are removed on request" "$socket" "$(on c1 "hcablk-vhost-user forget $socket")"
+silent "removing them again prints nothing" on c1 "hcablk-vhost-user forget $socket"
 must on target 'dmsetup remove grows'
