@@ -47,7 +47,9 @@ use kernel::{
 /// # Invariants
 ///
 /// If `mapped` is not 0, the first `filled` entries of `table` are mapped in
-/// `direction` for the device of `pd`, and `held` is of the request that they are of.
+/// `direction` for the device of `pd`, and `held` is of the request that they are of. If `filled`
+/// is 0, the first entry was mapped by `hcablk_c_ib_dma_map_only()`, otherwise all of them by
+/// `ib_dma_map_sg()`.
 pub struct SegmentList {
     table: KVec<bindings::scatterlist>,
     filled: u32,
@@ -106,18 +108,54 @@ impl SegmentList {
         if self.mapped != 0 || segments == 0 || usize::from(segments) > self.table.len() {
             return Err(EINVAL);
         }
+        if faults::map() {
+            return Err(ENOMEM);
+        }
+        let (filled, mapped) = match segments {
+            1 => self.map_only(request, direction)?,
+            _ => self.map_table(request, direction)?,
+        };
+        mapped::add();
+        // INVARIANT: Mapped just now.
+        self.filled = filled;
+        self.mapped = mapped;
+        self.held = Some(Held::of(request));
+        self.direction = direction;
+        Ok(())
+    }
+
+    /// Maps the request's one segment. Returns what `filled` and `mapped` become.
+    #[inline]
+    fn map_only(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<(u32, u32)> {
+        // SAFETY: The request has one segment of data, and the table room for it; nothing is
+        // mapped.
+        let result = unsafe {
+            bindings::hcablk_c_ib_dma_map_only(
+                self.pd.device(),
+                request.as_raw(),
+                self.table.as_mut_ptr(),
+                direction.as_raw(),
+            )
+        };
+        match result {
+            0 => self.map_table(request, direction),
+            1 => Ok((0, 1)),
+            _ => Err(ENOMEM),
+        }
+    }
+
+    /// Maps the request's segments, for which the table has room. Returns what `filled` and
+    /// `mapped` become.
+    fn map_table(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<(u32, u32)> {
         let table = self.table.as_mut_ptr();
         // SAFETY: The table has room for the request's segments; `sg_init_table`
         // marks the end that blk_rq_map_sg() moves.
         let filled = unsafe {
-            bindings::sg_init_table(table, segments.into());
+            bindings::sg_init_table(table, request.segments().into());
             bindings::hcablk_c_blk_rq_map_sg(request.as_raw(), table)
         };
         if filled <= 0 {
             return Err(EIO);
-        }
-        if faults::map() {
-            return Err(ENOMEM);
         }
         // SAFETY: The entries were just filled with the request's pages.
         let mapped = unsafe {
@@ -126,13 +164,7 @@ impl SegmentList {
         if mapped <= 0 {
             return Err(ENOMEM);
         }
-        mapped::add();
-        // INVARIANT: Mapped just now.
-        self.filled = filled as u32;
-        self.mapped = mapped as u32;
-        self.held = Some(Held::of(request));
-        self.direction = direction;
-        Ok(())
+        Ok((filled as u32, mapped as u32))
     }
 
     /// Puts the mapped segments into `sges`, and returns their number; `None`: there is no room.
@@ -266,15 +298,16 @@ impl SegmentList {
         if self.mapped == 0 {
             return;
         }
-        // SAFETY: By the type's invariant the entries are mapped so.
-        unsafe {
-            bindings::hcablk_c_ib_dma_unmap_sg(
-                self.pd.device(),
-                self.table.as_mut_ptr(),
-                self.filled as i32,
-                self.direction.as_raw(),
-            )
-        };
+        let (device, table) = (self.pd.device(), self.table.as_mut_ptr());
+        let direction = self.direction.as_raw();
+        match self.filled {
+            // SAFETY: By the type's invariant the first entry is mapped so.
+            0 => unsafe { bindings::hcablk_c_ib_dma_unmap_only(device, table, direction) },
+            // SAFETY: By the type's invariant the entries are mapped so.
+            filled => unsafe {
+                bindings::hcablk_c_ib_dma_unmap_sg(device, table, filled as i32, direction)
+            },
+        }
         mapped::remove();
         // INVARIANT: Nothing is mapped.
         self.mapped = 0;
