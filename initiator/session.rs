@@ -208,7 +208,6 @@ pub(crate) struct Session {
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// The session was made a path of the disk: requests may have used it.
     admitted: Atomic<bool>,
-    /// The disk does not yet follow its limits.
     /// Whether the disk counts the session as open.
     #[pin]
     opened: Mutex<Opened>,

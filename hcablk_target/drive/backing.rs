@@ -43,8 +43,7 @@ use super::{
 };
 use crate::io::{
     split::Split,
-    validate::Emptied,
-    Request, //
+    validate::Emptied, //
 };
 use hcablk_core::{
     blkdev::{
@@ -184,7 +183,7 @@ pub(crate) struct Backing {
     /// The workqueue of requests that wait for the drive: see [`Self::io_work`].
     io_work: WorkQueue,
     /// The order of the requests that wait for `io_work`.
-    io_turns: Arc<IoTurns<Request>>,
+    io_turns: Arc<IoTurns>,
     /// The workqueue of the queue pairs' completions: see [`Self::completions`].
     completions: Arc<WorkQueue>,
     software: Arc<WorkQueue>,
@@ -324,7 +323,7 @@ impl Backing {
     }
 
     /// Returns the order in which requests enter [`Self::io_work`].
-    pub(crate) fn io_turns(&self) -> &Arc<IoTurns<Request>> {
+    pub(crate) fn io_turns(&self) -> &Arc<IoTurns> {
         &self.io_turns
     }
 

@@ -17,13 +17,11 @@ use super::host_turns::{
     Line,
     LINES, //
 };
+use crate::io::Request;
 use hcablk_core::{
     proto::name::HostId,
     sync::{
-        defer::{
-            Deferred,
-            DeferredList, //
-        },
+        defer::DeferredList,
         new_irq_lock,
         IrqLock, //
     },
@@ -33,34 +31,65 @@ use kernel::{
     sync::Arc, //
 };
 
-struct State<T: Deferred> {
+struct State {
     turns: HostTurns,
     /// `lines` and `waiting` have the same, constant length.
     lines: KVec<Line>,
-    waiting: KVec<DeferredList<T>>,
+    waiting: KVec<DeferredList<Request>>,
 }
 
-/// The turns of the hosts' requests at a drive: see the module.
-#[pin_data]
-pub(crate) struct IoTurns<T: Deferred> {
-    #[pin]
-    state: IrqLock<State<T>>,
-}
-
-impl<T: Deferred> IoTurns<T> {
-    /// Creates the turns of a drive on which `workers` requests run at the same time. May sleep.
-    pub(crate) fn new(workers: u16) -> Result<Arc<Self>> {
+impl State {
+    fn new(workers: u16) -> Result<Self> {
         let mut lines = KVec::with_capacity(LINES, GFP_KERNEL)?;
         let mut waiting = KVec::with_capacity(LINES, GFP_KERNEL)?;
         for _ in 0..LINES {
             lines.push(Line::default(), GFP_KERNEL)?;
             waiting.push(DeferredList::new(), GFP_KERNEL)?;
         }
-        let state = State {
+        Ok(Self {
             turns: HostTurns::new(workers.into()),
             lines,
             waiting,
+        })
+    }
+
+    fn join(&mut self, host: HostId) -> usize {
+        self.turns.join(&mut self.lines, host)
+    }
+
+    fn leave(&mut self, at: usize) {
+        self.turns.leave(&mut self.lines, at);
+    }
+
+    fn arrive(&mut self, at: usize, request: KBox<Request>) -> Option<KBox<Request>> {
+        // Without a line the request runs, so that it is not lost.
+        let Some(line) = self.waiting.get_mut(at) else {
+            return Some(request);
         };
+        if self.turns.arrive(&mut self.lines, at) {
+            return Some(request);
+        }
+        line.push(request);
+        None
+    }
+
+    fn end(&mut self) -> Option<KBox<Request>> {
+        let at = self.turns.end(&mut self.lines)?;
+        self.waiting.get_mut(at)?.pop()
+    }
+}
+
+/// The turns of the hosts' requests at a drive: see the module.
+#[pin_data]
+pub(crate) struct IoTurns {
+    #[pin]
+    state: IrqLock<State>,
+}
+
+impl IoTurns {
+    /// Creates the turns of a drive on which `workers` requests run at the same time. May sleep.
+    pub(crate) fn new(workers: u16) -> Result<Arc<Self>> {
+        let state = State::new(workers)?;
         Arc::pin_init(
             pin_init!(Self {
                 state <- new_irq_lock!(state, "hcablk_io_turns"),
@@ -70,60 +99,35 @@ impl<T: Deferred> IoTurns<T> {
     }
 
     /// Returns the line of `host`. Any context.
-    pub(crate) fn join(self: &Arc<Self>, host: HostId) -> HostLine<T> {
-        let mut state = self.state.lock();
-        let State { turns, lines, .. } = &mut *state;
+    pub(crate) fn join(self: &Arc<Self>, host: HostId) -> HostLine {
         HostLine {
-            at: turns.join(lines, host),
+            at: self.state.lock().join(host),
             turns: self.clone(),
         }
     }
 }
 
 /// The line of a host.
-pub(crate) struct HostLine<T: Deferred> {
-    turns: Arc<IoTurns<T>>,
+pub(crate) struct HostLine {
+    turns: Arc<IoTurns>,
     at: usize,
 }
 
-impl<T: Deferred> HostLine<T> {
+impl HostLine {
     /// Returns `request` if it can run now; otherwise it waits in this line. Any context.
-    pub(crate) fn arrive(&self, request: KBox<T>) -> Option<KBox<T>> {
-        let mut state = self.turns.state.lock();
-        let State {
-            turns,
-            lines,
-            waiting,
-        } = &mut *state;
-        // Without a line the request runs, so that it is not lost.
-        let Some(line) = waiting.get_mut(self.at) else {
-            return Some(request);
-        };
-        if turns.arrive(lines, self.at) {
-            return Some(request);
-        }
-        line.push(request);
-        None
+    pub(crate) fn arrive(&self, request: KBox<Request>) -> Option<KBox<Request>> {
+        self.turns.state.lock().arrive(self.at, request)
     }
 
     /// Ends the run of a request that [arrived](Self::arrive). Returns the request, of any line,
     /// that runs in its place. Any context.
-    pub(crate) fn end(&self) -> Option<KBox<T>> {
-        let mut state = self.turns.state.lock();
-        let State {
-            turns,
-            lines,
-            waiting,
-        } = &mut *state;
-        let at = turns.end(lines)?;
-        waiting.get_mut(at)?.pop()
+    pub(crate) fn end(&self) -> Option<KBox<Request>> {
+        self.turns.state.lock().end()
     }
 }
 
-impl<T: Deferred> Drop for HostLine<T> {
+impl Drop for HostLine {
     fn drop(&mut self) {
-        let mut state = self.turns.state.lock();
-        let State { turns, lines, .. } = &mut *state;
-        turns.leave(lines, self.at);
+        self.turns.state.lock().leave(self.at);
     }
 }

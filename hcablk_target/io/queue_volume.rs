@@ -123,7 +123,7 @@ pub(crate) struct QueueVolume {
     /// No new request for the volume begins.
     is_leaving: Atomic<bool>,
     /// The line in which its requests wait for the drive.
-    line: HostLine<Request>,
+    line: HostLine,
     /// Dropped after all references to the drive.
     config: VolumeConfig,
 }
@@ -366,7 +366,7 @@ impl QueueVolume {
     /// Returns the line of the session's host, in which requests wait for a place on
     /// [`Self::io_work`].
     #[inline]
-    pub(super) fn line(&self) -> &HostLine<Request> {
+    pub(super) fn line(&self) -> &HostLine {
         &self.line
     }
 

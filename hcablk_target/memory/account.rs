@@ -16,21 +16,23 @@
 //!
 //! # The share of a host
 //!
-//! Both together of one host never exceed half of the limit ([`HOST_PART`]) when the host asks for
-//! more: one host cannot exclude the others, however many sessions and queue pairs it requests.
+//! Both together of one host never exceed half of the limit ([`HOST_DIVISOR`]) when the host asks
+//! for more: one host cannot exclude the others, however many sessions and queue pairs it requests.
+//! The share has no setting of its own. A host that is alone gets more by a higher limit, which by
+//! itself takes no memory; a larger share would have to be lowered in time for the next host.
 //!
 //! A session that has ended is *stranded* while a drive does not finish its requests. Its bytes
 //! stay in the account, since the drive may reach them. But the host's share is not charged for
-//! them, up to a quarter of the limit ([`STRANDED_PART`]): the host can reconnect to volumes on
+//! them, up to a quarter of the limit ([`STRANDED_DIVISOR`]): the host can reconnect to volumes on
 //! working drives without waiting for the hanging one. So one host, hanging drives or not, leaves
 //! at least a quarter of the limit to the others.
 
 /// The share of a host is the limit divided by this.
-const HOST_PART: u64 = 2;
+const HOST_DIVISOR: u64 = 2;
 
 /// The most stranded bytes of a host that are not charged to its share are the limit divided by
 /// this.
-const STRANDED_PART: u64 = 4;
+const STRANDED_DIVISOR: u64 = 4;
 
 /// The reason why bytes were refused: for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ pub(super) struct HostPart {
 impl HostPart {
     /// Returns the bytes charged to the host's share if the limit is `limit`.
     fn charged(&self, limit: u64) -> u64 {
-        self.owned - self.stranded.min(limit / STRANDED_PART)
+        self.owned - self.stranded.min(limit / STRANDED_DIVISOR)
     }
 }
 
@@ -118,7 +120,7 @@ impl Account {
         if owned > self.goal {
             return Err(self.shortage(bytes));
         }
-        let (share, charged) = (self.goal / HOST_PART, host.charged(self.goal));
+        let (share, charged) = (self.goal / HOST_DIVISOR, host.charged(self.goal));
         if charged.saturating_add(bytes) > share {
             return Err(Shortage {
                 needed: bytes,
@@ -364,7 +366,7 @@ mod tests {
                 account.grant(step);
                 Account::strand(&mut one, step);
             }
-            let most = limit / HOST_PART + limit / STRANDED_PART;
+            let most = limit / HOST_DIVISOR + limit / STRANDED_DIVISOR;
             assert!(account.owned() <= most, "{limit}");
         }
     }

@@ -74,6 +74,15 @@ impl BioOp {
         )
     }
 
+    /// Returns whether the data must be on stable media when the operation ends.
+    #[inline]
+    fn is_fua(self) -> bool {
+        matches!(
+            self,
+            BioOp::Write { fua: true } | BioOp::AtomicWrite { fua: true }
+        )
+    }
+
     #[inline]
     fn flags(self) -> bindings::blk_opf_t {
         // The same hints that nvmet gives.
@@ -174,7 +183,12 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// one), `EROFS` (the device was not opened for writing: the block layer would only warn), `EAGAIN`
 /// (the owner must not wait, and the block layer cannot promise that: the device does not support
 /// it, or writeback throttling applies to such operations, which ignores a bio's flags:
-/// `wbt_wait()`). The owner is then returned and `done` is not called.
+/// `wbt_wait()`; or the operation is a write with FUA to a device that [may flush for
+/// it](BlockDevice::fua_fails_alone)). The owner is then returned and `done` is not called.
+///
+/// A bio-based device (dm, md) may split a write with FUA, and end it with [`Status::Again`] for
+/// one piece although a flush for another has failed. That failure, which concerns all earlier
+/// writes to the device, would be lost.
 ///
 /// C: `submit_bio()`.
 #[inline(always)]
@@ -189,7 +203,8 @@ pub fn submit<T: BioOwner>(
         Some(device) if op.changes() && !device.writable() => return Err((EROFS, owner)),
         Some(device) => {
             if !owner.may_wait() {
-                if !(op.has_memory() && device.takes_nowait()) {
+                let may_hide_flush = op.is_fua() && !device.fua_fails_alone();
+                if may_hide_flush || !(op.has_memory() && device.takes_nowait()) {
                     return Err((EAGAIN, owner));
                 }
                 flags |= bindings::REQ_NOWAIT;

@@ -80,7 +80,7 @@ impl Refusal {
                 ..Self::new(
                     Reason::NoMemory,
                     match shortage.of_host {
-                        true => "it needs more than is left of its host's share (half) of the port's memory_mib",
+                        true => "it needs more than is left of its host's share, which is half of the port's memory_mib",
                         false => "it needs more than is left of the port's memory_mib",
                     },
                 )
