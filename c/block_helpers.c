@@ -12,7 +12,7 @@ int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl)
 	return blk_rq_map_sg(rq, sgl);
 }
 
-/* Requests that cannot wait for others end at once. */
+/* A request that the batch does not accept ends at once. */
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch)
 {
 	if (!blk_mq_add_to_batch(rq, batch, false, blk_mq_end_request_batch))
@@ -194,7 +194,7 @@ void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len)
 	struct req_iterator iter;
 	struct bio_vec bv;
 
-	/* Most are in one page, of one bio. */
+	/* In most requests these bytes are in one page of one bio. */
 	if (rq->bio) {
 		bv = bio_iter_iovec(rq->bio, rq->bio->bi_iter);
 		if (len <= bv.bv_len) {
@@ -325,7 +325,7 @@ const void *hcablk_c_drive_of(const struct file *file)
 	return bdev ? (const void *)bdev->bd_disk : inode->i_sb;
 }
 
-/* A block device counts all who have it open, a file those who may write. */
+/* The openers of a block device; of a file, only those that opened it for writing. */
 int hcablk_c_openers(const struct file *file)
 {
 	struct inode *inode = file->f_mapping->host;
@@ -339,7 +339,7 @@ unsigned int hcablk_c_block_bytes(const struct file *file)
 	return i_blocksize(file->f_mapping->host);
 }
 
-/* On overlayfs, and where another file's pages are used, f_mapping is not what is written back. */
+/* False on overlayfs, and where another file's pages are used: write-back bypasses f_mapping. */
 bool hcablk_c_has_own_pages(const struct file *file)
 {
 	return !(file->f_path.dentry->d_flags & DCACHE_OP_REAL) &&

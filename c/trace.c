@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Makes the tracepoints, and a function of each for Rust. */
+/* Defines the tracepoints, and for each a function that Rust calls. */
 #define CREATE_TRACE_POINTS
 #define CREATE_RUST_TRACE_POINTS
 #include "trace_initiator.h"

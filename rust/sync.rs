@@ -92,7 +92,7 @@ unsafe impl Backend for IrqBackend {
 
     #[inline]
     unsafe fn assert_is_held(_ptr: *mut Self::State) {
-        // It would be a call of a function that is empty otherwise.
+        // Without lockdep the function is empty: save the call.
         #[cfg(CONFIG_LOCKDEP)]
         // SAFETY: The caller guarantees that `ptr` is an initialised lock.
         unsafe {
@@ -186,8 +186,8 @@ impl Event {
     }
 }
 
-/// A workqueue of one module. Dropping it waits for the work queued on it, so that work must not be
-/// the one that drops it. If there are several references to a queue, the module keeps one in a
+/// A workqueue of one module. Dropping it waits for the work queued on it, so queued work must not
+/// drop the last reference. If there are several references to a queue, the module keeps one in a
 /// [`Drained`].
 pub struct WorkQueue(NonNull<bindings::workqueue_struct>);
 
@@ -260,7 +260,7 @@ impl Drop for WorkQueue {
 /// done, with everything that the work referred to: no code of the module runs
 /// on the queue after that, and this reference is the last one.
 ///
-/// Nobody but queued work may queue any more.
+/// When it is dropped, only work that is already queued may queue more.
 pub struct Drained(pub Arc<WorkQueue>);
 
 impl Drop for Drained {
@@ -286,7 +286,7 @@ pub trait Tick: Send + Sync + 'static {
     fn tick(&self);
 }
 
-/// A task that runs every so often until it is stopped.
+/// A task that runs at a fixed interval until it is stopped.
 ///
 /// It holds a reference to the object that it works for; an object that owns its [`Running`] must
 /// take it out again to end the cycle.
@@ -300,7 +300,7 @@ pub struct Periodic<T: Tick> {
     of: Arc<T>,
 }
 
-// SAFETY: Nothing but the work is ever written, and that by the workqueue's own rules.
+// SAFETY: Only the work is ever written, and only by the workqueue.
 unsafe impl<T: Tick> Send for Periodic<T> {}
 // SAFETY: As above.
 unsafe impl<T: Tick> Sync for Periodic<T> {}

@@ -481,7 +481,7 @@ impl Backing {
     pub(crate) fn sync(&self) -> Result {
         let file = self.file();
         if let Store::Device(_) = self.store {
-            // As `blkdev_fsync()`, which does not report which of the two has failed.
+            // The steps of `blkdev_fsync()`, done separately to learn which of them failed.
             let written = file.write_all_back();
             return self.make_durable().and(written);
         }

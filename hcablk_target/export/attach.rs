@@ -218,7 +218,7 @@ impl_has_work! {
     impl HasWork<Self> for Attaching { self.work }
 }
 
-/// A session that waits for a volume, and must not end meanwhile for having none.
+/// A session that waits for a volume: it must not end meanwhile because it has none.
 struct Counted(Arc<Session>);
 
 impl core::ops::Deref for Counted {

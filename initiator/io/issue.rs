@@ -245,7 +245,7 @@ impl Queue {
         }
     }
 
-    /// Returns a request to the block layer: it must wait for a response to others.
+    /// Returns a request to the block layer, which reissues it after a response to another request.
     fn turned_away(
         &self,
         request: Tagged<'_>,
@@ -275,7 +275,7 @@ impl Queue {
         Ok(request.into_request())
     }
 
-    /// Returns a request to the block layer of which nothing was posted.
+    /// Returns a request, of which nothing was posted, to the block layer.
     fn unissued(mut request: Tagged<'_>, status: Status) -> Rejected<Driver> {
         give_back(&mut request.split().1.list);
         Rejected::new(request.into_request(), status)

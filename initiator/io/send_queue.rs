@@ -124,7 +124,7 @@ pub(super) struct SendState {
     pub(super) eager_state: EagerState,
     /// The taken slots of the eager ring, with their tags.
     pub(super) ring: Ring<KVec<Taken>>,
-    /// Work requests that wait for the last request of a plug, or for any other posting.
+    /// Work requests that are posted with the last request of a plug, or with any other work.
     pub(super) backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
     /// The last work request in the backlog with a sequence number, `None` if there is none.
     pub(super) waiting: Option<BackloggedWr>,
@@ -268,7 +268,8 @@ impl Queue {
         }
     }
 
-    /// Rings the doorbell for requests whose announced successors did not come (`commit_rqs`).
+    /// Rings the doorbell for requests that were issued as not the last of a plug, when the block
+    /// layer issues no more of it (`commit_rqs`).
     pub(super) fn commit(&self) {
         let mut send = self.send.lock();
         let posted = self.ring(&mut send, &Chain::new());

@@ -36,8 +36,8 @@ impl<T> SlotTable<T> {
         Ok(Self { places })
     }
 
-    /// Leaves an object; it comes back when there is no such place or the place
-    /// is taken. Any context.
+    /// Parks an object. Returns it if there is no such place, or the place is occupied. Any
+    /// context.
     #[inline]
     pub fn park(&self, index: u32, object: KBox<T>) -> Result<(), KBox<T>> {
         let Some(place) = self.places.get(index as usize) else {
@@ -46,12 +46,12 @@ impl<T> SlotTable<T> {
         let object = KBox::into_raw(object);
         match place.cmpxchg(ptr::null_mut(), object, Full) {
             Ok(_) => Ok(()),
-            // SAFETY: It was made by `into_raw` just above and went nowhere.
+            // SAFETY: `into_raw` made it just above, and the table did not store it.
             Err(_) => Err(unsafe { KBox::from_raw(object) }),
         }
     }
 
-    /// Takes an object out; of several who try one gets it. Any context.
+    /// Takes an object out. If several callers try, one of them gets it. Any context.
     #[inline]
     pub fn take(&self, index: u32) -> Option<KBox<T>> {
         let object = self.places.get(index as usize)?.xchg(ptr::null_mut(), Full);
@@ -62,7 +62,7 @@ impl<T> SlotTable<T> {
         Some(unsafe { KBox::from_raw(object) })
     }
 
-    /// Returns whether there is nothing in it, at some moment during the call. Any context.
+    /// Returns whether each place was empty at some moment during the call. Any context.
     pub fn is_empty(&self) -> bool {
         self.places
             .iter()

@@ -16,8 +16,8 @@ const BARS: core::ops::Range<crate::ffi::c_int> = 0..6;
 /// Publishes the device's largest memory BAR as peer memory until its driver is unbound: then the
 /// kernel waits until all of it was returned. Returns its size in bytes. Sleeps.
 ///
-/// Errors, among others: `ENODEV` (no memory BAR), `EINVAL` (it is not made of
-/// whole 2 MiB, which pages of device memory come in).
+/// Errors, among others: `ENODEV` (no memory BAR), `EINVAL` (the BAR's size is not a multiple of
+/// 2 MiB, the unit of device memory).
 ///
 /// C: `pci_p2pdma_add_resource()`, `pci_p2pmem_publish()`.
 pub fn publish(device: &pci::Device<Core<'_>>) -> Result<u64> {
@@ -38,7 +38,7 @@ pub fn publish(device: &pci::Device<Core<'_>>) -> Result<u64> {
         return Err(ENODEV);
     }
     // SAFETY: The device is being probed by its driver, with its memory enabled;
-    // what is added goes with the driver.
+    // the kernel removes the added memory when the driver is unbound.
     unsafe {
         to_result(bindings::pci_p2pdma_add_resource(raw, bar, 0, 0))?;
         bindings::pci_p2pmem_publish(raw, true);

@@ -4,8 +4,8 @@
 //!
 //! # Registrations that wait for their doorbell
 //!
-//! The account of a region's registrations that wait for their doorbell: while there is one the
-//! region is not destroyed.
+//! Each region counts its registrations that wait for their doorbell. The region is not destroyed
+//! while there is one.
 
 use super::{
     pd::ProtectionDomain,
@@ -116,8 +116,8 @@ unsafe impl Send for MemoryRegion {}
 // SAFETY: Shared references only read.
 unsafe impl Sync for MemoryRegion {}
 
-/// Bytes of a page of a region: the smallest that every device knows, and what
-/// the block layer's segments are multiples of.
+/// The bytes of a region's page: the smallest size that every device supports. The segments of the
+/// block layer are multiples of it.
 pub const REGION_PAGE: u32 = 4096;
 
 impl MemoryRegion {
@@ -224,8 +224,8 @@ impl MemoryRegion {
         Ok((register, Invalidate::new(key), address, key))
     }
 
-    /// Declares that [`Self::kept`]'s work request will register the region for its whole life;
-    /// returns the address to send to the peer once that is posted.
+    /// Declares that the work request of [`Self::kept`] registers the region for its whole life.
+    /// Returns the address, which may be sent to the peer after that work request was posted.
     pub(crate) fn keep(&mut self, rights: Rights) -> Result<RemoteAddress> {
         Ok(self.register(rights)?.1)
     }
@@ -280,7 +280,7 @@ impl MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Ends all access to the memory by the region's key, with the region. Sleeps.
+    /// Destroys the region, and with it all access to the memory through its key. Sleeps.
     ///
     /// On an error the device has refused, and the region is returned: while it
     /// [`is_registered`](Self::is_registered), the peer may have access as before, and the owner of
@@ -345,7 +345,7 @@ impl PendingRegistrations {
     }
 }
 
-/// A registration that waits: it is counted as long as this is there.
+/// Counts one waiting registration until it is dropped.
 pub(super) struct Counted(Arc<PendingRegistrations>);
 
 impl Counted {

@@ -82,7 +82,7 @@ impl Identity {
             let Ok(mut lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
                 continue;
             };
-            // Not before: a program reserves its number while it has it.
+            // Check only after locking: a program reserves its number while it holds the lock.
             let is_reserved =
                 exists(reservation(directory, disk)).map_err(|error| failed(&error))?;
             if is_reserved && !(is_successor && number.is_some()) {
@@ -161,7 +161,7 @@ fn instance(path: &Path) -> io::Result<HostInstance> {
     if random == 0 {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        // The bits that count are not all 0.
+        // Ensures that the bits that become the instance are not all 0.
         random = u64::from_ne_bytes(bytes) | (1 << 63);
         store(&lock, random)?;
     }

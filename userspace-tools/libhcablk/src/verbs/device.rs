@@ -31,7 +31,7 @@ pub(crate) struct Attributes {
     pub(crate) max_qp_rd_atom: u8,
 }
 
-/// A protection domain: a queue pair reaches the regions and windows of its own.
+/// A protection domain: a queue pair reaches only the regions and windows of its own domain.
 pub(crate) struct ProtectionDomain {
     raw: NonNull<sys::ibv_pd>,
     /// Keeps the device open.
