@@ -33,7 +33,7 @@ enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE, PORTALS, ATTACH, DETACH };
 enum { REGISTER = 0x30, RESERVE, RELEASE, PREEMPT, CLEAR, READ_KEY, READ_RESERVATION };
 enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, LIMITS_ANSWER = 64, TMO_MAX = 600, GONE = 8 };
 /* Beside the number of a queue: it comes in place of the one that is there. */
-enum { REPLACE = 0x80, RESUME = 0x8000 };
+enum { REPLACE = 0x80, RESUME = 0x8000, ALONE = 0x2000 };
 /* A flag of a request: the answer need not wake its reader up. */
 enum { QUIET = 8, ATOMIC = 16 };
 /* A bit of a reply: no data is fetched. */
