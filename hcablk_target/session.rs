@@ -86,8 +86,10 @@ use hcablk_core::{
     report::trace,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         defer::without_io,
         new_irq_lock,
@@ -163,6 +165,8 @@ pub(crate) struct Session {
     /// The admin queue pair. `None` once the teardown has closed it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
+    /// The admin queue pair has failed: the initiator can ask nothing on it any more.
+    is_cut_off: Atomic<bool>,
     /// The RDMA port, watched from the creation of the admin queue pair until the teardown.
     #[pin]
     port: WatchedPort,
@@ -222,6 +226,7 @@ impl Session {
                 attaching: Atomic::new(0),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
+                is_cut_off: Atomic::new(false),
                 port <- WatchedPort::new(),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -547,7 +552,7 @@ impl Session {
         for queue in queues() {
             queue.shut();
         }
-        Queue::close_all(queues);
+        Queue::close_all(queues, || self.sever(admin.as_ref()));
         for attachment in self.attachments() {
             attachment.close();
         }
@@ -599,6 +604,33 @@ impl Session {
         }
         self.registry.remove_session(self);
         self.ended.set();
+    }
+}
+
+impl Session {
+    /// Returns to the RDMA device all objects of it that the session still has, while a drive works
+    /// on the session's requests. The queue pairs are severed already. After this the device can be
+    /// removed or reset before the drive has finished. Sleeps, but not for the drive. The caller
+    /// calls this again from time to time, since objects may be in use: by the initiator, or by a
+    /// queue pair that is just being created.
+    ///
+    /// If the export ends, the admin queue pair stays until the drive has finished: the initiator
+    /// then asks on it whether its writes are durable, unless its connection is lost.
+    fn sever(&self, admin: Option<&Arc<Admin>>) {
+        let is_asked =
+            self.reason() == Some(EndReason::Withdrawn) && !self.is_cut_off.load(Acquire);
+        if is_asked || self.pd.is_lost() {
+            return;
+        }
+        if let Some(admin) = admin {
+            admin.close();
+            admin.sever();
+        }
+        if let Some(client) = self.client() {
+            client.leave_device();
+        }
+        // Fails while something uses it.
+        let _ = self.pd.sever();
     }
 }
 
@@ -884,6 +916,7 @@ impl Session {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
             // The initiator cannot ask any more.
+            self.is_cut_off.store(true, Release);
             for attachment in self.attached.lock().iter() {
                 attachment.durable_told();
             }

@@ -297,7 +297,7 @@ impl Queue {
 
     /// Returns the number of the queue pair, as the transport reports it to the initiator.
     pub(crate) fn number(&self) -> u32 {
-        self.pair.id().own_qp(self.pair.number())
+        self.pair.own_number()
     }
 
     /// Starts an update of the counters, without waiting for it.
@@ -493,7 +493,7 @@ impl Queue {
             self.check_all_idle(&work);
             self.update_notify(&work);
         }
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         // If the queue pair cannot be moved to the error state, `drain()` reports it.
         let _ = self.pair.fail();
     }
@@ -502,12 +502,16 @@ impl Queue {
     /// finished the requests that it has begun.
     pub(crate) fn close(&self) {
         self.shut();
-        Self::close_all(|| core::iter::once(self));
+        Self::close_all(|| core::iter::once(self), || {});
     }
 
     /// Closes queues as [`Self::close`] does one; all were [shut](Self::shut). If the HCA does not
     /// flush, the time limits of all queues run at the same time.
-    pub(crate) fn close_all<Q, I>(queues: impl Fn() -> I)
+    ///
+    /// If a drive does not finish in time, the queues are [severed](Self::sever) from the device
+    /// before it does. If that succeeds for all of them, `severed` is called. Both are repeated
+    /// while the drive takes longer.
+    pub(crate) fn close_all<Q, I>(queues: impl Fn() -> I, mut severed: impl FnMut())
     where
         Q: Deref<Target = Self>,
         I: Iterator<Item = Q>,
@@ -522,13 +526,27 @@ impl Queue {
         for queue in queues() {
             queue.pair.begin_drain();
         }
+        let mut all_idle = true;
         for queue in queues() {
-            queue.finish();
+            all_idle &= queue.settle();
+        }
+        let mut sever = || {
+            if queues().fold(true, |all, queue| queue.sever() && all) {
+                severed();
+            }
+        };
+        if !all_idle {
+            sever();
+        }
+        for queue in queues() {
+            queue.finish(&mut sever);
         }
     }
 
-    /// Completes the work of [`Self::close_all`] for one queue.
-    fn finish(&self) {
+    /// Reclaims the work that the queue pair, which was [failed](Self::close_all), does not
+    /// complete, and returns whether the drive has finished all requests. May sleep: while a
+    /// completion handler waits for a drive that accepts no more requests, and for the HCA.
+    fn settle(&self) -> bool {
         if self.all_idle.wait_ms(0).is_err() {
             self.session.strand();
             self.wait_for_handler();
@@ -537,11 +555,52 @@ impl Queue {
             // destroyed ([`Kept`]).
             self.pair.drain();
             self.give_up_all();
-            while self.all_idle.wait_ms(IDLE_MS).is_err() {
+        }
+        self.all_idle.wait_ms(0).is_ok()
+    }
+
+    /// Returns whether the queue can be severed from the device before the drive has finished: not
+    /// if requests have regions of their own, or if the HCA reaches memory of a PCI device for
+    /// them.
+    fn can_be_severed(&self) -> bool {
+        !self.shape.sinks && !self.uses_peers()
+    }
+
+    /// Returns to the device all objects of it that the queue has, while the drive works on
+    /// requests whose memory stays. Requests that the drive finishes afterwards are not answered:
+    /// posting fails, and they are given up. Returns `false` if the queue still has objects of the
+    /// device; may be called again. The queue was [settled](Self::settle). Sleeps, but not for the
+    /// drive.
+    fn sever(&self) -> bool {
+        if !self.can_be_severed() {
+            return false;
+        }
+        self.pair.drain();
+        if let Some(handle) = &self.handle {
+            handle.detach();
+        }
+        self.pair.detach();
+        self.pair.sever();
+        // Only now, when no work request can use the memory any more.
+        let revoked = self
+            .eager_ring
+            .as_ref()
+            .is_none_or(|ring| ring.sever().is_ok());
+        DmaBuffer::sever_all(|| {
+            let messages = Iterator::chain(self.incoming.blocks(), self.outgoing.blocks());
+            let data = Iterator::chain(self.inline.iter(), self.buffers.iter());
+            Iterator::chain(messages, data)
+        });
+        revoked
+    }
+
+    /// Completes the work of [`Self::close_all`] for one queue. Sleeps until the drive has
+    /// finished, and calls `sever` from time to time until then.
+    fn finish(&self, sever: &mut impl FnMut()) {
+        while !self.settle() {
+            if self.all_idle.wait_ms(IDLE_MS).is_err() {
                 self.report_waiting();
-                // Responses for requests that the drive has finished since were posted to a queue
-                // pair that does not flush.
-                self.give_up_all();
+                sever();
             }
         }
         // The drive's completion handlers that made the last requests idle may still hold
@@ -552,7 +611,7 @@ impl Queue {
         if let Some(handle) = &self.handle {
             handle.detach();
         }
-        self.pair.id().detach();
+        self.pair.detach();
         let requests = core::mem::take(&mut self.work.lock().idle);
         drop(requests);
         // See `keep_idle()`.
@@ -605,7 +664,7 @@ impl Queue {
     /// here does not end the session.
     pub(crate) fn close_alone(&self) {
         self.leaving.store(true, Release);
-        self.pair.id().detach();
+        self.pair.detach();
         self.close();
         // The completion handler has stopped: the counter has no other writer.
         self.counters.replaced_queues.bump();

@@ -84,6 +84,13 @@ impl EagerRing {
         self.pieces.register()
     }
 
+    /// Ends the peer's access to the ring and unmaps it; its memory stays, since a drive may use
+    /// it. Fails if the device refuses, and may be called again. The queue pair was drained.
+    /// Sleeps.
+    pub fn sever(&self) -> Result {
+        self.pieces.sever()
+    }
+
     /// Returns size, key and address, for the peer.
     pub fn grant(&self) -> Grant {
         self.grant

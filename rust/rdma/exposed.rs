@@ -91,6 +91,14 @@ impl ExposedBuffers {
         self.region.kept(Rights::RemoteWrite)
     }
 
+    /// Ends the peer's access and unmaps the buffers; their memory stays. On an error of
+    /// [`MemoryRegion::sever`], whose conditions hold here, the buffers stay mapped. Sleeps.
+    pub(crate) fn sever(&self) -> Result {
+        self.region.sever()?;
+        DmaBuffer::sever_all(|| self.buffers.iter());
+        Ok(())
+    }
+
     /// Returns the address and key of the first byte.
     #[inline]
     pub(crate) fn remote(&self) -> RemoteAddress {

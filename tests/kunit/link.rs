@@ -280,10 +280,10 @@ impl Drop for Side {
             // Draining needs somebody who polls.
             self.start();
         }
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         self.pair.drain();
         self.cq.stop();
-        self.pair.id().detach();
+        self.pair.detach();
     }
 }
 
