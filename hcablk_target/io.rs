@@ -40,6 +40,7 @@ mod stats;
 pub(crate) mod validate;
 
 pub(crate) use self::{
+    chunks::Chunk,
     cost::bytes_of_messages,
     fault::Fault,
     limits::{

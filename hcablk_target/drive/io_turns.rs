@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Holds requests that wait for a volume's drive on its workqueue: if there are more than can run
-//! at the same time, those of all hosts [take turns](super::host_turns).
+//! Holds requests, and chunks of requests, that wait for a volume's drive on its workqueue: if
+//! there are more than can run at the same time, those of all hosts [take
+//! turns](super::host_turns). In a host's line chunks come before requests, since their requests
+//! have begun.
 //!
 //! # Ownership
 //!
-//! A waiting request is in the line of its host, in its box. It refers to its volume, whose
-//! [`HostLine`] thus exists while requests wait in it. Nothing here refers to the workqueue: its
-//! work may drop the last reference to this.
+//! A waiting request or chunk is in the line of its host, in its box. It refers to its volume,
+//! whose [`HostLine`] thus exists while anything waits in it. Nothing here refers to the workqueue:
+//! its work may drop the last reference to this.
 //!
 //! One lock, for any context, protects all of it; nothing is allocated or freed under it, and no
 //! other lock is taken inside.
@@ -17,7 +19,10 @@ use super::host_turns::{
     Line,
     LINES, //
 };
-use crate::io::Request;
+use crate::io::{
+    Chunk,
+    Request, //
+};
 use hcablk_core::{
     proto::name::HostId,
     sync::{
@@ -31,11 +36,38 @@ use kernel::{
     sync::Arc, //
 };
 
+/// A request or chunk that waits in a line, or runs in its turn.
+pub(crate) enum Turn {
+    Request(KBox<Request>),
+    Chunk(KBox<Chunk>),
+}
+
+/// The waiting requests and chunks of a line.
+#[derive(Default)]
+struct Waiting {
+    requests: DeferredList<Request>,
+    chunks: DeferredList<Chunk>,
+}
+
+impl Waiting {
+    fn push(&mut self, turn: Turn) {
+        match turn {
+            Turn::Request(request) => self.requests.push(request),
+            Turn::Chunk(chunk) => self.chunks.push(chunk),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Turn> {
+        let chunk = self.chunks.pop().map(Turn::Chunk);
+        chunk.or_else(|| self.requests.pop().map(Turn::Request))
+    }
+}
+
 struct State {
     turns: HostTurns,
     /// `lines` and `waiting` have the same, constant length.
     lines: KVec<Line>,
-    waiting: KVec<DeferredList<Request>>,
+    waiting: KVec<Waiting>,
 }
 
 impl State {
@@ -44,7 +76,7 @@ impl State {
         let mut waiting = KVec::with_capacity(LINES, GFP_KERNEL)?;
         for _ in 0..LINES {
             lines.push(Line::default(), GFP_KERNEL)?;
-            waiting.push(DeferredList::new(), GFP_KERNEL)?;
+            waiting.push(Waiting::default(), GFP_KERNEL)?;
         }
         Ok(Self {
             turns: HostTurns::new(workers.into()),
@@ -61,19 +93,19 @@ impl State {
         self.turns.leave(&mut self.lines, at);
     }
 
-    fn arrive(&mut self, at: usize, request: KBox<Request>) -> Option<KBox<Request>> {
-        // Without a line the request runs, so that it is not lost.
+    fn arrive(&mut self, at: usize, turn: Turn) -> Option<Turn> {
+        // Without a line it runs, so that it is not lost.
         let Some(line) = self.waiting.get_mut(at) else {
-            return Some(request);
+            return Some(turn);
         };
         if self.turns.arrive(&mut self.lines, at) {
-            return Some(request);
+            return Some(turn);
         }
-        line.push(request);
+        line.push(turn);
         None
     }
 
-    fn end(&mut self) -> Option<KBox<Request>> {
+    fn end(&mut self) -> Option<Turn> {
         let at = self.turns.end(&mut self.lines)?;
         self.waiting.get_mut(at)?.pop()
     }
@@ -114,14 +146,14 @@ pub(crate) struct HostLine {
 }
 
 impl HostLine {
-    /// Returns `request` if it can run now; otherwise it waits in this line. Any context.
-    pub(crate) fn arrive(&self, request: KBox<Request>) -> Option<KBox<Request>> {
-        self.turns.state.lock().arrive(self.at, request)
+    /// Returns `turn` if it can run now; otherwise it waits in this line. Any context.
+    pub(crate) fn arrive(&self, turn: Turn) -> Option<Turn> {
+        self.turns.state.lock().arrive(self.at, turn)
     }
 
-    /// Ends the run of a request that [arrived](Self::arrive). Returns the request, of any line,
-    /// that runs in its place. Any context.
-    pub(crate) fn end(&self) -> Option<KBox<Request>> {
+    /// Ends the run of a request or chunk that [arrived](Self::arrive). Returns the one, of any
+    /// line, that runs in its place. Any context.
+    pub(crate) fn end(&self) -> Option<Turn> {
         self.turns.state.lock().end()
     }
 }

@@ -68,13 +68,16 @@ use super::{
         CHUNK_MAX, //
     },
 };
-use crate::memory::layout::{
-    count,
-    length_of,
-    shift_of,
-    BUFFERS_USUAL,
-    BUFFER_BYTES,
-    MEDIUM, //
+use crate::{
+    drive::io_turns::Turn,
+    memory::layout::{
+        count,
+        length_of,
+        shift_of,
+        BUFFERS_USUAL,
+        BUFFER_BYTES,
+        MEDIUM, //
+    },
 };
 use core::{
     array,
@@ -122,7 +125,6 @@ use hcablk_core::{
     sync::{
         atomic::Relaxed,
         defer::{
-            defer,
             Deferred,
             WorkSlot, //
         },
@@ -522,7 +524,7 @@ pub(super) const fn chunk_buffers(bytes: usize) -> usize {
 
 /// One chunk of a large request, with its bio. It has a reference to its queue until
 /// [`ChunkedRequests::clear`].
-pub(super) struct Chunk {
+pub(crate) struct Chunk {
     queue: Arc<Queue>,
     /// The volume of the request, until the chunk has settled.
     volume: Option<Arc<QueueVolume>>,
@@ -727,13 +729,25 @@ impl Chunk {
         self.defer(ChunkStep::Submit);
     }
 
-    /// Continues with `step` on the volume's workqueue. Any context.
+    /// Continues with `step` on the volume's workqueue, at the [turn](crate::drive::io_turns) of
+    /// its host. Any context.
     fn defer(mut self: KBox<Self>, step: ChunkStep) {
         self.step = step;
         match self.volume.clone() {
-            Some(volume) => defer(self, volume.io_work()),
-            None => self.settle(false, Err(Failure::Wire)),
+            Some(volume) => volume.take_turn(Turn::Chunk(self)),
+            None => self.fail(),
         }
+    }
+
+    /// Returns the volume of the request, while the chunk has one.
+    pub(super) fn volume(&self) -> Option<&Arc<QueueVolume>> {
+        self.volume.as_ref()
+    }
+
+    /// Makes a chunk idle that has no request. Any context.
+    #[cold]
+    pub(super) fn fail(self: KBox<Self>) {
+        self.settle(false, Err(Failure::Wire));
     }
 
     /// Posts the RDMA WRITE of the data that the drive has read. Any context.
@@ -870,6 +884,18 @@ impl BioOwner for Chunk {
 
 impl Deferred for Chunk {
     fn run(self: KBox<Self>) {
+        // Not the last reference: as for a request.
+        let volume = self.volume.clone();
+        self.take_step();
+        if let Some(volume) = volume {
+            volume.end_turn();
+        }
+    }
+}
+
+impl Chunk {
+    /// Does its next step on the workqueue.
+    fn take_step(self: KBox<Self>) {
         if self.step == ChunkStep::Submit {
             return self.submit_bio();
         }

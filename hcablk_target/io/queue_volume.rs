@@ -29,7 +29,10 @@ use crate::{
     drive::{
         backing::Backing,
         flush_errors::Teller,
-        io_turns::HostLine,
+        io_turns::{
+            HostLine,
+            Turn, //
+        },
         write_errors::WriteErrors, //
     },
     stats::Counters, //
@@ -59,6 +62,7 @@ use hcablk_core::{
             Relaxed,
             Release, //
         },
+        defer::defer,
         Event,
         WorkQueue, //
     },
@@ -290,6 +294,22 @@ impl Queue {
     }
 }
 
+impl Turn {
+    /// Queues the request or chunk on its volume's workqueue. Any context.
+    fn run(self) {
+        match self {
+            Self::Request(request) => {
+                let volume = request.volume.clone();
+                defer(request, volume.io_work());
+            }
+            Self::Chunk(chunk) => match chunk.volume().cloned() {
+                Some(volume) => defer(chunk, volume.io_work()),
+                None => chunk.fail(),
+            },
+        }
+    }
+}
+
 impl QueueVolume {
     /// Allocates a volume of a queue pair, for requests of up to `largest` bytes, split in chunks
     /// no larger than those of `of_queue`. With `no_read` the queue pair posts no RDMA READ. May
@@ -365,16 +385,25 @@ impl QueueVolume {
         self.is_leaving.load(Acquire)
     }
 
-    /// Returns the workqueue on which requests wait for the drive.
-    pub(super) fn io_work(&self) -> &WorkQueue {
-        self.backing().io_work()
+    /// Runs `turn`, a request or chunk for this volume, on the workqueue on which requests wait for
+    /// the drive, when it is the turn of its host. Any context.
+    pub(super) fn take_turn(&self, turn: Turn) {
+        if let Some(turn) = self.line.arrive(turn) {
+            turn.run();
+        }
     }
 
-    /// Returns the line of the session's host, in which requests wait for a place on
-    /// [`Self::io_work`].
-    #[inline]
-    pub(super) fn line(&self) -> &HostLine {
-        &self.line
+    /// Ends a turn, and runs the next one for the same drive, perhaps of another session. Any
+    /// context.
+    pub(super) fn end_turn(&self) {
+        if let Some(turn) = self.line.end() {
+            turn.run();
+        }
+    }
+
+    /// Returns the workqueue on which requests wait for the drive.
+    fn io_work(&self) -> &WorkQueue {
+        self.backing().io_work()
     }
 
     /// Returns whether data moves between the wire and the drive through RAM, and bypasses all
