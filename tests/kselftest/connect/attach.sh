@@ -35,7 +35,7 @@ must on target "modprobe dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetu
 # It does one request at a time, each in four seconds: the submitter of another one would wait for it, asleep.
 must on target "modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/slow && cd /sys/kernel/config/nullb/slow &&
 	echo 64 > size && echo 2 > irqmode && echo 4000000000 > completion_nsec && echo 1 > hw_queue_depth &&
-	echo 1 > submit_queues && echo 1 > memory_backed && echo 1 > power"
+	echo 1 > submit_queues && echo 1 > memory_backed && echo 1 > discard && echo 1 > power"
 export_volume vol1 /dev/mapper/door c1
 export_volume slow /dev/slow c1
 export_volume vol2 "$drive2" c1
@@ -56,6 +56,8 @@ same "and the other one" "$id" "$(hosts_of vol2)"
 
 same "a write to the one" "status 0" "$(ask write 0 8 first)"
 same "one to the other" "status 0" "$(ask write 1 8 second)"
+same "a durable one to the one, which may flush for it" "status 0" "$(ask fua 0 24 durable)"
+same "is on its drive" durable "$(on_drive /dev/mapper/door 24)"
 same "both are durable, says the one" "status 0" "$(ask flush 0)"
 same "and the other" "status 0" "$(ask flush 1)"
 same "the one reads what is its own" "status 0 first" "$(ask read 0 8)"
@@ -72,6 +74,9 @@ same "a request that a drive does not answer" begun "$(ask begin 0 8)"
 must drive_holds read
 same "the other volume answers meanwhile" "status 0 second" "$(ask read 1 8)"
 same "and takes writes" "status 0" "$(ask write 1 16 third)"
+same "and durable ones" "status 0" "$(ask fua 1 24 fourth)"
+same "and zeroes" "status 0" "$(ask zeroes 1 8)"
+same "which replace what was there" "status 0 " "$(ask read 1 8)"
 same "the hung one is still waited for" "pending 1" "$(ask pending)"
 
 same "the other one is watched" watching "$(ask watch 1 "$size2")"
@@ -98,6 +103,13 @@ pending=$(ask pending)
 less "the drive has not done the second one by then" 1 "${pending#pending }"
 same "it does them all" "settled 0 0 0" "$(ask settle)"
 same "its flush waits for no other volume" "status 0" "$(ask flush 1)"
+chunks=$(stat_of target $target/volumes/slow chunks)
+same "a read in chunks" begun "$(ask large 1 1024)"
+same "and one behind it" begun "$(ask begin 1 8)"
+same "the volume beside it still answers" "status 0 first" "$(ask read 0 8)"
+same "the drive has had no room for the chunks, and does them all" "settled 0 0" "$(ask settle)"
+same "in two chunks" $((chunks + 2)) "$(stat_of target $target/volumes/slow chunks)"
+same "it discards" "status 0" "$(ask discard 1 8)"
 same "it is detached" "status 0" "$(ask detach 1)"
 
 check "the one is unexported, and its device closed" on target 'hcablk target unexport vol1 --force'
