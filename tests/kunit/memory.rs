@@ -119,6 +119,7 @@ struct Job {
     pieces: KVec<(usize, usize, usize)>,
     /// Taken out when it is over: this is in there then.
     ended: Option<Arc<Watched<Ended>>>,
+    may_wait: bool,
 }
 
 /// Starts I/O with room for 32 pieces.
@@ -127,6 +128,26 @@ pub(crate) fn start(
     memory: &Memory,
     op: BioOp,
     sector: u64,
+) -> Result<Pending> {
+    submitted(device, memory, op, sector, true)
+}
+
+/// Starts I/O as [`start`] does, but does not wait until the device has room for it.
+pub(crate) fn start_at_once(
+    device: Arc<BlockDevice>,
+    memory: &Memory,
+    op: BioOp,
+    sector: u64,
+) -> Result<Pending> {
+    submitted(device, memory, op, sector, false)
+}
+
+fn submitted(
+    device: Arc<BlockDevice>,
+    memory: &Memory,
+    op: BioOp,
+    sector: u64,
+    may_wait: bool,
 ) -> Result<Pending> {
     let mut pieces = KVec::new();
     pieces.extend_from_slice(&memory.pieces, GFP_KERNEL)?;
@@ -138,6 +159,7 @@ pub(crate) fn start(
             blocks: memory.blocks.clone(),
             pieces,
             ended: Some(ended.clone()),
+            may_wait,
         },
         GFP_KERNEL,
     )?;
@@ -158,6 +180,10 @@ impl BioOwner for Job {
         self.pieces.iter().filter_map(|&(block, offset, length)| {
             Some(self.blocks.get(block)?.range(offset, length))
         })
+    }
+
+    fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     fn done(mut self: KBox<Self>, result: Result<(), Status>) {
