@@ -22,14 +22,13 @@ started target c1
 install_packages target c1
 refuse "the target exports nothing by itself" on target 'systemctl is-active hcablk-target'
 
+exchange_keys c1
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.db]
-insecure = true
 device = \"$machine_drive\"
 allow = [\"$(on c1 'hcablk host-id')\"]
 
 [export.later]
-insecure = true
 device = \"/var/tmp/later.img\"
 
 [port.1]
@@ -39,9 +38,26 @@ END
 check "the target's service starts" on target 'systemctl start hcablk-target'
 same "the volume is exported, though another one has no drive yet" db "$(on target "$exported")"
 check "that is told" on target 'journalctl -u hcablk-target | grep -q "pending: enable export later: .*/var/tmp/later.img"'
+check "systemd shows the failure" wait_until target 60 'systemctl --failed --plain --no-legend | grep -q hcablk-target-retry.service'
+# What the administrator does by hand is not undone by what tries the other one again.
+must on target "hcablk target export mine $machine_drive --read-only --no-port && hcablk target forbid db $(on c1 'hcablk host-id')"
+tries=$(on target 'systemctl show -p NRestarts,ExecMainStartTimestampMonotonic hcablk-target-retry')
+check "it is tried again" wait_until target 150 "[ '$tries' != \"\$(systemctl show -p NRestarts,ExecMainStartTimestampMonotonic hcablk-target-retry)\" ]"
 must on target 'truncate -s 16M /var/tmp/later.img'
-check "the other one is exported when it has one" wait_until target 100 "$exported | grep later"
+check "the other one is exported when it has one" wait_until target 150 "$exported | grep later"
 check "and nothing is tried again" wait_until target 60 '[ "$(systemctl show -p ActiveState --value hcablk-target-retry)" = inactive ]'
+silent "no failure is left" on target 'systemctl --failed --plain --no-legend'
+silent "a host that was forbidden meanwhile is not allowed again" on target 'ls /sys/kernel/config/hcablk_target/volumes/db/hosts'
+must on target "sed -i 's/^device = /devcie = /' /etc/hcablk/hcablk.toml"
+check "a restart with a mistake in the files is no end of what is exported" on target 'systemctl restart hcablk-target'
+same "all is exported still" "db later mine" "$(on target "$exported | xargs")"
+check "and the mistake is shown" wait_until target 60 'systemctl --failed --plain --no-legend | grep -q hcablk-target-retry.service'
+must on target "sed -i 's/^devcie = /device = /' /etc/hcablk/hcablk.toml"
+check "the service is stopped" on target 'systemctl stop hcablk-target'
+same "what others made stays" mine "$(on target "$exported | xargs")"
+check "it is started again" on target 'systemctl start hcablk-target && hcablk target unexport mine'
+same "its exports are there" "db later" "$(on target "$exported | xargs")"
+check "and nothing is missing" wait_until target 60 '[ "$(systemctl show -p ActiveState --value hcablk-target-retry)" = inactive ]'
 must on c1 "printf '[disk.db]\naddress = \"%s\"\n' $target_address > /etc/hcablk/hcablk.toml"
 check "the client's service is enabled, and starts" on c1 'systemctl enable --now hcablk@db'
 must on c1 "mkfs.ext4 -q -U $uuid /dev/hcablk0 && mkdir -p /srv/db"
@@ -86,10 +102,14 @@ check "an upgrade is carried out in use" on c1 'set -e; cd /tmp; mount -r LABEL=
 check "the disk goes on" writes c1 three
 like "its service is as it was" '^active$' "$(on c1 'systemctl is-active hcablk@db')"
 
-check "the service is stopped" on c1 'systemctl stop hcablk@db'
-refuse "which unmounts it first" on c1 'findmnt /srv/db'
-must on c1 "sed -i '/hcablk@db/d' /etc/fstab && systemctl disable hcablk@db"
+# Removing the package stops the disk's service, which unmounts first, and stops what the service had connected.
+check "the package is removed" on c1 'DEBIAN_FRONTEND=noninteractive apt-get remove -y hcablk'
+refuse "its file system was unmounted" on c1 'findmnt /srv/db'
+silent "its disk is disconnected" on c1 'ls -d /sys/block/hcablk* /sys/kernel/config/hcablk/db 2> /dev/null || true'
+check "the link that enables the service is kept" on c1 '[ -h /etc/systemd/system/hcablk.target.wants/hcablk@db.service ]'
+must on c1 "sed -i '/hcablk@db/d' /etc/fstab && : > /etc/hcablk/fence_key"
 check "it is purged" on c1 'DEBIAN_FRONTEND=noninteractive apt-get purge -y hcablk "hcablk-modules-*"'
-silent "and nothing is left of it" on c1 "find / -xdev -iname '*hcablk*' ! -path '/tmp/*' ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
+same "what an administrator has put there stays" fence_key "$(on c1 'ls /etc/hcablk; rm -r /etc/hcablk')"
+silent "and nothing else is left of it" on c1 "find / -xdev -iname '*hcablk*' ! -path '/tmp/*' ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
 	! -path '/usr/local/sbin/hcablk-agent' ! -name hcablk-test-agent.service"
 started c1
