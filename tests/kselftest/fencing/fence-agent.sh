@@ -33,14 +33,17 @@ conflict='Invalid exchange'
 
 check "what it tells of itself is XML" on c1 "fence_hcablk -o metadata | xmllint --noout - &&
 	[ \$(fence_hcablk -o metadata | grep -cE '<action name=\"(on|off|status|monitor|metadata)\"') = 5 ]"
-check "its page is one" on c1 "fence_hcablk -o manpage | grep -q '^.SH OPTIONS'"
+check "its options are those of fencing.py, and its own" on c1 "fence_hcablk -o metadata > /tmp/metadata &&
+	for name in plug ip username identity_file use_sudo power_timeout disable_timeout method devices volume; do
+		grep -q \"<parameter name=\\\"\$name\\\"\" /tmp/metadata || exit 1; done"
 same "an option that is none is refused" 1 "$(on c1 'fence_hcablk --colour red > /dev/null; echo $?')"
 reserve=(method=reserve devices=/dev/hcablk0)
 for wrong in "action=reboot plug=c2" "action=off" "action=off plug=c2 method=shoot" "action=off plug=c2 devices=" \
 	"action=off plug=c2 devices=/dev/none" "action=off plug=c2 devices=/dev/null" "action=status plug=c2 power_timeout=soon" \
 	"action=off plug=c2 method=evict volume=vol1" "action=off plug=$(host_id c2) method=evict volume=a;b'c"; do
 	# shellcheck disable=SC2086 # words
-	same "refused: $wrong" "1 1" "$(agent c1 "${reserve[@]}" $wrong) $(said c1 | grep -c '^fence_hcablk: ')"
+	same "refused: $wrong" 1 "$(agent c1 "${reserve[@]}" $wrong)"
+	like "with a reason: $wrong" "ERROR: [a-zA-Z/]" "$(said c1)"
 done
 
 must on target "modprobe -a dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
@@ -52,12 +55,12 @@ for guest in c1 c2; do
 	same "$guest: all that it needs is there" 0 "$(agent "$guest" action=monitor "${reserve[@]}")"
 	same "$guest: the options can be right" 0 "$(agent "$guest" action=validate-all "${reserve[@]}" pcmk_host_list=c1)"
 done
-like "what it does not know is told" 'pcmk-host-list' "$(said c2)"
+like "what it does not know is told" 'pcmk_host_list' "$(said c2)"
 same "who is not registered fences nobody" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
 like "it says so" 'not registered' "$(said c1)"
 same "a node is let in by itself only" 1 "$(agent c1 action=on plug=c2 "${reserve[@]}")"
 for guest in c1 c2; do
-	same "$guest is let in" 0 "$(agent "$guest" action=on nodename="$guest" "${reserve[@]}")"
+	same "$guest is let in" 0 "$(agent "$guest" action=on plug="$guest" nodename="$guest" "${reserve[@]}")"
 done
 same "once more" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
 same "it is on" "0 Status: ON" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
@@ -112,14 +115,15 @@ refuse "it is not let in" on c2 "hcablk connect $target_address vol1"
 must on target "mkdir -p /tmp/bin && cat > /tmp/bin/ssh << 'END' && chmod 755 /tmp/bin/ssh
 #!/bin/sh
 echo \"\$*\" >> /tmp/ssh.log
+[ ! -e /tmp/hang ] || exec sleep 1000
 while [ \$1 != -- ]; do shift; done
 [ \$2 = 10.77.0.1 ] || { echo 'ssh: connect to host: No route to host' >&2; exit 255; }
 exec sh -c \"\$3\"
-END"
-agent_by='env PATH=/tmp/bin:/usr/sbin:/usr/bin'
-evict+=(username=fencer identity_file=/root/key)
+END
+printf '#!/bin/sh\n[ \$1 = -n ] && shift && echo \"\$*\" >> /tmp/sudo.log && exec \"\$@\"\n' > /tmp/bin/sudo && chmod 755 /tmp/bin/sudo && : > /tmp/key"
+evict+=(username=fencer identity_file=/tmp/key ssh_path=/tmp/bin/ssh)
 same "it is let in by ssh" 0 "$(agent target action=on plug="$victim" ip="$target_address" "${evict[@]}")"
-like "by the name and key that were given" "-l fencer -i /root/key -- 10.77.0.1 hcablk target admit" "$(on target 'cat /tmp/ssh.log')"
+like "by the name and key that were given" "-l fencer -i /tmp/key -- 10.77.0.1 hcablk target admit" "$(on target 'cat /tmp/ssh.log')"
 connect c2 vol1
 same "one target of two that is not reached is a failure" 1 \
 	"$(agent target action=off plug="$victim" ip="$target_address,10.77.0.9" "${evict[@]}")"
@@ -137,6 +141,16 @@ same "that is so" "$victim $victim" "$(on target "$evicted" | xargs)"
 same "each time the target was logged in to once" 2 "$(on target 'wc -l < /tmp/ssh.log')"
 same "when one of two volumes fails, so does the agent" 1 "$(agent target action=off plug="$victim" "${both[@]}" volume=vol2,none)"
 like "it says why" 'none' "$(said target)"
+same "it needs no root at the target" 0 "$(agent target action=on plug="$victim" "${both[@]}" use_sudo=1 sudo_path=/tmp/bin/sudo)"
+like "sudo runs the command" "hcablk target admit --if-exists vol1" "$(on target 'cat /tmp/sudo.log')"
+# Two targets that hang. Pacemaker says that it limits the time itself; the agent ends before that.
+must on target ': > /tmp/hang'
+begin=$(now_ms)
+same "targets that hang are a failure" 1 "$(agent_by='env PCMK_service=pacemaker-fenced' agent target action=off plug="$victim" "${evict[@]}" \
+	ip="$target_address,10.77.0.9" login_timeout=1 power_timeout=5)"
+within "they have one deadline, of 16 seconds" $(($(now_ms) - begin)) $((24000 * slow))
+like "both are named" '10.77.0.1 failed.*10.77.0.9 failed' "$(said target | tr '\n' ' ')"
+must on target 'rm /tmp/hang'
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'
 done
