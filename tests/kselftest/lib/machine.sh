@@ -6,7 +6,7 @@
 
 _place=([target]=mt [c1]=m1 [c2]=m2)
 target_address=10.77.0.31
-# What dpkg does takes its time on an emulated machine.
+# dpkg is slow on an emulated machine.
 ON_SECONDS=900
 machine_drive=/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_drive0
 
@@ -40,6 +40,14 @@ exchange_keys() {
 		must on "$guest" "hcablk key generate host && echo '$(on target 'hcablk key show target')' | hcablk key add target default"
 		key=$(on "$guest" 'hcablk key show host')
 		must on target "echo '$key' | hcablk key add host $(on "$guest" 'hcablk host-id')"
+	done
+}
+
+# reach_target GUEST…: the network between the machines works. Where it does not, hcablk is not to blame.
+reach_target() {
+	local guest
+	for guest; do
+		check "$guest: the network reaches the target" wait_until "$guest" 200 "ping -c 1 -W 2 $target_address > /dev/null"
 	done
 }
 

@@ -23,6 +23,7 @@ install_packages target c1
 refuse "the target exports nothing by itself" on target 'systemctl is-active hcablk-target'
 
 exchange_keys c1
+reach_target c1
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.db]
 device = \"$machine_drive\"
@@ -39,7 +40,7 @@ check "the target's service starts" on target 'systemctl start hcablk-target'
 same "the volume is exported, though another one has no drive yet" db "$(on target "$exported")"
 check "that is told" on target 'journalctl -u hcablk-target | grep -q "pending: enable export later: .*/var/tmp/later.img"'
 check "systemd shows the failure" wait_until target 60 'systemctl --failed --plain --no-legend | grep -q hcablk-target-retry.service'
-# What the administrator does by hand is not undone by what tries the other one again.
+# The service that tries the missing export again does not undo changes that the administrator makes by hand.
 must on target "hcablk target export mine $machine_drive --read-only --no-port && hcablk target forbid db $(on c1 'hcablk host-id')"
 tries=$(on target 'systemctl show -p NRestarts,ExecMainStartTimestampMonotonic hcablk-target-retry')
 check "it is tried again" wait_until target 150 "[ '$tries' != \"\$(systemctl show -p NRestarts,ExecMainStartTimestampMonotonic hcablk-target-retry)\" ]"
