@@ -111,7 +111,7 @@ same "nothing of it has come since" "$before" "$(on_drive)"
 same "it is off" "2 Status: OFF" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
 must on c2 'hcablk disconnect vol1'
 refuse "it is not let in" on c2 "hcablk connect $target_address vol1"
-# What ssh is asked to do is done here, for one of two targets; the other one is not reached.
+# This ssh runs the command here, for one of two targets; it does not reach the other target.
 must on target "mkdir -p /tmp/bin && cat > /tmp/bin/ssh << 'END' && chmod 755 /tmp/bin/ssh
 #!/bin/sh
 echo \"\$*\" >> /tmp/ssh.log
@@ -129,7 +129,7 @@ same "one target of two that is not reached is a failure" 1 \
 	"$(agent target action=off plug="$victim" ip="$target_address,10.77.0.9" "${evict[@]}")"
 like "it says which" '10.77.0.9 failed.*No route' "$(said target)"
 same "the other one has evicted it all the same" "$victim" "$(on target "cut -d' ' -f1 $target/volumes/vol1/evicted")"
-# Of several volumes at one target.
+# Several volumes at one target.
 evicted="cut -d' ' -f1 $target/volumes/vol1/evicted $target/volumes/vol2/evicted"
 export_volume vol2 "$drive2" c1 c2
 must on target "rm /tmp/ssh.log"
