@@ -177,9 +177,12 @@ impl Registry {
     }
 }
 
-/// Waits until an older session or attachment has ended. `has_ended` waits for that at most the
-/// given number of milliseconds, and returns whether it has. Fails if `is_lost` reports that the
-/// initiator no longer waits, or after the time limit.
+/// Waits until an older session or attachment has ended, for up to [`WAIT_MS`]. Sleeps.
+///
+/// `has_ended` waits for the end for up to the given number of milliseconds, and returns `true` if
+/// it came. `is_lost` returns `true` if the initiator no longer waits.
+///
+/// Errors: `StaleEpoch` after the time limit, or if the initiator no longer waits.
 pub(super) fn wait_for(
     has_ended: impl Fn(u32) -> bool,
     is_lost: impl Fn() -> bool,

@@ -144,7 +144,7 @@ static void *write_on(void *argument)
 	return NULL;
 }
 
-/* Calls fsync; returns whether it succeeded. */
+/* Calls fsync. Returns true if it succeeded. */
 static bool flush(void)
 {
 	static uint64_t covered[BLOCKS];

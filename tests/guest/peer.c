@@ -137,7 +137,7 @@ static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type t
 	rdma_ack_cm_event(event);
 }
 
-/* Waits 5 ms for an event; returns whether it was the peer's end of the connection. */
+/* Waits 5 ms for an event. Returns true if the peer has ended the connection. */
 static bool ended(struct rdma_event_channel *channel, struct connection *c)
 {
 	struct rdma_cm_event *event = next_event(channel, 5);

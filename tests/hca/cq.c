@@ -90,8 +90,8 @@ int hca_destroy_cq(struct ib_cq *ib_cq, struct ib_udata *udata)
 }
 
 /*
- * Makes a completion available to the poller, and returns whether it needs an interrupt;
- * cq->lock is held. Not inline: the benchmark counts completions by calls of this function.
+ * Makes a completion available to the poller. Returns true if the completion needs an interrupt.
+ * The caller holds cq->lock. Not inline: the benchmark counts completions by calls of this function.
  */
 noinline bool hca_cq_announce(struct hca_cq *cq, struct hca_cqe *cqe)
 {

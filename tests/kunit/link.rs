@@ -249,7 +249,7 @@ impl Side {
         })
     }
 
-    /// Posts a request and waits for it; returns whether it succeeded.
+    /// Posts a request and waits for it. Returns `true` if it succeeded.
     pub(crate) fn carry_out(&self, request: &mut impl WorkRequest) -> Result<bool> {
         self.post(request, OTHER, 0)?;
         Ok(self.completed(OTHER, 0)?.ok)
