@@ -77,6 +77,7 @@ use hcablk_core::{
     rdma::pd::ProtectionDomain,
     sync::{
         atomic::Atomic,
+        defer::without_io,
         WorkQueue, //
     }, //
 };
@@ -521,6 +522,8 @@ impl WorkItem for Memory {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.state.lock().balance(&this.freed);
+        // Connecting takes the same lock, and on a machine that is its own client memory reclaim
+        // waits for a disk that is being connected.
+        without_io(|| this.state.lock().balance(&this.freed));
     }
 }
