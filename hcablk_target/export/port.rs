@@ -215,28 +215,30 @@ impl Port {
         let settings = state.settings;
         *self.limits.lock() = settings.limits;
         let address = SocketAddr::new(settings.address, settings.port);
-        let result = directory.pin().and_then(|pin| {
+        let timer = directory.pin().and_then(|pin| {
             let retry = Arc::new(Retry(self.clone()), GFP_KERNEL)?;
             // Started first: after the portal is added nothing may fail, as that would have to
             // remove it again.
-            let retry = Periodic::start(retry, RETRY_MS)?;
-            Ok(Listening {
-                listener: Some(self.listen(&address)?),
-                retry,
-                _pin: pin,
-            })
+            Ok((pin, Periodic::start(retry, RETRY_MS)?))
         });
-        match result {
-            Ok(listening) => {
-                state.listening = Some(listening);
+        let (error, timer) = match timer.map(|timer| (self.listen(&address), timer)) {
+            Ok((Ok(listener), (pin, retry))) => {
+                state.listening = Some(Listening {
+                    listener: Some(listener),
+                    retry,
+                    _pin: pin,
+                });
                 state.error = None;
-                Ok(())
+                return Ok(());
             }
-            Err(e) => {
-                state.error = Some(e);
-                Err(e)
-            }
-        }
+            Ok((Err(e), timer)) => (e, Some(timer)),
+            Err(e) => (e, None),
+        };
+        state.error = Some(error);
+        // Dropping the timer waits for its function, which locks the state.
+        drop(state);
+        drop(timer);
+        Err(error)
     }
 
     fn listen(self: &Arc<Self>, address: &SocketAddr) -> Result<Listener> {
