@@ -112,7 +112,7 @@ bool hcablk_c_x25519(u8 *out, const u8 *private, const u8 *point);
 const char *hcablk_c_pci_name(struct pci_dev *pdev);
 unsigned long hcablk_c_pci_resource_flags(struct pci_dev *pdev, int bar);
 u64 hcablk_c_pci_resource_len(struct pci_dev *pdev, int bar);
-void hcablk_c_device_lock(struct pci_dev *pdev);
+bool hcablk_c_device_trylock(struct pci_dev *pdev);
 void hcablk_c_device_unlock(struct pci_dev *pdev);
 struct device *hcablk_c_disk_device(struct block_device *bdev);
 bool hcablk_c_bdev_peers(struct block_device *bdev);

@@ -20,9 +20,9 @@ u64 hcablk_c_pci_resource_len(struct pci_dev *pdev, int bar)
 	return pci_resource_len(pdev, bar);
 }
 
-void hcablk_c_device_lock(struct pci_dev *pdev)
+bool hcablk_c_device_trylock(struct pci_dev *pdev)
 {
-	device_lock(&pdev->dev);
+	return device_trylock(&pdev->dev);
 }
 
 void hcablk_c_device_unlock(struct pci_dev *pdev)

@@ -99,7 +99,10 @@ pub(crate) fn borrow_lines(
     }
     let provider = find(source, &Clients::drive(drive))?;
     let scarce = "that device has too little memory left to lend";
-    let lease = PeerLease::new(&provider, pieces, bytes, None).map_err(|_| scarce)?;
+    let lease = PeerLease::new(&provider, pieces, bytes, None).map_err(|e| match e {
+        EBUSY => "the driver of that device is being changed",
+        _ => scarce,
+    })?;
     let got = lease.memory().map_or(0, |memory| memory.pieces());
     if got != pieces {
         return Err(scarce);

@@ -219,6 +219,7 @@ fn borrow(
     let mapped_for = (!copies).then_some(pd);
     PeerLease::new(&provider, buffers, BUFFER_BYTES, mapped_for).map_err(|e| match e {
         ENOMEM => "that device has no memory left to lend",
+        EBUSY => "the driver of the device that lends it is being changed",
         _ => "the HCA cannot reach it",
     })
 }

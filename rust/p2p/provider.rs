@@ -15,7 +15,17 @@ use core::{
         NonNull, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+
+/// The number of times that [`Provider::while_bound`] tries to take a device's lock, one each
+/// millisecond: far longer than another lease holds it.
+const LOCK_TRIES: u32 = 1000;
 
 /// The devices whose DMA must reach a provider's memory: a drive, and perhaps an HCA.
 ///
@@ -129,14 +139,23 @@ impl Provider {
         self.device.as_ptr()
     }
 
-    /// Calls `f` while no driver is bound to the device or unbound from it. Sleeps.
-    pub(super) fn while_bound<R>(&self, f: impl FnOnce() -> R) -> R {
-        // SAFETY: The device is valid by the type's invariant.
-        unsafe { bindings::hcablk_c_device_lock(self.as_raw()) };
-        let result = f();
-        // SAFETY: Locked above, by this thread.
-        unsafe { bindings::hcablk_c_device_unlock(self.as_raw()) };
-        result
+    /// Calls `f` while no driver is bound to the device or unbound from it. Sleeps, for the device's
+    /// lock [`LOCK_TRIES`] ms and a little more: the driver core holds the lock while it unbinds the
+    /// driver, which takes until all I/O in the device's memory has ended. `EBUSY`: the lock was
+    /// held for all that time.
+    pub(super) fn while_bound<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        // Other queue pairs that lease memory, and sysfs, hold the lock for a moment.
+        for _ in 0..LOCK_TRIES {
+            // SAFETY: The device is valid by the type's invariant.
+            if unsafe { bindings::hcablk_c_device_trylock(self.as_raw()) } {
+                let result = f();
+                // SAFETY: Locked above, by this thread.
+                unsafe { bindings::hcablk_c_device_unlock(self.as_raw()) };
+                return result;
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        Err(EBUSY)
     }
 }
 
