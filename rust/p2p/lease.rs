@@ -96,7 +96,7 @@ impl PeerLease {
     /// HCA of `pd` if there is one. Sleeps.
     ///
     /// Errors: `ENOMEM` (none is left, or the device lends none), `EIO` (the
-    /// HCA cannot reach it).
+    /// HCA cannot reach it), `EBUSY` (a driver is being unbound from the device, or bound to it).
     pub fn new(
         provider: &Arc<Provider>,
         count: usize,
@@ -138,7 +138,8 @@ impl PeerLease {
 
     /// Maps the same memory for the HCA of `pd`. Sleeps.
     ///
-    /// Errors: `ENODEV` (it was recalled), `ENOMEM`, `EIO` (the HCA cannot reach it).
+    /// Errors: `ENODEV` (it was recalled), `ENOMEM`, `EIO` (the HCA cannot reach it), `EBUSY` as
+    /// [`Self::new`].
     pub fn view(&self, pd: &Arc<ProtectionDomain>) -> Result<Self> {
         Self::make(&self.0.provider, || {
             Memory::view(self.memory().ok_or(ENODEV)?, pd)
@@ -185,14 +186,19 @@ fn recall(device: *const bindings::device) {
         core::ptr::eq(device_of, device)
     };
     // Recall all first, so that users of several leases release them soon.
-    let mut some = false;
-    for state in LEASES.lock().iter().filter(theirs) {
-        if !some {
+    // Each recall waits for a grace period: with nothing locked, as other devices' memory is leased
+    // meanwhile. No lease of this device is added, but one that is dropped leaves the list, so this
+    // round may pass one over: the next one recalls it.
+    for place in 0.. {
+        let state = LEASES.lock().iter().filter(theirs).nth(place).cloned();
+        let Some(state) = state else {
+            break;
+        };
+        if place == 0 {
             pr_warn!(
                 "{}: removed; the users of its memory fall back to RAM\n",
                 *state.provider
             );
-            some = true;
         }
         state.memory.revoke();
     }
@@ -202,6 +208,7 @@ fn recall(device: *const bindings::device) {
         let Some(state) = state else {
             return;
         };
+        state.memory.revoke();
         state.end();
         unlist(&state);
     }
