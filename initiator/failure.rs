@@ -206,9 +206,11 @@ impl Failure {
         }
     }
 
-    /// Returns whether the machine or its RDMA device is short of a resource.
-    pub(crate) fn is_shortage(self) -> bool {
-        matches!(self, Self::Setup(_, e) if [ENOMEM, ENOSPC, EAGAIN].contains(&e))
+    /// Returns whether the machine or its RDMA device may be short of a resource: some object of
+    /// the session could not be made. The error says no more. A used-up quota is `ENOMEM` for most
+    /// devices, `EOVERFLOW` for irdma, and `EIO` for a virtual function of mlx4 and for bnxt_re.
+    pub(crate) fn may_be_shortage(self) -> bool {
+        matches!(self, Self::Setup(..))
     }
 
     /// Returns whether another attempt to connect may succeed by itself: not if the target refuses

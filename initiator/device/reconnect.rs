@@ -206,7 +206,7 @@ impl Device {
                     pace.ended(outcome);
                     // A device with a quota, or a machine without memory, may support one session
                     // only.
-                    if reason.is_shortage() && self.release_lost(&mut plan) {
+                    if reason.may_be_shortage() && self.release_lost(&mut plan) {
                         next = Deadline::new(0);
                     }
                 }

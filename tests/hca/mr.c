@@ -6,15 +6,21 @@
  * them only when it carries out the REG_MR, as HCAs do. A consumer that maps again
  * before that registers other pages than it wanted.
  */
+#include <linux/errno.h>
+#include <linux/moduleparam.h>
 #include <linux/slab.h>
 
 #include "hca.h"
+
+static int quota_error = ENOMEM;
+module_param(quota_error, int, 0644);
+MODULE_PARM_DESC(quota_error, "the error of a region beyond max_mr; irdma has EOVERFLOW, bnxt_re EIO");
 
 static struct hca_mr *new_mr(struct ib_pd *pd, u32 max_pages)
 {
 	struct hca_dev *dev = to_hca(pd->device);
 	struct hca_mr *mr = kzalloc(sizeof(*mr), GFP_KERNEL);
-	int err = -ENOMEM;
+	int err;
 
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
@@ -22,10 +28,13 @@ static struct hca_mr *new_mr(struct ib_pd *pd, u32 max_pages)
 	mr->max_pages = max_pages;
 	mr->descs = kvcalloc(max(max_pages, 1u), sizeof(u64), GFP_KERNEL);
 	mr->pages = kvcalloc(max(max_pages, 1u), sizeof(u64), GFP_KERNEL);
+	err = -ENOMEM;
 	if (!mr->descs || !mr->pages)
 		goto free;
 	mutex_lock(&dev->exec);
-	if (dev->mr_count < dev->attr.max_mr)
+	if (dev->mr_count >= dev->attr.max_mr)
+		err = -quota_error;
+	else
 		err = xa_alloc(&dev->mrs, &mr->index, mr, XA_LIMIT(16, 0xffffff), GFP_KERNEL);
 	if (!err)
 		dev->mr_count++;
