@@ -53,6 +53,7 @@ use hcablk_core::{
             Reply,
             Request, //
         },
+        QUEUES_MAX,
         TRANSFER_USUAL, //
     },
     sync::defer::for_reclaim,
@@ -67,6 +68,7 @@ use kernel::{
 impl Session {
     fn replace_queues(self: &Arc<Self>) {
         let _alone = self.closing.lock();
+        self.resume_caught_up();
         for index in 0..self.queue_count() {
             let Some(old) = self
                 .queue(index.into())
@@ -77,16 +79,6 @@ impl Session {
             if *self.state.lock() != State::Live {
                 // The teardown waits for this lock, and ends the requests.
                 return;
-            }
-            // Responses may have arrived while the queue waited for its turn.
-            if old.has_caught_up() {
-                pr_info!(
-                    "{}: queue {index} has answered, though not in time\n",
-                    *self.device
-                );
-                self.requests.synchronize();
-                self.requests.run_hw_queue(index.into());
-                continue;
             }
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
@@ -106,6 +98,38 @@ impl Session {
                     return self.requests.run_hw_queue(index.into());
                 }
             }
+            // The replacement waited for the drive: the responses of the others may have arrived.
+            self.resume_caught_up();
+        }
+    }
+
+    /// Returns to service every timed-out queue whose late responses have all arrived. After a
+    /// pause of the drive these are all queues of the session, so one grace period covers them.
+    fn resume_caught_up(&self) {
+        if *self.state.lock() != State::Live {
+            // The teardown waits for `closing`, and ends the requests.
+            return;
+        }
+        // A bit for each queue.
+        const { assert!(QUEUES_MAX as u32 <= u128::BITS) };
+        let mut resumed = 0_u128;
+        for index in 0..self.queue_count() {
+            let queue = self.queue(index.into());
+            if queue.is_some_and(|queue| queue.is_timed_out() && queue.has_caught_up()) {
+                resumed |= 1 << index;
+            }
+        }
+        if resumed == 0 {
+            return;
+        }
+        // After this, every request that a queue refused was put back: the runs find it.
+        self.requests.synchronize();
+        for index in (0..self.queue_count()).filter(|index| resumed & (1 << index) != 0) {
+            pr_info!(
+                "{}: queue {index} has answered, though not in time\n",
+                *self.device
+            );
+            self.requests.run_hw_queue(index.into());
         }
     }
 
