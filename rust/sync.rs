@@ -153,8 +153,18 @@ impl Event {
         unsafe { bindings::hcablk_c_reinit_completion(self.inner.get()) };
     }
 
-    /// Sleeps until it happens, `ETIMEDOUT` after `ms` milliseconds.
+    /// Returns whether the event has happened. Any context.
+    pub fn is_set(&self) -> bool {
+        // SAFETY: `inner` is an initialised completion.
+        unsafe { bindings::completion_done(self.inner.get()) }
+    }
+
+    /// Sleeps until it happens, `ETIMEDOUT` after `ms` milliseconds. With 0 it does not sleep: the
+    /// C function would, until the next tick.
     pub fn wait_ms(&self, ms: u32) -> Result {
+        if ms == 0 {
+            return self.is_set().then_some(()).ok_or(ETIMEDOUT);
+        }
         // SAFETY: `inner` is an initialised completion; the conversion has no requirements.
         let left = unsafe {
             bindings::wait_for_completion_timeout(

@@ -274,6 +274,7 @@ mod tests {
         ensure_eq!(event.wait_ms(0), Ok(()));
         ensure_eq!(event.wait_ms(1), Ok(()));
         event.reset();
+        ensure_eq!(event.wait_ms(0), Err(ETIMEDOUT));
         ensure_eq!(event.wait_ms(10), Err(ETIMEDOUT));
         Ok(())
     }
