@@ -211,6 +211,13 @@ impl Queue {
         self.put_volume(handle, &volume)
     }
 
+    /// Returns whether requests of the queue use memory of a PCI device, which the HCA may reach.
+    pub(super) fn uses_peers(&self) -> bool {
+        let work = self.work.lock();
+        let mut volumes = work.volumes.0.iter().flatten();
+        volumes.any(|volume| volume.lease.is_some() || volume.view.is_some())
+    }
+
     pub(super) fn leased_volume(&self) -> Option<Arc<QueueVolume>> {
         self.work.lock().volumes.leased().cloned()
     }
