@@ -42,7 +42,7 @@ void hcablk_c_ib_dma_unmap_only(struct ib_device *dev, struct scatterlist *sg,
 u64 hcablk_c_ib_dma_map_page(struct ib_device *dev, struct page *page, size_t len,
 			     enum dma_data_direction dir);
 void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
-				enum dma_data_direction dir);
+				enum dma_data_direction dir, bool quietly);
 int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr);
 bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr);
 size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev);

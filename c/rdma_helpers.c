@@ -96,10 +96,15 @@ u64 hcablk_c_ib_dma_map_page(struct ib_device *dev, struct page *page, size_t le
 	return ib_dma_map_page(dev, page, 0, len, dir);
 }
 
+/* "quietly": another device may use the memory, so nothing is copied to it from a bounce buffer. */
 void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
-				enum dma_data_direction dir)
+				enum dma_data_direction dir, bool quietly)
 {
-	ib_dma_unmap_page(dev, addr, len, dir);
+	if (quietly && !ib_uses_virt_dma(dev))
+		dma_unmap_page_attrs(dev->dma_device, addr, len, dir,
+				     DMA_ATTR_SKIP_CPU_SYNC);
+	else
+		ib_dma_unmap_page(dev, addr, len, dir);
 }
 
 int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr)

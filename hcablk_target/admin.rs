@@ -34,7 +34,10 @@ use hcablk_core::{
         ADMIN_QUEUE, //
     },
     rdma::{
-        buffer::MessageBuffers,
+        buffer::{
+            DmaBuffer,
+            MessageBuffers, //
+        },
         cm::Id,
         cq::{
             CompletionQueue,
@@ -217,7 +220,7 @@ impl Admin {
 
     /// Returns the number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
-        self.pair.id().own_qp(self.pair.number())
+        self.pair.own_number()
     }
 
     fn post_receive(&self, buffer: u32) -> Result {
@@ -243,7 +246,7 @@ impl Admin {
             place.take()
         };
         drop(timer);
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         self.pair.begin_drain();
     }
 
@@ -252,6 +255,13 @@ impl Admin {
         self.shut();
         self.pair.drain();
         self.pair.cq().stop();
-        self.pair.id().detach();
+        self.pair.detach();
+    }
+
+    /// Returns to the device all objects of it that the queue pair, which was
+    /// [closed](Self::close), still has. Sleeps.
+    pub(crate) fn sever(&self) {
+        self.pair.sever();
+        DmaBuffer::sever_all(|| Iterator::chain(self.incoming.blocks(), self.outgoing.blocks()));
     }
 }

@@ -55,5 +55,4 @@ pub(crate) use self::{
         Gone,
         VolumeConfig, //
     },
-    request::Request,
 };

@@ -194,6 +194,11 @@ impl State {
             .sum()
     }
 
+    fn place_of(&mut self, shared_pool: &Arc<SharedPool>) -> Option<&mut Place> {
+        let mut places = self.shared_pools.iter_mut();
+        places.find(|place| Arc::ptr_eq(&place.shared_pool, shared_pool))
+    }
+
     /// Calls `f` with the account and the part of `host`, which has sessions.
     fn with_host<R>(
         &mut self,
@@ -336,6 +341,7 @@ impl Memory {
                     borrower,
                     reserved,
                     stranded: Atomic::new(false),
+                    on_device: Atomic::new(true),
                     wish,
                     queue_bytes: needs.data,
                 };
@@ -346,7 +352,8 @@ impl Memory {
                     Ok(()) => Reserved::Granted(reserved),
                     Err(_) => Reserved::Withdrawn,
                 };
-                self.leave(host, &shared_pool, reserved, wish);
+                self.leave_device(&shared_pool, wish);
+                self.leave(host, &shared_pool, reserved);
                 Err(denied)
             }
         }
@@ -390,14 +397,17 @@ impl Memory {
             if added.is_ok() {
                 state.remove_client_of(host);
             }
-            // Drops a shared pool that was created for no client, and with it the protection
-            // domain.
+            // A shared pool that was created for no client would keep the device.
+            if found.is_none() {
+                drop(state.shared_pools.pop());
+            }
             state.balance(&self.freed);
             return Err(denied);
         }
         let place = state.shared_pools.get_mut(at).ok_or(ENOMEM)?;
         place.clients += 1;
         place.wishes += wish;
+        place.shared_pool.use_device();
         Ok(place.shared_pool.clone())
     }
 
@@ -426,8 +436,21 @@ impl Memory {
         }
     }
 
-    /// Frees the memory of a session of `host`. May sleep.
-    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, reserved: Reserved, wish: u64) {
+    /// Records that a session, which may borrow `wish` bytes, no longer uses the device of a shared
+    /// pool. Sleeps.
+    fn leave_device(&self, shared_pool: &Arc<SharedPool>, wish: u64) {
+        let mut state = self.state.lock();
+        if let Some(place) = state.place_of(shared_pool) {
+            place.wishes -= wish;
+        }
+        // Under the lock, so that no session starts to use the device, and no buffers are made.
+        shared_pool.leave_device();
+        state.balance(&self.freed);
+        self.freed.notify_all();
+    }
+
+    /// Frees the memory of a session of `host`, which has left the device. May sleep.
+    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, reserved: Reserved) {
         let mut state = self.state.lock();
         state.with_host(host, |account, part| match reserved {
             Reserved::Withdrawn => {}
@@ -435,13 +458,8 @@ impl Memory {
             Reserved::Stranded(bytes) => account.refund_stranded(part, bytes),
         });
         state.remove_client_of(host);
-        if let Some(place) = state
-            .shared_pools
-            .iter_mut()
-            .find(|p| Arc::ptr_eq(&p.shared_pool, shared_pool))
-        {
+        if let Some(place) = state.place_of(shared_pool) {
             place.clients -= 1;
-            place.wishes -= wish;
         }
         state.balance(&self.freed);
         // Even if nothing had to be destroyed.

@@ -86,8 +86,10 @@ use hcablk_core::{
     report::trace,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         defer::without_io,
         new_irq_lock,
@@ -122,6 +124,9 @@ pub(crate) mod attachment;
 mod changer;
 pub(crate) mod end_reason;
 pub(crate) mod watched;
+
+/// The interval for trying to sever what a session still has of its RDMA device, in milliseconds.
+const SEVER_MS: u32 = 1000;
 
 /// The states of a session: see the module. A session is live from the start.
 type State = SessionState<EndReason>;
@@ -163,6 +168,8 @@ pub(crate) struct Session {
     /// The admin queue pair. `None` once the teardown has closed it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
+    /// The admin queue pair has failed: the initiator can ask nothing on it any more.
+    is_cut_off: Atomic<bool>,
     /// The RDMA port, watched from the creation of the admin queue pair until the teardown.
     #[pin]
     port: WatchedPort,
@@ -222,6 +229,7 @@ impl Session {
                 attaching: Atomic::new(0),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
+                is_cut_off: Atomic::new(false),
                 port <- WatchedPort::new(),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -547,14 +555,25 @@ impl Session {
         for queue in queues() {
             queue.shut();
         }
-        Queue::close_all(queues);
+        Queue::close_all(queues, || self.sever(admin.as_ref()));
         for attachment in self.attachments() {
             attachment.close();
         }
         if let Some(admin) = admin {
             if withdrawn {
                 for attachment in with_it() {
-                    attachment.make_durable(|| Some(admin.clone()));
+                    attachment.make_durable(
+                        || Some(admin.clone()),
+                        // The drive may hang although no request was in flight.
+                        || {
+                            if self.is_cut_off.load(Acquire)
+                                && !self.pd.is_severed()
+                                && Queue::sever_all(queues())
+                            {
+                                self.sever(Some(&admin));
+                            }
+                        },
+                    );
                 }
             }
             admin.close();
@@ -573,9 +592,14 @@ impl Session {
         drop(queues);
         let client = self.client.lock().take();
         drop(client);
+        // Only drives are waited for from here on. Fails while, for example, a reader of a queue's
+        // counters has the last reference to it.
+        let _ = self.pd.sever();
         for attachment in self.attachments() {
             if attachment.ends_alone() {
-                // The volume's own teardown releases it, now that the queue pairs are closed.
+                // The volume's own teardown releases it, now that the queue pairs are closed. It
+                // may wait for the drive.
+                while self.pd.sever().is_err() && !attachment.has_ended_within(SEVER_MS) {}
                 attachment.wait();
             } else {
                 attachment.release();
@@ -599,6 +623,33 @@ impl Session {
         }
         self.registry.remove_session(self);
         self.ended.set();
+    }
+}
+
+impl Session {
+    /// Returns to the RDMA device all objects of it that the session still has, while a drive works
+    /// on the session's requests. The queue pairs are severed already. After this the device can be
+    /// removed or reset before the drive has finished. Sleeps, but not for the drive. The caller
+    /// calls this again from time to time, since objects may be in use: by the initiator, or by a
+    /// queue pair that is just being created.
+    ///
+    /// If the export ends, the admin queue pair stays until the drive has finished: the initiator
+    /// then asks on it whether its writes are durable, unless its connection is lost.
+    fn sever(&self, admin: Option<&Arc<Admin>>) {
+        let is_asked =
+            self.reason() == Some(EndReason::Withdrawn) && !self.is_cut_off.load(Acquire);
+        if is_asked || self.pd.is_lost() {
+            return;
+        }
+        if let Some(admin) = admin {
+            admin.close();
+            admin.sever();
+        }
+        if let Some(client) = self.client() {
+            client.leave_device();
+        }
+        // Fails while something uses it.
+        let _ = self.pd.sever();
     }
 }
 
@@ -884,6 +935,7 @@ impl Session {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
             // The initiator cannot ask any more.
+            self.is_cut_off.store(true, Release);
             for attachment in self.attached.lock().iter() {
                 attachment.durable_told();
             }
@@ -936,8 +988,10 @@ impl Session {
 
     /// Removes a queue pair while the session continues, and waits until it has ended completely,
     /// which includes the requests that the drive has begun. Does nothing if there is no such queue
-    /// pair, or the session is ending. Returns `false`, without waiting, if another queue pair is
-    /// being removed: an initiator replaces one after the other. Process context.
+    /// pair, or the session is ending. If the session ends meanwhile, its teardown removes the
+    /// queue pair: it must not wait for the drive before it returns the RDMA device. Returns
+    /// `false`, without waiting, if another queue pair is being removed: an initiator replaces one
+    /// after the other. Process context.
     pub(crate) fn replace_queue(&self, index: u8) -> bool {
         let Some(_alone) = self.closing.try_lock() else {
             return !self.state.lock().is_live();
@@ -953,7 +1007,9 @@ impl Session {
             .cloned();
         if let Some(queue) = found {
             queue.comes_to(trace::State::Ending);
-            queue.close_alone();
+            if !queue.close_alone() {
+                return true;
+            }
             if let Some(attachment) = self.next_attachment(0) {
                 drop(attachment.volume().retire_one(&self.queues, index));
             }

@@ -206,7 +206,7 @@ impl Admin {
 
     /// Returns the number of the queue pair, as the transport transmits it to the target.
     pub(crate) fn queue_pair(&self) -> u32 {
-        self.pair.id().own_qp(self.pair.number())
+        self.pair.own_number()
     }
 
     /// Starts sending keep-alives, on `queue`, and watching the volume. May sleep.
@@ -263,14 +263,14 @@ impl Admin {
     /// Starts taking the queue pair down. May sleep.
     pub(crate) fn shut(&self) {
         self.stop();
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         self.pair.begin_drain();
     }
 
     /// Takes the queue pair down and cuts the references back to it. Sleeps.
     pub(crate) fn close(&self) {
         self.take_down();
-        self.id().detach();
+        self.pair.detach();
     }
 
     /// Closes the queue pair as [`Self::close`] does, but events of its connection identifier are
@@ -286,8 +286,9 @@ impl Admin {
         &self.pair
     }
 
-    /// Returns the connection identifier.
-    pub(crate) fn id(&self) -> &Arc<Id> {
+    /// Returns the connection identifier; `None` if the queue pair was severed, which never happens
+    /// at the initiator.
+    pub(crate) fn id(&self) -> Option<Arc<Id>> {
         self.pair.id()
     }
 

@@ -28,7 +28,10 @@ use crate::{
             RemoteAddress,
             Rights, //
         },
-        pd::ProtectionDomain,
+        pd::{
+            DomainUse,
+            ProtectionDomain, //
+        },
         wr::{
             Invalidate,
             Register,
@@ -58,7 +61,7 @@ pub struct SegmentList {
     direction: Direction,
     /// `None` after [`SegmentList::revoke`].
     region: Option<MemoryRegion>,
-    pd: Arc<ProtectionDomain>,
+    pd: DomainUse,
 }
 
 // SAFETY: The scatterlist's pointers are to pages, which may be used from any thread.
@@ -79,7 +82,7 @@ impl SegmentList {
             held: None,
             direction: Direction::ToDevice,
             region: Some(MemoryRegion::new(pd, region_pages(bytes))?),
-            pd: pd.clone(),
+            pd: pd.begin_use()?,
         })
     }
 

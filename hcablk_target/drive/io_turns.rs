@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Holds requests that wait for a volume's drive on its workqueue: if there are more than can run
-//! at the same time, those of all hosts [take turns](super::host_turns).
+//! Holds requests, and chunks of requests, that wait for a volume's drive on its workqueue: if
+//! there are more than can run at the same time, those of all hosts [take
+//! turns](super::host_turns). A host's requests and chunks keep their order.
 //!
 //! # Ownership
 //!
-//! A waiting request is in the line of its host, in its box. It refers to its volume, whose
-//! [`HostLine`] thus exists while requests wait in it. Nothing here refers to the workqueue: its
-//! work may drop the last reference to this.
+//! A waiting request or chunk is in the line of its host, in its box, whose type is not known here.
+//! It refers to its volume, whose [`HostLine`] thus exists while anything waits in it. Nothing here
+//! refers to the workqueue: its work may drop the last reference to this.
 //!
 //! One lock, for any context, protects all of it; nothing is allocated or freed under it, and no
 //! other lock is taken inside.
@@ -17,11 +18,13 @@ use super::host_turns::{
     Line,
     LINES, //
 };
-use crate::io::Request;
 use hcablk_core::{
     proto::name::HostId,
     sync::{
-        defer::DeferredList,
+        defer::{
+            DeferredBox,
+            DeferredList, //
+        },
         new_irq_lock,
         IrqLock, //
     },
@@ -35,7 +38,7 @@ struct State {
     turns: HostTurns,
     /// `lines` and `waiting` have the same, constant length.
     lines: KVec<Line>,
-    waiting: KVec<DeferredList<Request>>,
+    waiting: KVec<DeferredList>,
 }
 
 impl State {
@@ -61,19 +64,19 @@ impl State {
         self.turns.leave(&mut self.lines, at);
     }
 
-    fn arrive(&mut self, at: usize, request: KBox<Request>) -> Option<KBox<Request>> {
-        // Without a line the request runs, so that it is not lost.
+    fn arrive(&mut self, at: usize, work: DeferredBox) -> Option<DeferredBox> {
+        // Without a line it runs, so that it is not lost.
         let Some(line) = self.waiting.get_mut(at) else {
-            return Some(request);
+            return Some(work);
         };
         if self.turns.arrive(&mut self.lines, at) {
-            return Some(request);
+            return Some(work);
         }
-        line.push(request);
+        line.push(work);
         None
     }
 
-    fn end(&mut self) -> Option<KBox<Request>> {
+    fn end(&mut self) -> Option<DeferredBox> {
         let at = self.turns.end(&mut self.lines)?;
         self.waiting.get_mut(at)?.pop()
     }
@@ -114,14 +117,15 @@ pub(crate) struct HostLine {
 }
 
 impl HostLine {
-    /// Returns `request` if it can run now; otherwise it waits in this line. Any context.
-    pub(crate) fn arrive(&self, request: KBox<Request>) -> Option<KBox<Request>> {
-        self.turns.state.lock().arrive(self.at, request)
+    /// Returns `work`, a request or chunk, if it can run now; otherwise it waits in this line. Any
+    /// context.
+    pub(crate) fn arrive(&self, work: DeferredBox) -> Option<DeferredBox> {
+        self.turns.state.lock().arrive(self.at, work)
     }
 
-    /// Ends the run of a request that [arrived](Self::arrive). Returns the request, of any line,
-    /// that runs in its place. Any context.
-    pub(crate) fn end(&self) -> Option<KBox<Request>> {
+    /// Ends the run of a request or chunk that [arrived](Self::arrive). Returns the one, of any
+    /// line, that runs in its place. Any context.
+    pub(crate) fn end(&self) -> Option<DeferredBox> {
         self.turns.state.lock().end()
     }
 }

@@ -122,7 +122,6 @@ use hcablk_core::{
     sync::{
         atomic::Relaxed,
         defer::{
-            defer,
             Deferred,
             WorkSlot, //
         },
@@ -727,11 +726,12 @@ impl Chunk {
         self.defer(ChunkStep::Submit);
     }
 
-    /// Continues with `step` on the volume's workqueue. Any context.
+    /// Continues with `step` on the volume's workqueue, at the [turn](crate::drive::io_turns) of
+    /// its host. Any context.
     fn defer(mut self: KBox<Self>, step: ChunkStep) {
         self.step = step;
         match self.volume.clone() {
-            Some(volume) => defer(self, volume.io_work()),
+            Some(volume) => volume.take_turn(self),
             None => self.settle(false, Err(Failure::Wire)),
         }
     }
@@ -870,6 +870,18 @@ impl BioOwner for Chunk {
 
 impl Deferred for Chunk {
     fn run(self: KBox<Self>) {
+        // Not the last reference: as for a request.
+        let volume = self.volume.clone();
+        self.take_step();
+        if let Some(volume) = volume {
+            volume.end_turn();
+        }
+    }
+}
+
+impl Chunk {
+    /// Does its next step on the workqueue.
+    fn take_step(self: KBox<Self>) {
         if self.step == ChunkStep::Submit {
             return self.submit_bio();
         }

@@ -94,7 +94,6 @@ use hcablk_core::{
     rdma::buffer::DmaBuffer,
     report::trace,
     sync::defer::{
-        defer,
         Deferred,
         WorkSlot, //
     },
@@ -427,9 +426,7 @@ pub(crate) fn begin_here(queue: &Queue, mut request: KBox<Request>) {
 /// [turn](crate::drive::io_turns) of its host. Any context.
 fn wait_for_drive(request: KBox<Request>) {
     let volume = request.volume.clone();
-    if let Some(request) = volume.line().arrive(request) {
-        defer(request, volume.io_work());
-    }
+    volume.take_turn(request);
 }
 
 /// Reads data that is in the page cache, and continues on the workqueue with a request that needs
@@ -859,10 +856,6 @@ impl Deferred for Request {
         // not its last: the holder of that one waits for this to return, or for `Gone`.
         let volume = self.volume.clone();
         run_deferred(self);
-        // Another request for the same drive, perhaps of another session.
-        if let Some(next) = volume.line().end() {
-            let volume = next.volume.clone();
-            defer(next, volume.io_work());
-        }
+        volume.end_turn();
     }
 }

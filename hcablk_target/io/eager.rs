@@ -135,7 +135,9 @@ impl Queue {
         let Some(eager_ring) = self.eager_ring() else {
             return true;
         };
-        let mut register = eager_ring.register();
+        let Ok(mut register) = eager_ring.register() else {
+            return false;
+        };
         register.signal(WorkId::new(kind::EAGER_RING, 0));
         let mut chain = Chain::new();
         chain.push(&mut register);

@@ -297,7 +297,7 @@ impl Queue {
 
     /// Returns the number of the queue pair, as the transport reports it to the initiator.
     pub(crate) fn number(&self) -> u32 {
-        self.pair.id().own_qp(self.pair.number())
+        self.pair.own_number()
     }
 
     /// Starts an update of the counters, without waiting for it.
@@ -475,8 +475,9 @@ impl Handler for Queue {
 /// After that, requests in the HCA are given up; the drive is waited for.
 const IDLE_MS: u32 = 30_000;
 
-/// The interval for checking whether the completion handler has finished, in milliseconds.
-const HANDLER_LOOK_MS: u32 = 1000;
+/// The interval for checking whether the completion handler has finished, or the session has ended,
+/// in milliseconds.
+const LOOK_MS: u32 = 1000;
 
 impl Queue {
     /// Begins to remove the queue pair: no new request is begun, and posted work is flushed. May
@@ -493,7 +494,7 @@ impl Queue {
             self.check_all_idle(&work);
             self.update_notify(&work);
         }
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         // If the queue pair cannot be moved to the error state, `drain()` reports it.
         let _ = self.pair.fail();
     }
@@ -502,12 +503,31 @@ impl Queue {
     /// finished the requests that it has begun.
     pub(crate) fn close(&self) {
         self.shut();
-        Self::close_all(|| core::iter::once(self));
+        Self::close_all(|| core::iter::once(self), || {});
     }
 
     /// Closes queues as [`Self::close`] does one; all were [shut](Self::shut). If the HCA does not
     /// flush, the time limits of all queues run at the same time.
-    pub(crate) fn close_all<Q, I>(queues: impl Fn() -> I)
+    ///
+    /// If a drive does not finish in time, the queues are [severed](Self::sever) from the device
+    /// before it does. If that succeeds for all of them, `severed` is called. Both are repeated
+    /// while the drive takes longer.
+    pub(crate) fn close_all<Q, I>(queues: impl Fn() -> I, severed: impl FnMut())
+    where
+        Q: Deref<Target = Self>,
+        I: Iterator<Item = Q>,
+    {
+        Self::close_unless(queues, severed, || false);
+    }
+
+    /// Closes queues as [`Self::close_all`] does, unless `is_left` returns `true` while the drive
+    /// works on their requests. Returns `false` in that case: the caller leaves it to another one
+    /// to close the queues.
+    fn close_unless<Q, I>(
+        queues: impl Fn() -> I,
+        mut severed: impl FnMut(),
+        is_left: impl Fn() -> bool,
+    ) -> bool
     where
         Q: Deref<Target = Self>,
         I: Iterator<Item = Q>,
@@ -517,18 +537,48 @@ impl Queue {
             let gone = system::now_ns().saturating_sub(shut) / 1_000_000;
             let left = IDLE_MS.saturating_sub(u32::try_from(gone).unwrap_or(u32::MAX));
             // `finish()` handles a queue that exceeds this limit.
-            let _ = queue.all_idle.wait_ms(left);
+            if !queue.wait_idle(left, &is_left) && is_left() {
+                return false;
+            }
         }
         for queue in queues() {
             queue.pair.begin_drain();
         }
+        let mut all_idle = true;
         for queue in queues() {
-            queue.finish();
+            all_idle &= queue.settle();
+        }
+        let mut sever = || {
+            if Self::sever_all(queues()) {
+                severed();
+            }
+        };
+        if !all_idle {
+            sever();
+        }
+        queues().all(|queue| queue.finish(&mut sever, &is_left))
+    }
+
+    /// Waits until all requests are idle, for `ms` milliseconds at most, and not after `is_left`
+    /// has returned `true`. Returns whether they are idle.
+    fn wait_idle(&self, ms: u32, is_left: &impl Fn() -> bool) -> bool {
+        let mut left = ms;
+        loop {
+            let step = left.min(LOOK_MS);
+            if self.all_idle.wait_ms(step).is_ok() {
+                return true;
+            }
+            left -= step;
+            if left == 0 || is_left() {
+                return false;
+            }
         }
     }
 
-    /// Completes the work of [`Self::close_all`] for one queue.
-    fn finish(&self) {
+    /// Reclaims the work that the queue pair, which was [failed](Self::close_all), does not
+    /// complete, and returns whether the drive has finished all requests. May sleep: while a
+    /// completion handler waits for a drive that accepts no more requests, and for the HCA.
+    fn settle(&self) -> bool {
         if self.all_idle.wait_ms(0).is_err() {
             self.session.strand();
             self.wait_for_handler();
@@ -537,12 +587,63 @@ impl Queue {
             // destroyed ([`Kept`]).
             self.pair.drain();
             self.give_up_all();
-            while self.all_idle.wait_ms(IDLE_MS).is_err() {
-                self.report_waiting();
-                // Responses for requests that the drive has finished since were posted to a queue
-                // pair that does not flush.
-                self.give_up_all();
+        }
+        self.all_idle.wait_ms(0).is_ok()
+    }
+
+    /// Returns whether the queue can be severed from the device before the drive has finished: not
+    /// if requests have regions of their own, or use memory of a PCI device, which the HCA may
+    /// reach.
+    fn can_be_severed(&self) -> bool {
+        !self.shape.sinks && !self.uses_peers()
+    }
+
+    /// Returns to the device all objects of it that the queue has, while the drive works on
+    /// requests whose memory stays. Requests that the drive finishes afterwards are not answered:
+    /// posting fails, and they are given up. Returns `false` if the queue still has objects of the
+    /// device; may be called again. The queue was [settled](Self::settle). Sleeps, but not for the
+    /// drive.
+    fn sever(&self) -> bool {
+        if !self.can_be_severed() {
+            return false;
+        }
+        self.pair.drain();
+        if let Some(handle) = &self.handle {
+            handle.detach();
+        }
+        self.pair.detach();
+        self.pair.sever();
+        // Only now, when no work request can use the memory any more.
+        let revoked = self
+            .eager_ring
+            .as_ref()
+            .is_none_or(|ring| ring.sever().is_ok());
+        DmaBuffer::sever_all(|| {
+            let messages = Iterator::chain(self.incoming.blocks(), self.outgoing.blocks());
+            let data = Iterator::chain(self.inline.iter(), self.buffers.iter());
+            Iterator::chain(messages, data)
+        });
+        revoked
+    }
+
+    /// [Severs](Self::sever) queues that were closed, or whose drive does not finish. Returns
+    /// whether that has succeeded for all of them.
+    pub(crate) fn sever_all<Q: Deref<Target = Self>>(queues: impl Iterator<Item = Q>) -> bool {
+        queues.fold(true, |all, queue| queue.sever() && all)
+    }
+
+    /// Completes the work of [`Self::close_unless`] for one queue. Sleeps until the drive has
+    /// finished, and calls `sever` from time to time until then.
+    fn finish(&self, sever: &mut impl FnMut(), is_left: &impl Fn() -> bool) -> bool {
+        while !self.settle() {
+            if self.wait_idle(IDLE_MS, is_left) {
+                continue;
             }
+            if is_left() {
+                return false;
+            }
+            self.report_waiting();
+            sever();
         }
         // The drive's completion handlers that made the last requests idle may still hold
         // references, and must not drop the last one.
@@ -552,7 +653,7 @@ impl Queue {
         if let Some(handle) = &self.handle {
             handle.detach();
         }
-        self.pair.id().detach();
+        self.pair.detach();
         let requests = core::mem::take(&mut self.work.lock().idle);
         drop(requests);
         // See `keep_idle()`.
@@ -561,6 +662,7 @@ impl Queue {
         }
         self.chunked.clear();
         self.comes_to(State::Ended);
+        true
     }
 
     /// Waits while the completion handler is busy, which blocks while the drive accepts no
@@ -572,11 +674,11 @@ impl Queue {
             if self.is_settled() {
                 return;
             }
-            if self.all_idle.wait_ms(HANDLER_LOOK_MS).is_ok() {
+            if self.all_idle.wait_ms(LOOK_MS).is_ok() {
                 // No request is left to wait for.
                 return self.pair.cq().settle();
             }
-            if look % u64::from(IDLE_MS / HANDLER_LOOK_MS) == 0 {
+            if look % u64::from(IDLE_MS / LOOK_MS) == 0 {
                 self.report_waiting();
             }
         }
@@ -602,13 +704,23 @@ impl Queue {
     }
 
     /// Closes the queue as [`Self::close`] does, while the session continues: from now on a failure
-    /// here does not end the session.
-    pub(crate) fn close_alone(&self) {
+    /// here does not end the session. Returns `false` if the session ends while the drive works on
+    /// requests: then the teardown closes the queue.
+    pub(crate) fn close_alone(&self) -> bool {
         self.leaving.store(true, Release);
-        self.pair.id().detach();
-        self.close();
-        // The completion handler has stopped: the counter has no other writer.
-        self.counters.replaced_queues.bump();
+        self.pair.detach();
+        self.shut();
+        let is_closed = Self::close_unless(
+            || core::iter::once(self),
+            || {},
+            // The removal of the RDMA device, too, ends the session, all of which is on one device.
+            || self.session.is_ending(),
+        );
+        if is_closed {
+            // The completion handler has stopped: the counter has no other writer.
+            self.counters.replaced_queues.bump();
+        }
+        is_closed
     }
 }
 

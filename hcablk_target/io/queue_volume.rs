@@ -59,6 +59,10 @@ use hcablk_core::{
             Relaxed,
             Release, //
         },
+        defer::{
+            Deferred,
+            DeferredBox, //
+        },
         Event,
         WorkQueue, //
     },
@@ -211,6 +215,13 @@ impl Queue {
         self.put_volume(handle, &volume)
     }
 
+    /// Returns whether requests of the queue use memory of a PCI device, which the HCA may reach.
+    pub(super) fn uses_peers(&self) -> bool {
+        let work = self.work.lock();
+        let mut volumes = work.volumes.0.iter().flatten();
+        volumes.any(|volume| volume.lease.is_some() || volume.view.is_some())
+    }
+
     pub(super) fn leased_volume(&self) -> Option<Arc<QueueVolume>> {
         self.work.lock().volumes.leased().cloned()
     }
@@ -358,16 +369,26 @@ impl QueueVolume {
         self.is_leaving.load(Acquire)
     }
 
-    /// Returns the workqueue on which requests wait for the drive.
-    pub(super) fn io_work(&self) -> &WorkQueue {
-        self.backing().io_work()
+    /// Runs `work`, a request or chunk for this volume, on the workqueue on which requests wait for
+    /// the drive, when it is the turn of its host. Any context.
+    pub(super) fn take_turn<T: Deferred>(&self, work: KBox<T>) {
+        if let Some(work) = self.line.arrive(DeferredBox::new(work)) {
+            work.defer(self.io_work());
+        }
     }
 
-    /// Returns the line of the session's host, in which requests wait for a place on
-    /// [`Self::io_work`].
-    #[inline]
-    pub(super) fn line(&self) -> &HostLine {
-        &self.line
+    /// Ends a turn, and runs the next one for the same drive, perhaps of another session. Any
+    /// context.
+    pub(super) fn end_turn(&self) {
+        // All lines of the drive belong to the same backing, and so to the same workqueue.
+        if let Some(work) = self.line.end() {
+            work.defer(self.io_work());
+        }
+    }
+
+    /// Returns the workqueue on which requests wait for the drive.
+    fn io_work(&self) -> &WorkQueue {
+        self.backing().io_work()
     }
 
     /// Returns whether data moves between the wire and the drive through RAM, and bypasses all

@@ -44,6 +44,8 @@ pub(super) struct Membership {
     pub(super) reserved: u64,
     /// Whether `reserved` is stranded in the account.
     pub(super) stranded: Atomic<bool>,
+    /// Whether the session uses the device of the shared pool.
+    pub(super) on_device: Atomic<bool>,
     pub(super) wish: u64,
     pub(super) queue_bytes: usize,
 }
@@ -112,6 +114,13 @@ impl Client {
         }
     }
 
+    /// Records that the session no longer uses the RDMA device: its queue pairs are severed. The
+    /// last session of the device takes all shared buffers from it. The session's memory stays in
+    /// the account. Process context; may sleep.
+    pub(crate) fn leave_device(&self) {
+        self.part.leave_device();
+    }
+
     /// Prints the session's bytes: reserved, that it may borrow, and borrowed; and how often it
     /// waited for others.
     pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
@@ -128,15 +137,23 @@ impl Client {
     }
 }
 
+impl Membership {
+    fn leave_device(&self) {
+        if self.on_device.xchg(false, Relaxed) {
+            self.memory.leave_device(&self.shared_pool, self.wish);
+        }
+    }
+}
+
 impl Drop for Membership {
     fn drop(&mut self) {
+        self.leave_device();
         self.shared_pool.remove_borrower(self.borrower);
         let reserved = match self.stranded.load(Relaxed) {
             true => Reserved::Stranded(self.reserved),
             false => Reserved::Granted(self.reserved),
         };
-        self.memory
-            .leave(self.host, &self.shared_pool, reserved, self.wish);
+        self.memory.leave(self.host, &self.shared_pool, reserved);
     }
 }
 

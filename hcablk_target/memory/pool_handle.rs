@@ -92,8 +92,8 @@ impl PoolHandle {
             .give_back(self.index, size_class, buffers);
     }
 
-    /// Leaks all `buffers`, of `size_class`, to which a peer may still write. Any context; takes
-    /// the shared pool's lock.
+    /// Leaks all `buffers`, of `size_class`, to which a peer may still write. May sleep; takes the
+    /// shared pool's locks.
     pub(crate) fn lose(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
         self.shared_pool().lose(self.index, size_class, buffers);
     }

@@ -11,10 +11,17 @@
 //! destroyed when the limit is lowered or sessions end. A user of a buffer has a reference to it;
 //! the account ([`FairShare`]) counts the buffers of each client, and lends none twice.
 //!
-//! Buffers are mapped with the protection domain of the first session on the device. This only
-//! keeps the device: a user of a buffer names it with the key of its own domain. The shared pool,
-//! and with it that domain, is dropped with the last session of the device: when a device is
-//! removed all its sessions end, and nothing stays mapped.
+//! Buffers are mapped with a protection domain of the pool's own, on the connection of the first
+//! session on the device. This only keeps the device: a user of a buffer names it with the key of
+//! its own domain. The shared pool is dropped with the last session of the device.
+//!
+//! # Sessions that a drive keeps
+//!
+//! Each session is a *user* of the device until it is [severed](SharedPool::leave_device) or ends.
+//! The end of the last use unmaps all buffers, lent or not, and destroys the domain: when a device
+//! is removed all its sessions are severed at least, and nothing stays mapped. Memory that a drive
+//! uses stays until the drive has finished. A severed pool lends nothing: sessions that begin then
+//! use a new pool.
 //!
 //! # Locks and contexts
 //!
@@ -39,6 +46,7 @@ use hcablk_core::sync::atomic::{
     Relaxed, //
 };
 use hcablk_core::{
+    broken,
     logic::fair_share::{
         self,
         FairShare,
@@ -58,9 +66,13 @@ use hcablk_core::{
     system::now_ns, //
 };
 use kernel::{
+    new_mutex,
     pr_warn_once,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
 /// Nanoseconds of a millisecond.
@@ -78,6 +90,34 @@ struct Inner {
     free: [KVVec<Arc<DmaBuffer>>; SIZE_CLASSES],
 }
 
+/// The buffers that are mapped for the device, and the number of its users.
+struct OnDevice {
+    /// All buffers, lent or not, each at its [`DmaBuffer::place`], including leaked ones.
+    all: KVVec<Arc<DmaBuffer>>,
+    /// The number of sessions that use the device. Buffers that are leaked count as sessions.
+    users: usize,
+}
+
+impl OnDevice {
+    /// Adds a buffer. May sleep.
+    fn add(&mut self, buffer: &Arc<DmaBuffer>) -> Result {
+        buffer.set_place(self.all.len());
+        Ok(self.all.push(buffer.clone(), GFP_KERNEL)?)
+    }
+
+    /// Removes a buffer from the list.
+    fn forget(&mut self, buffer: &DmaBuffer) {
+        let Some(last) = self.all.pop() else { return };
+        if core::ptr::eq(&*last, buffer) {
+            return;
+        }
+        if let Some(place) = self.all.get_mut(buffer.place()) {
+            last.set_place(buffer.place());
+            *place = last;
+        }
+    }
+}
+
 /// The shared buffers of one RDMA device and their account.
 #[pin_data]
 pub(super) struct SharedPool {
@@ -88,6 +128,10 @@ pub(super) struct SharedPool {
     pressed: Atomic<bool>,
     #[pin]
     inner: IrqLock<Inner>,
+    /// Taken inside `Memory::state`, or alone. The end of the last use takes the protection
+    /// domain's lock inside, and destroys the connection identifier.
+    #[pin]
+    on_device: Mutex<OnDevice>,
 }
 
 /// Allocates empty tables. May sleep.
@@ -111,12 +155,17 @@ impl SharedPool {
             queues: KVec::new(),
             free: [const { KVVec::new() }; SIZE_CLASSES],
         };
+        let pd = ProtectionDomain::new(&pd.id().ok_or(ENODEV)?)?;
         Arc::pin_init(
             pin_init!(Self {
-                pd: pd.clone(),
+                pd,
                 memory: memory.clone(),
                 pressed: Atomic::new(false),
                 inner <- new_irq_lock!(inner, "hcablk_shared_pool"),
+                on_device <- new_mutex!(OnDevice {
+                    all: KVVec::new(),
+                    users: 0,
+                }),
             }),
             GFP_KERNEL,
         )
@@ -124,7 +173,28 @@ impl SharedPool {
 
     /// Returns whether the pool is for the device of `pd`.
     pub(super) fn is_for(&self, pd: &ProtectionDomain) -> bool {
-        pd.same_device(self.pd.id())
+        self.pd.is_beside(pd)
+    }
+
+    /// Counts a session as a user of the device until it [leaves](Self::leave_device). May sleep.
+    pub(super) fn use_device(&self) {
+        self.on_device.lock().users += 1;
+    }
+
+    /// Stops counting a session, which has no queue pair left, as a user of the device. After the
+    /// last one all buffers are unmapped, and their memory stays. The caller holds `Memory::state`,
+    /// so that no other session becomes a user. (Leaked buffers do, while their session is a user
+    /// itself.) Sleeps.
+    pub(super) fn leave_device(&self) {
+        let mut on_device = self.on_device.lock();
+        on_device.users -= 1;
+        if on_device.users != 0 {
+            return;
+        }
+        DmaBuffer::sever_all(|| on_device.all.iter().map(|buffer| &**buffer));
+        if self.pd.sever().is_err() {
+            broken!("a shared buffer is still mapped for a device that no session uses");
+        }
     }
 
     /// Enlarges the tables. May sleep.
@@ -287,7 +357,7 @@ impl SharedPool {
     }
 
     /// Removes buffers from the account, as [`Self::give_back`] does, and leaks them: a peer may
-    /// still write to them.
+    /// still write to them. May sleep.
     pub(super) fn lose(
         &self,
         borrower: usize,
@@ -295,6 +365,11 @@ impl SharedPool {
         buffers: &mut KVec<Arc<DmaBuffer>>,
     ) {
         let count = buffers.len() as u32;
+        if count != 0 {
+            // A user that never leaves, so that the buffers stay mapped: unmapped bounce buffers
+            // would be given to others while the peer writes to them.
+            self.use_device();
+        }
         while let Some(buffer) = buffers.pop() {
             mem::forget(buffer);
         }
@@ -334,12 +409,14 @@ impl SharedPool {
                 return any;
             }
             inner.shares.remove(size_class, count);
-            if let Some(list) = inner.free.get_mut(size_class) {
-                for place in some.iter_mut().take(count as usize) {
-                    *place = list.pop();
-                }
+            for place in some.iter_mut().take(count as usize) {
+                *place = inner.free.get_mut(size_class).and_then(KVVec::pop);
             }
             drop(inner);
+            let mut on_device = self.on_device.lock();
+            some.iter()
+                .flatten()
+                .for_each(|buffer| on_device.forget(buffer));
             any = true;
         }
     }
@@ -373,12 +450,18 @@ impl SharedPool {
         let mut all = KVVec::with_capacity(held.target as usize, GFP_KERNEL)?;
         let mut made = 0u32;
         while all.len() < missing {
-            let Ok(buffer) = DmaBuffer::new_if_plenty(&self.pd, order, Direction::Bidirectional)
-            else {
+            let made_one = DmaBuffer::new_if_plenty(&self.pd, order, Direction::Bidirectional)
+                .and_then(|buffer| {
+                    let buffer = Arc::new(buffer, GFP_KERNEL)?;
+                    self.on_device.lock().add(&buffer)?;
+                    Ok(buffer)
+                });
+            let Ok(buffer) = made_one else {
                 pr_warn_once!("memory is short: fewer buffers are shared than memory_mib allows\n");
                 break;
             };
-            all.push(Arc::new(buffer, GFP_KERNEL)?, GFP_KERNEL)?;
+            // There is room: it was made for the target.
+            push_into_room(&mut all, buffer, "a shared buffer has no place");
             made += 1;
         }
         let mut inner = self.inner.lock();

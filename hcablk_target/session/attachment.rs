@@ -72,7 +72,12 @@ use hcablk_core::{
             Atomic,
             Relaxed, //
         },
-        defer::without_io,
+        defer::{
+            defer,
+            without_io,
+            Deferred,
+            WorkSlot, //
+        },
         new_irq_lock,
         Event,
         IrqLock,
@@ -104,6 +109,10 @@ const DURABLE_ASK_MS: u32 = 10_000;
 /// The interval for checking meanwhile whether the disk's other sessions have closed their queue
 /// pairs, in milliseconds.
 const DURABLE_LOOK_MS: u32 = 20;
+
+/// The interval for looking, while the drive makes writes durable, whether the RDMA device is being
+/// removed, in milliseconds.
+const DURABLE_WAIT_MS: u32 = 1000;
 
 /// The longest interval for polling the queue pairs for completed requests, in milliseconds.
 const GONE_LOOK_MS: u32 = 250;
@@ -182,6 +191,12 @@ pub(crate) struct Attachment {
     /// Whether all acknowledged writes are durable, once that is known.
     #[pin]
     durable: Mutex<Option<bool>>,
+    /// Finds that out; taken by [`Self::make_durable`].
+    #[pin]
+    durable_check: Mutex<Option<KBox<DurableCheck>>>,
+    /// Set when `durable_check` is back, with the result in `durable`.
+    #[pin]
+    durable_known: Event,
     /// Set when the initiator was informed, or will not ask.
     #[pin]
     durable_told: Event,
@@ -207,6 +222,7 @@ impl Attachment {
         let (gone, all_gone) = Gone::new()?;
         let began_read_only = geometry.read_only || backing.refuses_writes();
         let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
+        let durable_check = DurableCheck::new()?;
         let changer = Changer::new(volume.clone(), request.host, request.session)?;
         let attachment = Arc::pin_init(
             pin_init!(Self {
@@ -234,6 +250,8 @@ impl Attachment {
                 backing <- new_mutex!(Some(backing)),
                 write_errors,
                 durable <- new_mutex!(None),
+                durable_check <- new_mutex!(Some(durable_check)),
+                durable_known <- Event::new(),
                 durable_told <- Event::new(),
                 changer,
             }),
@@ -427,7 +445,7 @@ impl Attachment {
 
     /// Tears the volume down while the session continues. Sleeps until the drive has finished its
     /// requests.
-    fn tear_down(&self) {
+    fn tear_down(self: &Arc<Self>) {
         let handle = self.handle();
         {
             // A queue pair that is added later does not get volumes that are not live.
@@ -449,7 +467,7 @@ impl Attachment {
         self.close();
         // The initiator does not know of an unpublished volume, and will not ask about it.
         if withdrawn && self.is_published() {
-            self.make_durable(admin);
+            self.make_durable(admin, || {});
         }
         self.forget_admin();
         self.release();
@@ -506,8 +524,12 @@ impl Attachment {
     /// Only the queue pair `admin` of the session is still open by then. The queue pairs of the
     /// disk's other sessions are waited for, since they may acknowledge writes that the answer must
     /// cover, but only until the initiator's time to ask is over. Sleeps until the drive has
-    /// finished.
-    pub(super) fn make_durable(&self, admin: impl FnOnce() -> Option<Arc<Admin>>) {
+    /// finished, and calls `meanwhile` from time to time until then.
+    pub(super) fn make_durable(
+        self: &Arc<Self>,
+        admin: impl FnOnce() -> Option<Arc<Admin>>,
+        meanwhile: impl Fn(),
+    ) {
         let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
             return;
         };
@@ -519,14 +541,29 @@ impl Attachment {
             }
             looks -= 1;
         }
-        let durable = self.write_errors.is_durable(&backing);
-        *self.durable.lock() = Some(durable);
+        let Some(check) = self.durable_check.lock().take() else {
+            return broken!("an export was made durable twice");
+        };
+        check.begin(self, &backing);
+        while self.durable_known.wait_ms(DURABLE_WAIT_MS).is_err() {
+            meanwhile();
+        }
+        // Waits until the check has dropped its reference to the backing: a volume's workqueue must
+        // not drop the last one.
+        let check = self.durable_check.lock().take();
+        drop(check);
         if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
             // Called only now: the drive may hang, and the queue pair may be closed meanwhile.
             if let Some(admin) = admin() {
                 admin.let_answers_leave();
             }
         }
+    }
+
+    /// Finds out whether acknowledged writes are durable. Sleeps until the drive has finished.
+    fn check_durable(&self, backing: &Backing) {
+        let durable = self.write_errors.is_durable(backing);
+        *self.durable.lock() = Some(durable);
     }
 
     /// Returns whether the initiator asks at the end of the export whether its writes are durable.
@@ -736,5 +773,43 @@ impl Attachment {
         let backing = self.backing().ok_or(Status::Gone)?;
         let drive = backing.drive().ok_or(Status::Unsupported)?;
         Ok(drive.read(None))
+    }
+}
+
+/// Finds out whether the acknowledged writes of a disk are durable, on the volume's workqueue: the
+/// drive may hang, while the teardown has an RDMA device to give back.
+struct DurableCheck {
+    slot: WorkSlot<DurableCheck>,
+    /// The disk and its drive, while the check runs.
+    of: Option<(Arc<Attachment>, Arc<Backing>)>,
+}
+
+hcablk_core::impl_has_slot!(DurableCheck, slot: WorkSlot<DurableCheck>);
+
+impl DurableCheck {
+    fn new() -> Result<KBox<Self>> {
+        let check = Self {
+            slot: WorkSlot::new()?,
+            of: None,
+        };
+        Ok(KBox::new(check, GFP_KERNEL)?)
+    }
+
+    /// Begins the check. When it ends it sets [`Attachment::durable_known`].
+    fn begin(mut self: KBox<Self>, attachment: &Arc<Attachment>, backing: &Arc<Backing>) {
+        self.of = Some((attachment.clone(), backing.clone()));
+        defer(self, backing.io_work());
+    }
+}
+
+impl Deferred for DurableCheck {
+    fn run(mut self: KBox<Self>) {
+        let Some((attachment, backing)) = self.of.take() else {
+            return broken!("a check for durable writes has no disk");
+        };
+        attachment.check_durable(&backing);
+        *attachment.durable_check.lock() = Some(self);
+        attachment.durable_known.set();
+        // The teardown waits for the return of this function, and has references to both.
     }
 }

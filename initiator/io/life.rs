@@ -121,7 +121,7 @@ impl Queue {
                 return Err(ENOMEM);
             }
             let slots = send.space.post_signaled(1);
-            let mut register = read_bounce.register();
+            let mut register = read_bounce.register()?;
             register.signal(WorkId::new(kind::READ_BOUNCE, 0).freeing(slots));
             let mut chain = Chain::new();
             chain.push(&mut register);
@@ -281,7 +281,7 @@ impl Queue {
     /// Fails the queue pair, so that it starts to drain: a caller that closes several queues fails
     /// them all first. No new request may be issued. Sleeps.
     pub(crate) fn begin_close(&self) {
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         self.pair.begin_drain();
     }
 
@@ -294,7 +294,7 @@ impl Queue {
         self.send.lock().forget_waiting();
         self.pair.cq().stop();
         self.comes_to(State::Ended);
-        self.pair.id().detach();
+        self.pair.detach();
     }
 
     /// Counts that a new queue pair replaced this one, which is closed.

@@ -139,7 +139,7 @@ impl Session {
         self.requests.synchronize();
         self.requests.run_hw_queue(index.into());
         // The target's actions on the old queue pair no longer matter to the session.
-        old.pair().id().detach();
+        old.pair().detach();
         let (address, request) = self
             .connection_request(index, true)
             .ok_or(Failure::Unset("address"))?;

@@ -95,9 +95,9 @@ impl Session {
         if self.is_to_be_followed() && !self.lacks_device() {
             // The admin queue pair is never replaced: replaced ones have detached their
             // identifiers.
-            *self.watched.lock() = Some(admin.id().clone());
+            *self.watched.lock() = admin.id();
         } else {
-            admin.id().detach();
+            admin.pair().detach();
         }
     }
 

@@ -80,8 +80,15 @@ impl EagerRing {
     /// Returns the work request that registers the ring for the peer's writes. Post it once,
     /// before any message by which the peer learns of the ring; the registration ends with the
     /// object.
-    pub fn register(&self) -> Register<'_> {
+    pub fn register(&self) -> Result<Register<'_>> {
         self.pieces.register()
+    }
+
+    /// Ends the peer's access to the ring and unmaps it; its memory stays, since a drive may use
+    /// it. Fails if the device refuses, and may be called again. The queue pair was drained.
+    /// Sleeps.
+    pub fn sever(&self) -> Result {
+        self.pieces.sever()
     }
 
     /// Returns size, key and address, for the peer.

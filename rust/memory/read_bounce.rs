@@ -60,7 +60,7 @@ impl ReadBounce {
 
     /// Returns the work request that registers the slots for the peer's writes. Post it once,
     /// before a slot is named to the peer; the registration ends with the object.
-    pub fn register(&self) -> Register<'_> {
+    pub fn register(&self) -> Result<Register<'_>> {
         self.slots.register()
     }
 

@@ -15,7 +15,10 @@ use crate::{
         buffer::DmaBuffer,
         device::Direction,
         mapped,
-        pd::ProtectionDomain,
+        pd::{
+            DomainUse,
+            ProtectionDomain, //
+        },
         wr::Sge, //
     },
     report::broken::push_into_room,
@@ -36,8 +39,7 @@ use kernel::{
 /// Returns whether a processor must copy between peer memory and the HCA of `pd`: it
 /// cannot do DMA there. C: `ib_dma_pci_p2p_dma_supported()`.
 pub fn must_copy(pd: &ProtectionDomain) -> bool {
-    // SAFETY: The domain keeps its device.
-    !unsafe { bindings::hcablk_c_ib_peers(pd.device()) }
+    !pd.reaches_peers()
 }
 
 /// # Invariants
@@ -59,7 +61,7 @@ struct Mapping {
     table: KVVec<bindings::scatterlist>,
     addresses: KVVec<u64>,
     mapped: usize,
-    pd: Arc<ProtectionDomain>,
+    pd: DomainUse,
 }
 
 impl Drop for Mapping {
@@ -227,7 +229,7 @@ impl Memory {
             table: KVVec::with_capacity(count, GFP_KERNEL)?,
             addresses: KVVec::with_capacity(count, GFP_KERNEL)?,
             mapped: 0,
-            pd: pd.clone(),
+            pd: pd.begin_use()?,
         });
         for piece in self.pieces.iter() {
             mapping.table.push(pin_init::zeroed(), GFP_KERNEL)?;

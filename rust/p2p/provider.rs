@@ -6,7 +6,10 @@ use super::PciAddress;
 use crate::{
     bindings,
     blkdev::BlockDevice,
-    rdma::pd::ProtectionDomain, //
+    rdma::pd::{
+        DomainUse,
+        ProtectionDomain, //
+    }, //
 };
 use core::{
     marker::PhantomData,
@@ -17,6 +20,7 @@ use core::{
 };
 use kernel::{
     prelude::*,
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
@@ -36,6 +40,8 @@ pub struct Clients<'a> {
     devices: [*mut bindings::device; 2],
     count: usize,
     _alive: PhantomData<&'a BlockDevice>,
+    /// Keeps the HCA.
+    _hca: Option<DomainUse>,
 }
 
 impl<'a> Clients<'a> {
@@ -48,19 +54,25 @@ impl<'a> Clients<'a> {
             devices: [disk, null_mut()],
             count: 1,
             _alive: PhantomData,
+            _hca: None,
         }
     }
 
-    /// Makes the clients of a drive and of the HCA that a protection domain is on.
-    pub fn drive_and_hca(drive: &'a BlockDevice, pd: &'a ProtectionDomain) -> Self {
+    /// Makes the clients of a drive and of the HCA that a protection domain is on. If the domain
+    /// was severed, the drive is the only client.
+    pub fn drive_and_hca(drive: &'a BlockDevice, pd: &Arc<ProtectionDomain>) -> Self {
         let mut clients = Self::drive(drive);
-        // SAFETY: The domain keeps its device.
+        let Ok(used) = pd.begin_use() else {
+            return clients;
+        };
+        // SAFETY: The use of the domain keeps its device.
         let hca = unsafe { (*pd.device()).dma_device };
         // A device without one has its DMA done by the processor.
         if !hca.is_null() {
             // INVARIANT: As above.
             clients.devices[1] = hca;
             clients.count = 2;
+            clients._hca = Some(used);
         }
         clients
     }

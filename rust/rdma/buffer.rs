@@ -3,15 +3,33 @@
 //! Memory that stays mapped for the HCA: message buffers and pooled transfer
 //! buffers. Mapped once, kept until dropped; each use is bracketed by the
 //! `sync` calls of the DMA API.
+//!
+//! # Who unmaps
+//!
+//! [`DmaBuffer::sever_all`] unmaps a buffer that no queue pair uses any more while a drive still
+//! uses its memory; otherwise the drop does. Both run in process context. Only the drop frees the
+//! memory, which is unmapped by then. A drive has its own mapping of the same memory: its driver
+//! makes it for the bio, and ends it with the bio.
+//!
+//! A `sync` call that has just seen the mapping may run while the buffer is severed: such calls are
+//! RCU read-side critical sections, and `sever_all` waits for them.
 
 use super::{
     device::Direction,
     mapped,
-    pd::ProtectionDomain, //
+    pd::{
+        DomainUse,
+        ProtectionDomain, //
+    }, //
 };
-use crate::sync::atomic::{
-    Atomic,
-    Relaxed, //
+use crate::sync::{
+    atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed, //
+    },
+    synchronize_completions, //
 };
 use crate::{
     bindings,
@@ -28,24 +46,38 @@ use core::{
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        rcu,
+        Arc, //
+    }, //
 };
+
+/// A [`DmaBuffer`] is mapped.
+const MAPPED: u32 = 0;
+/// The buffer is about to be unmapped, and no new `sync` call uses the mapping.
+const LEAVING: u32 = 1;
+/// The buffer is not mapped any more; its memory stays.
+const SEVERED: u32 = 2;
 
 /// A physically contiguous buffer mapped for a device. Any protection domain of that device may use
 /// it ([`Self::slice_for`]): the key for local access is the domain's, not the buffer's.
 ///
 /// # Invariants
 ///
-/// `address` is a mapping of all of `pages` for the device of `pd`. `syncs` is set unless the DMA
-/// API says that the `sync` calls do nothing to this mapping.
+/// `address` is a mapping of all of `pages` for the device of `pd` while `mapping` is [`MAPPED`],
+/// and while it is [`LEAVING`], which lasts for a grace period at least. `syncs` is set unless the
+/// DMA API says that the `sync` calls do nothing to this mapping.
 pub struct DmaBuffer {
     pages: ManuallyDrop<ContiguousPages>,
     address: u64,
     direction: Direction,
     syncs: bool,
-    pd: Arc<ProtectionDomain>,
+    pd: DomainUse,
+    mapping: Atomic<u32>,
     /// A [`Sink`](super::sink::Sink) is laid over it, which may be valid.
     exposed: Atomic<bool>,
+    /// See [`Self::place`].
+    place: Atomic<u32>,
 }
 
 /// A piece of a [`DmaBuffer`] as a device addresses it.
@@ -88,6 +120,7 @@ impl DmaBuffer {
         pages: ContiguousPages,
         direction: Direction,
     ) -> Result<Self> {
+        let pd = pd.begin_use()?;
         // SAFETY: The device is alive through `pd`; the pages are ours.
         let address = unsafe {
             bindings::hcablk_c_ib_dma_map_page(
@@ -110,8 +143,10 @@ impl DmaBuffer {
             address,
             direction,
             syncs,
-            pd: pd.clone(),
+            pd,
+            mapping: Atomic::new(MAPPED),
             exposed: Atomic::new(false),
+            place: Atomic::new(0),
         })
     }
 
@@ -120,6 +155,16 @@ impl DmaBuffer {
     #[inline]
     pub fn is_exposed(&self) -> bool {
         self.exposed.load(Relaxed)
+    }
+
+    /// Returns the place that was last [set](Self::set_place), 0 at first.
+    pub fn place(&self) -> usize {
+        self.place.load(Relaxed) as usize
+    }
+
+    /// Records the place of the buffer in a list of its owner's.
+    pub fn set_place(&self, place: usize) {
+        self.place.store(place as u32, Relaxed);
     }
 
     /// Records that a sink is laid over the buffer.
@@ -214,7 +259,12 @@ impl DmaBuffer {
     #[cold]
     fn give_to_device(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
-        // SAFETY: The range is part of a mapping for this device.
+        let _guard = rcu::read_lock();
+        if self.mapping.load(Acquire) != MAPPED {
+            return;
+        }
+        // SAFETY: The range is part of a mapping for this device, which stays until the guard is
+        // dropped.
         unsafe {
             bindings::hcablk_c_ib_dma_sync_for_device(
                 self.pd.device(),
@@ -236,7 +286,11 @@ impl DmaBuffer {
     #[cold]
     fn take_from_device(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
-        // SAFETY: The range is part of a mapping for this device.
+        let _guard = rcu::read_lock();
+        if self.mapping.load(Acquire) != MAPPED {
+            return;
+        }
+        // SAFETY: As in `give_to_device`.
         unsafe {
             bindings::hcablk_c_ib_dma_sync_for_cpu(
                 self.pd.device(),
@@ -248,12 +302,39 @@ impl DmaBuffer {
     }
 }
 
-impl Drop for DmaBuffer {
-    fn drop(&mut self) {
-        if self.pd.is_lost() {
-            // Deliberately leaked, mapped as it is: a peer may still write there.
-            return;
+impl DmaBuffer {
+    /// Unmaps buffers whose memory stays, since a drive may read and write it. Data that is in
+    /// bounce buffers is not copied to the memory. No work request that the device carries out uses
+    /// the buffers now or later. Skips buffers that were severed, and those to which a peer [may
+    /// still write](ProtectionDomain::is_lost), which keep their domain. Sleeps.
+    pub fn sever_all<'a, I: Iterator<Item = &'a Self>>(buffers: impl Fn() -> I) {
+        let mut any_syncs = false;
+        for buffer in buffers().filter(|buffer| !buffer.pd.is_lost()) {
+            // The grace period of another call that has begun may not be over.
+            if buffer.mapping.cmpxchg(MAPPED, LEAVING, Full) != Err(SEVERED) {
+                any_syncs |= buffer.syncs;
+            }
         }
+        if any_syncs {
+            synchronize_completions();
+        }
+        for buffer in buffers().filter(|buffer| !buffer.pd.is_lost()) {
+            if buffer.mapping.cmpxchg(LEAVING, SEVERED, Full).is_ok() {
+                // SAFETY: The buffer is mapped, and only one caller makes this exchange. It was
+                // `LEAVING` before the grace period, after which no `sync` call runs that has seen
+                // `MAPPED`.
+                unsafe { buffer.unmap(true) };
+            }
+        }
+    }
+
+    /// Unmaps the buffer; with `quietly`, data that the device has written to a bounce buffer is
+    /// not copied.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is mapped, this is the only call, and no `sync` call uses the mapping.
+    unsafe fn unmap(&self, quietly: bool) {
         // SAFETY: Mapped with these parameters by the type's invariant.
         unsafe {
             bindings::hcablk_c_ib_dma_unmap_page(
@@ -261,9 +342,28 @@ impl Drop for DmaBuffer {
                 self.address,
                 self.len(),
                 self.direction.as_raw(),
+                quietly,
             )
         };
         mapped::remove();
+        self.pd.end();
+    }
+}
+
+impl Drop for DmaBuffer {
+    fn drop(&mut self) {
+        if self.mapping.load(Acquire) != SEVERED {
+            if self.pd.is_lost() {
+                // Deliberately leaked and left mapped: a peer may still write there.
+                if let Ok(for_ever) = self.pd.domain().begin_use() {
+                    core::mem::forget(for_ever);
+                }
+                return;
+            }
+            // SAFETY: The buffer is mapped. Severing and `sync` calls need a reference, and none is
+            // left.
+            unsafe { self.unmap(false) };
+        }
         // SAFETY: They are not used after this.
         unsafe { ManuallyDrop::drop(&mut self.pages) };
     }
@@ -383,6 +483,11 @@ impl<const LENGTH: usize> MessageBuffers<LENGTH> {
             blocks,
             lkey: pd.lkey(),
         })
+    }
+
+    /// Iterates over the blocks of memory, for [`DmaBuffer::sever_all`].
+    pub fn blocks(&self) -> impl Iterator<Item = &DmaBuffer> {
+        self.blocks.iter()
     }
 
     /// Returns the block with buffer `index`, and where the buffer begins there.

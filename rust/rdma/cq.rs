@@ -18,7 +18,10 @@
 //! ```
 
 use super::{
-    pd::ProtectionDomain,
+    pd::{
+        DomainUse,
+        ProtectionDomain, //
+    },
     qp::Paired,
     wr::WorkId, //
 };
@@ -98,14 +101,15 @@ const BUDGET_PROCESS: c_int = 4096;
 ///
 /// # Invariants
 ///
-/// - `raw` is valid and its context is the object itself.
+/// - `raw` is valid and its context is the object itself, until [`Self::sever`] makes it null. Only
+///   the poller and the creator of a queue pair read it.
 /// - `handler` is written only while `running` is false and neither `poll` nor
 ///   `work` can run, and with `direct` held: by the one call of `start` that sets `started`, and
 ///   by the one of `stop` that clears `running`.
 #[pin_data(PinnedDrop)]
 pub struct CompletionQueue<H: Handler> {
     raw: UnsafeCell<*mut bindings::ib_cq>,
-    pd: Arc<ProtectionDomain>,
+    pd: DomainUse,
     context: CqContext,
     /// Set by the first [`Self::start`], for good.
     started: Atomic<bool>,
@@ -164,10 +168,11 @@ impl<H: Handler> CompletionQueue<H> {
         vector: u32,
         context: CqContext,
     ) -> Result<Arc<Self>> {
+        let used = pd.begin_use()?;
         let cq = Arc::pin_init(
             pin_init!(Self {
                 raw: UnsafeCell::new(ptr::null_mut()),
-                pd: pd.clone(),
+                pd: used,
                 context,
                 started: Atomic::new(false),
                 running: Atomic::new(false),
@@ -194,7 +199,7 @@ impl<H: Handler> CompletionQueue<H> {
                 handed_over: Atomic::new(0),
                 // Soft-iWARP takes no message for one that asks for being
                 // reported (siw_rqe_complete() forgets the flag).
-                notify_all: Atomic::new(pd.id().is_iwarp()),
+                notify_all: Atomic::new(pd.is_iwarp()),
                 guard <- Opaque::ffi_init(|slot: *mut bindings::timer_list| {
                     // SAFETY: `slot` is writable memory that stays pinned.
                     unsafe { bindings::hcablk_c_timer_setup(slot, Some(Self::on_guard)) };
@@ -232,7 +237,8 @@ impl<H: Handler> CompletionQueue<H> {
 
     #[inline]
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
-        // SAFETY: Written once, before `new` returned.
+        // SAFETY: Written before `new` returned, and by `sever`, which does not run while the
+        // poller or the creator of a queue pair, the only callers, read it.
         unsafe { *self.raw.get() }
     }
 
@@ -443,24 +449,41 @@ impl<H: Handler> CompletionQueue<H> {
 
     /// Returns the protection domain that the queue belongs to.
     pub fn pd(&self) -> &Arc<ProtectionDomain> {
-        &self.pd
+        self.pd.domain()
     }
-}
 
-#[pinned_drop]
-impl<H: Handler> PinnedDrop for CompletionQueue<H> {
-    fn drop(self: Pin<&mut Self>) {
+    /// Stops the queue as [`Self::stop`] does, and returns it to the device. The object stays, but
+    /// [`Self::kick`] and the like do nothing. Does nothing the second time.
+    ///
+    /// # Safety
+    ///
+    /// The queue has no queue pair, none is being made, and no other call of this runs.
+    pub(super) unsafe fn sever(&self) {
         self.stop();
-        if let Some(cq) = NonNull::new(self.as_raw()) {
-            // SAFETY: A queue pair holds a reference to its completion queue, so none is left, and
-            // the device reports nothing any more. `stop` has waited for the poller, the timer and
-            // the interrupt, which cannot be started again without a reference, except by a caller
-            // that was starting them when `stop` began.
+        let guard = self.direct.lock();
+        // SAFETY: The queue is stopped, so no poller reads it: one in `CqContext::Direct` would
+        // hold the lock. By the safety requirement nothing else reads it.
+        let raw = unsafe { ptr::replace(self.raw.get(), ptr::null_mut()) };
+        drop(guard);
+        if let Some(cq) = NonNull::new(raw) {
+            // SAFETY: No queue pair is left, so the device reports nothing any more. `stop` has
+            // waited for the poller, the timer and the interrupt, which cannot be started again,
+            // except by a caller that was starting them when `stop` began.
             unsafe {
                 bindings::hcablk_c_ib_destroy_cq(cq.as_ptr());
                 // An event that came then; on PREEMPT_RT it is handled by a thread.
                 bindings::irq_work_sync(self.interrupt.get());
             }
         }
+        self.pd.end();
+    }
+}
+
+#[pinned_drop]
+impl<H: Handler> PinnedDrop for CompletionQueue<H> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: A queue pair holds a reference to its completion queue, so none is left. There is
+        // no reference with which anything else could be called.
+        unsafe { self.sever() };
     }
 }

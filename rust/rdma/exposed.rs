@@ -87,8 +87,17 @@ impl ExposedBuffers {
 
     /// Returns the work request that registers the memory for the peer's writes. Post it once,
     /// before the peer gets the key; the registration ends with the object.
-    pub(crate) fn register(&self) -> Register<'_> {
+    /// Fails with `ENODEV` after [`Self::sever`].
+    pub(crate) fn register(&self) -> Result<Register<'_>> {
         self.region.kept(Rights::RemoteWrite)
+    }
+
+    /// Ends the peer's access and unmaps the buffers; their memory stays. On an error of
+    /// [`MemoryRegion::sever`], whose conditions hold here, the buffers stay mapped. Sleeps.
+    pub(crate) fn sever(&self) -> Result {
+        self.region.sever()?;
+        DmaBuffer::sever_all(|| self.buffers.iter());
+        Ok(())
     }
 
     /// Returns the address and key of the first byte.

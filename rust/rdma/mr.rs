@@ -8,7 +8,10 @@
 //! while there is one.
 
 use super::{
-    pd::ProtectionDomain,
+    pd::{
+        DomainUse,
+        ProtectionDomain, //
+    },
     wr::{
         Invalidate,
         Key,
@@ -103,17 +106,20 @@ enum State {
 ///
 /// # Invariants
 ///
-/// `raw` is valid as long as the object.
+/// `raw` is valid while `severed` is not set.
 pub struct MemoryRegion {
     raw: NonNull<bindings::ib_mr>,
     state: State,
     waiting: Arc<PendingRegistrations>,
-    pd: Arc<ProtectionDomain>,
+    /// The region was returned to the device.
+    severed: Atomic<bool>,
+    pd: DomainUse,
 }
 
 // SAFETY: Verbs may be called from any thread.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: Shared references only read.
+// SAFETY: Shared references only read, and [sever](MemoryRegion::sever) the region, which does not
+// run concurrently with another call.
 unsafe impl Sync for MemoryRegion {}
 
 /// The bytes of a region's page: the smallest size that every device supports. The segments of the
@@ -124,6 +130,7 @@ impl MemoryRegion {
     /// Makes a region of up to `pages` pages. May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, pages: u32) -> Result<Self> {
         let waiting = Arc::new(PendingRegistrations::none(), GFP_KERNEL)?;
+        let pd = pd.begin_use()?;
         // SAFETY: `pd` is alive.
         let raw = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
@@ -133,7 +140,8 @@ impl MemoryRegion {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
             state: State::Invalid,
             waiting,
-            pd: pd.clone(),
+            severed: Atomic::new(false),
+            pd,
         })
     }
 
@@ -144,8 +152,8 @@ impl MemoryRegion {
     /// Makes the REG_MR that makes `key` valid with `rights`.
     #[inline]
     fn registration(&self, key: Key, rights: Rights) -> Register<'_> {
-        // SAFETY: By the type's invariant the region stays as long as the borrow; it owns the
-        // count.
+        // SAFETY: The region was not severed, and stays until then or as long as the borrow; it
+        // owns the count. When it is severed no queue pair has the work request any more.
         unsafe { Register::new(self.as_raw(), &self.waiting, key, rights.access()) }
     }
 
@@ -231,8 +239,12 @@ impl MemoryRegion {
     }
 
     /// Returns the work request for [`Self::keep`].
-    pub(crate) fn kept(&self, rights: Rights) -> Register<'_> {
-        self.registration(self.key(), rights)
+    /// Fails with `ENODEV` if the region was severed.
+    pub(crate) fn kept(&self, rights: Rights) -> Result<Register<'_>> {
+        if self.severed.load(Acquire) {
+            return Err(ENODEV);
+        }
+        Ok(self.registration(self.key(), rights))
     }
 
     /// Returns the LOCAL_INV that makes the region invalid.
@@ -244,7 +256,10 @@ impl MemoryRegion {
 
     #[inline]
     fn key(&self) -> Key {
-        // SAFETY: The region is valid.
+        if self.severed.load(Acquire) {
+            return Key(0);
+        }
+        // SAFETY: The region is valid, by the type's invariant.
         Key(unsafe { (*self.as_raw()).rkey })
     }
 
@@ -289,6 +304,10 @@ impl MemoryRegion {
     /// since it may be posted afterwards.
     pub fn revoke(self) -> Result<(), Self> {
         let mut this = ManuallyDrop::new(self);
+        if this.severed.load(Acquire) {
+            drop(ManuallyDrop::into_inner(this));
+            return Ok(());
+        }
         if this.deregister().is_err() {
             return Err(ManuallyDrop::into_inner(this));
         }
@@ -300,8 +319,22 @@ impl MemoryRegion {
         Ok(())
     }
 
+    /// Ends all access to the memory by the region's key, as [`Self::revoke`] does. The object
+    /// stays, but cannot be used any more. On an error the device has refused, and this may be
+    /// called again. Does nothing after a success. No queue pair has work that uses the region, and
+    /// no other call for it runs. Sleeps.
+    pub(super) fn sever(&self) -> Result {
+        if self.severed.load(Acquire) {
+            return Ok(());
+        }
+        self.deregister()?;
+        self.severed.store(true, Release);
+        self.pd.end();
+        Ok(())
+    }
+
     /// Gives the region back to the device; after a success `raw` is not valid any more. Sleeps.
-    fn deregister(&mut self) -> Result {
+    fn deregister(&self) -> Result {
         let result = if self.waiting.any() {
             Err(EBUSY)
         } else {
@@ -320,13 +353,18 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
+        if self.severed.load(Acquire) {
+            return;
+        }
         if self.deregister().is_err() {
             if self.is_registered() {
                 pr_err!("BUG: a peer may reach memory for ever: it is never used again\n");
                 self.pd.lose();
             }
             // The device keeps the region, so its domain must stay.
-            core::mem::forget(self.pd.clone());
+            if let Ok(for_ever) = self.pd.domain().begin_use() {
+                core::mem::forget(for_ever);
+            }
         }
     }
 }

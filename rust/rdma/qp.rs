@@ -18,6 +18,13 @@
 //!
 //! On iWARP the device itself brings the queue pair up with the TCP connection: there all is as
 //! without this.
+//!
+//! # The end of a pair before its last reference
+//!
+//! [`QueuePair::sever`] destroys a drained pair and its completion queue while requests that a
+//! drive has not finished still refer to the object. Posts fail from then on. A post is an RCU
+//! read-side critical section, and the severing waits for it: so a post needs neither a lock nor a
+//! counter that processors share.
 
 use self::drain::Draining;
 use super::{
@@ -49,6 +56,7 @@ use crate::{
         Full,
         Release, //
     },
+    sync::synchronize_completions,
     system::errno, //
 };
 use core::{
@@ -61,8 +69,13 @@ use core::{
 };
 use kernel::{
     error::to_result,
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        rcu,
+        Arc,
+        Mutex, //
+    }, //
 };
 
 mod drain;
@@ -94,11 +107,16 @@ impl Capacity {
 ///
 /// # Invariants
 ///
-/// `raw` is the queue pair of `id`, valid as long as the object.
+/// `raw` is the queue pair of `id`, valid while `severed` is not set, and for a grace period after
+/// that. While `raw` is valid, `id` has the identifier.
 pub struct QueuePair<H: Handler> {
     raw: NonNull<bindings::ib_qp>,
+    number: u32,
+    /// See [`Self::own_number`].
+    own_number: u32,
     cq: Arc<CompletionQueue<H>>,
-    id: Arc<Id>,
+    id: Arc<HeldId>,
+    severed: Atomic<bool>,
     draining: Draining,
     /// The connection manager does not know the pair: see [above](self).
     held: Atomic<bool>,
@@ -135,12 +153,18 @@ impl<H: Handler> QueuePair<H> {
         attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
         attr.send_cq = cq.as_raw();
         attr.recv_cq = cq.as_raw();
+        let held = HeldId::new(id)?;
         let raw = Self::create(id, pd, cq, &mut attr)?;
+        // SAFETY: Made just now; the number never changes.
+        let number = unsafe { (*raw.as_ptr()).qp_num };
         // INVARIANT: It is the queue pair of `id`.
         Ok(Self {
             raw,
+            number,
+            own_number: id.own_qp(number),
             cq: cq.clone(),
-            id: id.clone(),
+            id: held,
+            severed: Atomic::new(false),
             draining: Draining::new(),
             held: Atomic::new(false),
             asked: Atomic::new(false),
@@ -206,7 +230,12 @@ impl<H: Handler> QueuePair<H> {
     unsafe fn give(&self, head: *const bindings::ib_send_wr) -> Result {
         let qp = self.raw.as_ptr();
         let mut bad = ptr::null();
-        // SAFETY: The queue pair is valid; the requests are by the safety requirement.
+        let _guard = rcu::read_lock();
+        if self.severed.load(Acquire) {
+            return Err(errno::enotconn());
+        }
+        // SAFETY: The queue pair is valid until the guard is dropped; the requests are by the
+        // safety requirement.
         posted(unsafe {
             match (*(*qp).device).ops.post_send {
                 Some(post_send) => post_send(qp, head, &mut bad),
@@ -231,7 +260,12 @@ impl<H: Handler> QueuePair<H> {
         wr.sg_list = sges.as_ptr().cast_mut().cast();
         wr.num_sge = sges.len() as i32;
         let mut bad = ptr::null();
-        // SAFETY: The queue pair is valid; the device copies request and entries.
+        let _guard = rcu::read_lock();
+        if self.severed.load(Acquire) {
+            return Err(errno::enotconn());
+        }
+        // SAFETY: The queue pair is valid until the guard is dropped; the device copies request and
+        // entries.
         posted(unsafe {
             match (*(*qp).device).ops.post_recv {
                 Some(post_recv) => post_recv(qp, &wr, &mut bad),
@@ -242,9 +276,17 @@ impl<H: Handler> QueuePair<H> {
 
     /// Makes the queue pair give up all its work, which completes as flushed, and accept nothing
     /// from the peer from here on: its keys reach nothing through this pair. Work that is posted
-    /// afterwards is flushed too. May sleep.
+    /// afterwards is flushed too. Does nothing to a pair that was [severed](Self::sever). May
+    /// sleep.
     pub fn fail(&self) -> Result {
-        let failed = self.modify(bindings::ib_qp_state_IB_QPS_ERR);
+        let failed = {
+            // The lock keeps the pair from being destroyed.
+            let id = self.id.id.lock();
+            match *id {
+                Some(_) => self.modify(bindings::ib_qp_state_IB_QPS_ERR),
+                None => return Ok(()),
+            }
+        };
         self.cq.notify_all();
         failed
     }
@@ -262,9 +304,74 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Returns the connection that the pair belongs to.
-    pub fn id(&self) -> &Arc<Id> {
-        &self.id
+    /// Returns the connection that the pair belongs to, until it is severed. May sleep.
+    pub fn id(&self) -> Option<Arc<Id>> {
+        self.id.get()
+    }
+
+    /// Takes the connection down; nothing happens if it is down. May sleep.
+    pub fn disconnect(&self) {
+        if let Some(id) = self.id.get() {
+            id.disconnect();
+        }
+    }
+
+    /// Drops the handler of the connection's events, as [`Id::detach`] does. May sleep; not from a
+    /// handler.
+    pub fn detach(&self) {
+        if let Some(id) = self.id.get() {
+            id.detach();
+        }
+    }
+
+    /// Returns the number of the pair, as the transport transmits it to the peer: 0 if the
+    /// transport does not.
+    pub fn own_number(&self) -> u32 {
+        self.own_number
+    }
+
+    /// Destroys the pair and its completion queue, and drops the reference to its connection; the
+    /// object stays. Posts fail from here on. The pair is [drained](Self::drain) before that; the
+    /// connection was [detached](Self::detach). Does nothing the second time. Sleeps; not from a
+    /// handler.
+    pub fn sever(&self) {
+        let _alone = self.id.ending.lock();
+        self.drain_alone();
+        if self.severed.xchg(true, Full) {
+            return;
+        }
+        // Wait for posts that have not seen `severed`.
+        synchronize_completions();
+        let id = {
+            let mut held = self.id.id.lock();
+            let id = held.take();
+            if let Some(id) = &id {
+                self.destroy(id);
+            }
+            id
+        };
+        // SAFETY: The pair is destroyed, and `draining` has begun, so the completion queue gets no
+        // other pair. By the exchange above this is the only call.
+        unsafe { self.cq.sever() };
+        drop(id);
+    }
+
+    /// Destroys the pair, whose identifier is `id`. Called once, when no post runs or follows, and
+    /// under [`HeldId::ending`] or without another reference to the pair.
+    fn destroy(&self, id: &Id) {
+        // SAFETY: The identifier's queue pair is this one, made by `create` and not replaced, since
+        // `Id::paired` allows one at a time. No post runs. A caller that fails the pair holds the
+        // lock of `self.id`, or finds no identifier there; one that drains, connects or establishes
+        // it holds `HeldId::ending`.
+        unsafe {
+            if self.held.load(Acquire) {
+                // The identifier does not have it: see [above](self).
+                bindings::ib_destroy_qp_user(self.raw.as_ptr(), ptr::null_mut());
+            } else {
+                bindings::rdma_destroy_qp(id.as_raw());
+            }
+        }
+        id.paired().clear();
     }
 
     /// Returns the completion queue of both queues.
@@ -274,8 +381,7 @@ impl<H: Handler> QueuePair<H> {
 
     /// Returns the number under which `rdma resource show qp` lists the pair.
     pub fn number(&self) -> u32 {
-        // SAFETY: The queue pair is valid.
-        unsafe { (*self.raw.as_ptr()).qp_num }
+        self.number
     }
 }
 
@@ -291,21 +397,44 @@ fn posted(code: c_int) -> Result {
 
 impl<H: Handler> Drop for QueuePair<H> {
     fn drop(&mut self) {
-        // SAFETY: The identifier's queue pair is this one, made by `create` and not replaced, since
-        // `Id::paired` allows one at a time. Posting needs a reference to this object, and none is
-        // left.
-        unsafe {
-            if self.held.load(Acquire) {
-                // The identifier does not have it: see [above](self).
-                bindings::ib_destroy_qp_user(self.raw.as_ptr(), ptr::null_mut());
-            } else {
-                bindings::rdma_destroy_qp(self.id.as_raw());
-            }
+        if self.severed.load(Acquire) {
+            return;
         }
-        self.id.paired().clear();
+        // Posting needs a reference to this object, and none is left.
+        if let Some(id) = self.id.get() {
+            self.destroy(&id);
+        }
         if !self.draining.has_begun() {
             self.cq.paired().clear();
         }
+    }
+}
+
+/// The identifier of a queue pair, until the pair is severed.
+#[pin_data]
+struct HeldId {
+    #[pin]
+    id: Mutex<Option<Arc<Id>>>,
+    /// Held while the pair is connected, established, drained or severed.
+    #[pin]
+    ending: Mutex<()>,
+}
+
+impl HeldId {
+    fn new(id: &Arc<Id>) -> Result<Arc<Self>> {
+        let id = id.clone();
+        Arc::pin_init(
+            pin_init!(Self {
+                id <- new_mutex!(Some(id)),
+                ending <- new_mutex!(()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the identifier, unless the pair was severed. May sleep.
+    fn get(&self) -> Option<Arc<Id>> {
+        self.id.lock().clone()
     }
 }
 
@@ -339,8 +468,10 @@ impl<H: Handler> QueuePair<H> {
     /// On iWARP it is established by then. Fails with `EALREADY` the second time. Not from a
     /// handler.
     pub fn connect_held(&self, parameters: Parameters, private: &[u8]) -> Result {
-        if self.id.is_iwarp() {
-            return self.id.connect(parameters, private);
+        let _alone = self.id.ending.lock();
+        let id = self.id.get().ok_or_else(errno::enotconn)?;
+        if id.is_iwarp() {
+            return id.connect(parameters, private);
         }
         // Once it is held, what the identifier has is for `establish` to set.
         if self.asked.xchg(true, Full) {
@@ -348,7 +479,7 @@ impl<H: Handler> QueuePair<H> {
         }
         let mut param = conn_param(parameters, private)?;
         param.qp_num = self.number();
-        let raw = self.id.as_raw();
+        let raw = id.as_raw();
         // SAFETY: The identifier is valid, and its queue pair is this one, which outlives its place
         // there. Events of the connection come under the handler mutex. The private data is copied.
         to_result(unsafe {
@@ -369,10 +500,12 @@ impl<H: Handler> QueuePair<H> {
     /// does, with `EINVAL` when the connection is down or the pair has failed: then the peer is
     /// refused; and with `ENOTCONN` if it is being drained. May sleep; not from a handler.
     pub fn establish(&self) -> Result {
+        let _alone = self.id.ending.lock();
         if self.draining.has_begun() {
             return Err(errno::enotconn());
         }
-        let raw = self.id.as_raw();
+        let id = self.id.get().ok_or_else(errno::enotconn)?;
+        let raw = id.as_raw();
         // SAFETY: As of `connect_held`; without parameters the function takes what the peer has
         // granted.
         let established = to_result(unsafe {

@@ -76,7 +76,7 @@ impl Sink {
         Ok(Self {
             table,
             region: MemoryRegion::new(pd, Self::pages(bytes))?,
-            rights: if pd.id().is_iwarp() {
+            rights: if pd.is_iwarp() {
                 Rights::RemoteWrite
             } else {
                 Rights::LocalWrite

@@ -6,8 +6,8 @@
 //!
 //! The object (a [`Deferred`]) embeds a [`WorkSlot`]. [`defer`] takes the object
 //! in its box; from then on the workqueue has it, until it comes back, in its
-//! box, through [`Deferred::run`]. Before that it may wait in a [`DeferredList`], which owns it
-//! then.
+//! box, through [`Deferred::run`]. Before that a [`DeferredBox`], which does not know its type, may
+//! own it, and a [`DeferredList`] many of these.
 //!
 //! # Memory
 //!
@@ -25,7 +25,11 @@ use crate::{
 use core::{
     ffi::c_void,
     marker::PhantomData,
-    ptr::null_mut, //
+    mem::ManuallyDrop,
+    ptr::{
+        null_mut,
+        NonNull, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -42,6 +46,8 @@ struct Inner {
     work: bindings::work_struct,
     /// The object in its box, while it is queued or in a list.
     owner: *mut c_void,
+    /// Drops `owner`, which must be the box of an object of the slot's type.
+    drop_owner: unsafe fn(*mut c_void),
     /// The next one of the list that it is in.
     next: *mut Inner,
 }
@@ -53,9 +59,9 @@ struct Inner {
 ///
 /// # Invariants
 ///
-/// The work is initialised to run a `T`; it is queued only between [`defer`] and
-/// `run` of its owner, and `owner` is that box then. Between [`DeferredList::push`] and
-/// [`DeferredList::pop`] it is in that list, not queued, and `owner` is that box, too.
+/// The work is initialised to run a `T`, and `drop_owner` to drop one. The work is queued only
+/// between [`defer`] and `run` of its owner, and `owner` is that box then. While a [`DeferredBox`]
+/// has the owner the work is not queued, and `owner` is that box, too.
 pub struct WorkSlot<T: Deferred> {
     inner: KBox<Opaque<Inner>>,
     _owner: PhantomData<fn(T)>,
@@ -75,6 +81,7 @@ impl<T: Deferred> WorkSlot<T> {
         // SAFETY: Room for the structure, which stays where it is until the box is dropped.
         unsafe {
             (&raw mut (*raw).owner).write(null_mut());
+            (&raw mut (*raw).drop_owner).write(drop_owner::<T>);
             (&raw mut (*raw).next).write(null_mut());
             bindings::hcablk_c_init_deferred(&raw mut (*raw).work, Some(run::<T>));
         }
@@ -97,14 +104,66 @@ impl<T: Deferred> Drop for WorkSlot<T> {
 /// Queues a call of `owner.run()` on `queue`. Any context.
 ///
 /// C: `queue_work()`.
-pub fn defer<T: Deferred>(mut owner: KBox<T>, queue: &WorkQueue) {
-    let inner = owner.slot_mut().inner.get();
-    // SAFETY: By the slot's invariants it is initialised and not queued, since its owner is here;
-    // running it returns the owner.
-    unsafe {
-        (*inner).owner = KBox::into_raw(owner).cast();
-        bindings::hcablk_c_queue_work(queue.as_raw(), &raw mut (*inner).work);
+#[inline]
+pub fn defer<T: Deferred>(owner: KBox<T>, queue: &WorkQueue) {
+    DeferredBox::new(owner).defer(queue);
+}
+
+/// An object in its box that is about to be deferred, regardless of its type.
+///
+/// # Invariants
+///
+/// It is the slot of an object whose box is the slot's `owner`. This has that box, and the slot is
+/// not queued.
+pub struct DeferredBox(NonNull<Inner>);
+
+// SAFETY: It is a box of a `Deferred`, which may be sent.
+unsafe impl Send for DeferredBox {}
+
+impl DeferredBox {
+    /// Makes it of a box. Any context.
+    #[inline]
+    pub fn new<T: Deferred>(mut owner: KBox<T>) -> Self {
+        let inner = owner.slot_mut().inner.get();
+        // SAFETY: The slot is not queued, since its owner is here. It stays until the owner is
+        // dropped, which this has from here on.
+        unsafe { (*inner).owner = KBox::into_raw(owner).cast() };
+        // SAFETY: It is within a box, thus not null.
+        let inner = unsafe { NonNull::new_unchecked(inner) };
+        // INVARIANT: It is the slot of the box that this now has.
+        Self(inner)
     }
+
+    /// Queues a call of the object's [`Deferred::run`] on `queue`. Any context.
+    ///
+    /// C: `queue_work()`.
+    #[inline]
+    pub fn defer(self, queue: &WorkQueue) {
+        let inner = ManuallyDrop::new(self).0.as_ptr();
+        // SAFETY: By the type invariant the slot is initialised and not queued, and `owner` is the
+        // box that running it returns.
+        unsafe { bindings::hcablk_c_queue_work(queue.as_raw(), &raw mut (*inner).work) };
+    }
+}
+
+impl Drop for DeferredBox {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant `owner` is the box of an object of the slot's type, which
+        // nothing else has.
+        unsafe {
+            let inner = self.0.as_ptr();
+            let (drop_owner, owner) = ((*inner).drop_owner, (*inner).owner);
+            drop_owner(owner);
+        }
+    }
+}
+
+/// # Safety
+///
+/// `owner` is the box of a `T`, and the caller has it.
+unsafe fn drop_owner<T>(owner: *mut c_void) {
+    // SAFETY: By the safety requirement.
+    drop(unsafe { KBox::from_raw(owner.cast::<T>()) });
 }
 
 /// Objects that wait to be deferred, in the order in which they came. It allocates nothing: each is
@@ -113,35 +172,31 @@ pub fn defer<T: Deferred>(mut owner: KBox<T>, queue: &WorkQueue) {
 /// # Invariants
 ///
 /// `first` leads by `next` to all slots of the list, of which `last` is the last one; both are null
-/// if it is empty. The list has the owners of all of them.
-pub struct DeferredList<T: Deferred> {
+/// if it is empty. Each slot is that of a [`DeferredBox`] that the list has.
+pub struct DeferredList {
     first: *mut Inner,
     last: *mut Inner,
-    _owners: PhantomData<KBox<T>>,
 }
 
 // SAFETY: It has its objects, which may be sent.
-unsafe impl<T: Deferred> Send for DeferredList<T> {}
+unsafe impl Send for DeferredList {}
 
-impl<T: Deferred> DeferredList<T> {
+impl DeferredList {
     /// Makes an empty list.
     pub const fn new() -> Self {
         // INVARIANT: Empty.
         Self {
             first: null_mut(),
             last: null_mut(),
-            _owners: PhantomData,
         }
     }
 
     /// Appends an object. Any context.
-    pub fn push(&mut self, mut owner: KBox<T>) {
-        let inner = owner.slot_mut().inner.get();
-        // SAFETY: The slot is not queued and in no list, since its owner is here. It stays until
-        // the owner is dropped, which the list has from here on; and by the type invariant `last`
-        // is a slot of the list, or null.
+    pub fn push(&mut self, owner: DeferredBox) {
+        let inner = ManuallyDrop::new(owner).0.as_ptr();
+        // SAFETY: The slot stays until the owner is dropped, which the list has from here on; and
+        // by the type invariant `last` is a slot of the list, or null.
         unsafe {
-            (*inner).owner = KBox::into_raw(owner).cast();
             (*inner).next = null_mut();
             match self.last.is_null() {
                 true => self.first = inner,
@@ -153,32 +208,28 @@ impl<T: Deferred> DeferredList<T> {
     }
 
     /// Takes the first object out. Any context.
-    pub fn pop(&mut self) -> Option<KBox<T>> {
-        if self.first.is_null() {
-            return None;
-        }
-        // SAFETY: By the type invariant it is a slot of the list, which has its owner: that is the
-        // box that `push` left there.
-        let (owner, next) = unsafe {
-            let inner = &*self.first;
-            (KBox::from_raw(inner.owner.cast::<T>()), inner.next)
-        };
+    pub fn pop(&mut self) -> Option<DeferredBox> {
+        let first = NonNull::new(self.first)?;
+        // SAFETY: By the type invariant it is a slot of the list.
+        let next = unsafe { (*first.as_ptr()).next };
         // INVARIANT: The list begins behind it; if nothing is there it is empty.
         self.first = next;
         if next.is_null() {
             self.last = null_mut();
         }
-        Some(owner)
+        // INVARIANT: By the list's invariant it was that of a `DeferredBox`, which the list no
+        // longer has.
+        Some(DeferredBox(first))
     }
 }
 
-impl<T: Deferred> Default for DeferredList<T> {
+impl Default for DeferredList {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T: Deferred> Drop for DeferredList<T> {
+impl Drop for DeferredList {
     fn drop(&mut self) {
         while self.pop().is_some() {}
     }

@@ -9,9 +9,13 @@
  *	attach VOLUME DISK EPOCH	attached HANDLE capacity BYTES | refused REASON
  *	queue				queue | rejected REASON: connects the session's one queue pair for requests
  *	write HANDLE SECTOR TEXT	status N: 512 bytes that begin with the text
+ *	fua HANDLE SECTOR TEXT		status N: the same with FUA
+ *	discard HANDLE SECTOR		status N: 512 bytes
+ *	zeroes HANDLE SECTOR		status N: 512 bytes
  *	read HANDLE SECTOR		status N TEXT
  *	flush HANDLE			status N
  *	begin HANDLE SECTOR		begun: as read, but does not wait for the answer
+ *	large HANDLE SECTOR		begun: as begin, 256 KiB
  *	pending				pending N: begun reads without an answer yet
  *	settle				settled STATUS…: waits for them
  *	watch HANDLE CAPACITY		watching
@@ -35,8 +39,8 @@
 #include <rdma/rdma_cma.h>
 #include "event.h"
 
-enum { REQUEST = 40, BUFFER = 64, RESPONSE = 16, CONNECT = 56, SECTOR = 512, DEPTH = 16, ADMIN = 0xff };
-enum { READ = 1, WRITE, FLUSH };
+enum { REQUEST = 40, BUFFER = 64, RESPONSE = 16, CONNECT = 56, SECTOR = 512, LARGE = 256 * 1024, DEPTH = 16, ADMIN = 0xff };
+enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES };
 enum { KEYED = 1, FOLLOWS = 3 };
 enum { KEEP_ALIVE = 0x21, WATCH = 0x23, ATTACH = 0x26, DETACH = 0x27, ATTACHED = 0x85 };
 enum { GONE = 8, BUFFERS = 32, SECONDS = 60, BEGUN_MAX = 8 };
@@ -55,6 +59,8 @@ struct connection {
 	unsigned char send[BUFFERS][REQUEST + SECTOR];
 	/* The memory of each tag for the target's data. */
 	unsigned char data[DEPTH][SECTOR];
+	/* The memory of all large reads for the data. */
+	unsigned char large[LARGE];
 };
 
 static struct addrinfo *address;
@@ -301,10 +307,11 @@ static void await_gone(void)
 	failed("no watch was answered");
 }
 
-/* Sends a request with tag `index`; returns its generation. */
-static unsigned int send_request(unsigned int opcode, unsigned int handle, unsigned int index, uint64_t sector, const char *text)
+/* Sends a request with tag `index`, for `bytes` of data if it is a read; returns its generation. */
+static unsigned int send_sized(unsigned int opcode, bool fua, unsigned int handle, unsigned int index, uint64_t sector, const char *text,
+			       unsigned int bytes)
 {
-	unsigned char message[REQUEST + SECTOR] = { opcode };
+	unsigned char message[REQUEST + SECTOR] = { opcode, fua };
 	size_t length = REQUEST;
 
 	if (!queue)
@@ -314,7 +321,7 @@ static unsigned int send_request(unsigned int opcode, unsigned int handle, unsig
 	put(message + 34, 2, handle);
 	if (opcode != FLUSH) {
 		put(message + 8, 8, sector * SECTOR);
-		put(message + 16, 4, SECTOR);
+		put(message + 16, 4, bytes);
 	}
 	if (opcode == WRITE) {
 		message[32] = FOLLOWS;
@@ -323,11 +330,16 @@ static unsigned int send_request(unsigned int opcode, unsigned int handle, unsig
 	} else if (opcode == READ) {
 		message[32] = KEYED;
 		put(message + 20, 4, queue->mr->rkey);
-		put(message + 24, 8, (uintptr_t)queue->data[index]);
+		put(message + 24, 8, (uintptr_t)(bytes == SECTOR ? queue->data[index] : queue->large));
 		memset(queue->data[index], 0, SECTOR);
 	}
 	post_send(queue, message, length);
 	return generation;
+}
+
+static unsigned int send_request(unsigned int opcode, unsigned int handle, unsigned int index, uint64_t sector, const char *text)
+{
+	return send_sized(opcode, false, handle, index, sector, text, SECTOR);
 }
 
 static unsigned int status_of(unsigned int index, unsigned int tag)
@@ -380,6 +392,12 @@ int main(int argc, char **argv)
 				printf("queue\n");
 		} else if (!strcmp(word, "write") && sscanf(line, "%*s %u %llu %63s", &handle, &number, text) == 3) {
 			printf("status %u\n", status_of(0, send_request(WRITE, handle, 0, number, text)));
+		} else if (!strcmp(word, "fua") && sscanf(line, "%*s %u %llu %63s", &handle, &number, text) == 3) {
+			printf("status %u\n", status_of(0, send_sized(WRITE, true, handle, 0, number, text, SECTOR)));
+		} else if (!strcmp(word, "discard") && sscanf(line, "%*s %u %llu", &handle, &number) == 2) {
+			printf("status %u\n", status_of(0, send_request(DISCARD, handle, 0, number, NULL)));
+		} else if (!strcmp(word, "zeroes") && sscanf(line, "%*s %u %llu", &handle, &number) == 2) {
+			printf("status %u\n", status_of(0, send_request(ZEROES, handle, 0, number, NULL)));
 		} else if (!strcmp(word, "read") && sscanf(line, "%*s %u %llu", &handle, &number) == 2) {
 			reason = status_of(0, send_request(READ, handle, 0, number, NULL));
 			printf("status %u %.63s\n", reason, queue->data[0]);
@@ -387,6 +405,10 @@ int main(int argc, char **argv)
 			printf("status %u\n", status_of(0, send_request(FLUSH, handle, 0, 0, NULL)));
 		} else if (!strcmp(word, "begin") && sscanf(line, "%*s %u %llu", &handle, &number) == 2 && count < BEGUN_MAX) {
 			begun[count] = send_request(READ, handle, 1 + count, number, NULL);
+			count++;
+			printf("begun\n");
+		} else if (!strcmp(word, "large") && sscanf(line, "%*s %u %llu", &handle, &number) == 2 && count < BEGUN_MAX) {
+			begun[count] = send_sized(READ, false, handle, 1 + count, number, NULL, LARGE);
 			count++;
 			printf("begun\n");
 		} else if (!strcmp(word, "pending")) {

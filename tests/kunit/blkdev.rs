@@ -287,6 +287,33 @@ mod tests {
     }
 
     #[test]
+    fn io_that_must_not_wait_is_refused_if_a_flush_could_fail_unseen() -> Result {
+        for fua in [false, true] {
+            let desk = with(Limits {
+                live: LiveLimits {
+                    write_cache: true,
+                    fua,
+                    ..LiveLimits::default()
+                },
+                ..Plan::default().limits
+            })?;
+            let memory = Memory::new(1)?.of(&[(0, 0, 1024)])?;
+            let begun = |op| desk.begin_at_once(&memory, op, 1);
+            for op in [READ, WRITE] {
+                ensure_eq!(begun(op)?.end()?, Ok(()));
+            }
+            ensure_eq!(begun(BioOp::Flush).err(), Some(EAGAIN));
+            let durable = begun(BioOp::Write { fua: true });
+            match fua {
+                true => ensure_eq!(durable?.end()?, Ok(())),
+                // The block layer flushes for it.
+                false => ensure_eq!(durable.err(), Some(EAGAIN)),
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn what_the_disk_does_not_announce_is_not_supported() -> Result {
         let desk = Desk::new(&Plan::default())?;
         let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;

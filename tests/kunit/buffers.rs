@@ -20,6 +20,7 @@ use crate::{
     watched::Watched,
 };
 use hcablk_core::{
+    memory::eager_ring::EagerRing,
     rdma::{
         buffer::{
             DmaBuffer,
@@ -117,6 +118,65 @@ mod tests {
             ensure_eq!(mapped::count(), before + 3);
             drop(messages);
             ensure_eq!(mapped::count(), before);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn severed_objects_leave_the_device_and_keep_their_memory() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let (near, pd) = (&link.near, &link.near.pd);
+            let before = mapped::count();
+            let own = MessageBuffers::<64>::new(pd, 1, Direction::ToDevice)?;
+            let ring = EagerRing::new(pd, 1 << 16)?;
+            ensure!(near.carry_out(&mut ring.register()?)?);
+            let grant = ring.grant();
+            ensure!(link
+                .far
+                .write(b"in the ring", grant.address(0), grant.key)?);
+            ensure_eq!(pd.sever(), Err(EBUSY));
+
+            for side in [&link.far, near] {
+                side.pair.disconnect();
+                side.pair.drain();
+            }
+            near.pair.detach();
+            for _ in 0..2 {
+                near.pair.sever();
+                ensure!(near.pair.id().is_none());
+                ensure_eq!(near.receive(1), Err(errno::enotconn()));
+                ensure_eq!(near.send(1, b"too late"), Err(errno::enotconn()));
+                ensure_eq!(near.pair.fail(), Ok(()));
+                near.cq.kick();
+                near.cq.settle();
+            }
+            ensure_eq!(pd.sever(), Err(EBUSY));
+            let others = || Iterator::chain(near.out.blocks(), near.into.blocks());
+            for _ in 0..2 {
+                ensure_eq!(ring.sever(), Ok(()));
+                ensure_eq!(ring.register().err(), Some(ENODEV));
+                DmaBuffer::sever_all(|| own.blocks());
+                ensure_eq!(mapped::count(), before);
+                ensure_eq!(pd.sever(), Err(EBUSY));
+            }
+            for _ in 0..2 {
+                DmaBuffer::sever_all(others);
+                ensure_eq!(pd.sever(), Ok(()));
+                ensure!(pd.is_severed() && pd.id().is_none());
+                ensure!(!pd.is_beside(&link.far.pd));
+            }
+            // Nothing is made there any more; the memory is still there.
+            let new = MessageBuffers::<64>::new(pd, 1, Direction::ToDevice);
+            ensure_eq!(new.err(), Some(ENODEV));
+            own.write(0, b"still here")?;
+            let mut message = [0; 64];
+            ensure_eq!(own.read(0, 10, &mut message)?, b"still here");
+            ring.sync_for_cpu(0, 512);
+            ring.sync_for_device(0, 512);
+            ensure!(ring.range(0, 512).is_some());
+            // The other side has a domain of its own.
+            ensure_eq!(link.far.pd.sever(), Err(EBUSY));
             Ok(())
         })
     }

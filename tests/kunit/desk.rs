@@ -6,6 +6,7 @@ use crate::{
     memory::{
         pattern,
         start,
+        start_at_once,
         Memory,
         Pending, //
     },
@@ -403,6 +404,12 @@ impl Desk {
     pub(crate) fn begin(&self, memory: &Memory, op: BioOp, sector: u64) -> Result<Pending> {
         let device = self.device.clone().ok_or(ENODEV)?;
         start(device, memory, op, sector)
+    }
+
+    /// Starts I/O that must not wait for room in the disk.
+    pub(crate) fn begin_at_once(&self, memory: &Memory, op: BioOp, sector: u64) -> Result<Pending> {
+        let device = self.device.clone().ok_or(ENODEV)?;
+        start_at_once(device, memory, op, sector)
     }
 
     /// Does I/O, and waits for it.

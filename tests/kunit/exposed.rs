@@ -105,7 +105,7 @@ mod tests {
         balanced(|| {
             let link = Link::new(link::Plan::default())?;
             let slots = ReadBounce::new(&link.near.pd, 4, 2 * PAGE_SIZE as u32)?;
-            ensure!(link.near.carry_out(&mut slots.register())?);
+            ensure!(link.near.carry_out(&mut slots.register()?)?);
             for slot in 0..4 {
                 let remote = slots.remote(slot, 512).ok_or(EINVAL)?;
                 ensure!(link.far.write(b"in it", remote.address, remote.key)?);

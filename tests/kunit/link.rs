@@ -280,10 +280,10 @@ impl Drop for Side {
             // Draining needs a poller.
             self.start();
         }
-        self.pair.id().disconnect();
+        self.pair.disconnect();
         self.pair.drain();
         self.cq.stop();
-        self.pair.id().detach();
+        self.pair.detach();
     }
 }
 

@@ -120,6 +120,7 @@ struct Job {
     pieces: KVec<(usize, usize, usize)>,
     /// Taken out at the end of the I/O, which puts this job into it.
     ended: Option<Arc<Watched<Ended>>>,
+    may_wait: bool,
 }
 
 /// Starts I/O, which has at most 32 pieces.
@@ -128,6 +129,26 @@ pub(crate) fn start(
     memory: &Memory,
     op: BioOp,
     sector: u64,
+) -> Result<Pending> {
+    submitted(device, memory, op, sector, true)
+}
+
+/// Starts I/O as [`start`] does, but does not wait until the device has room for it.
+pub(crate) fn start_at_once(
+    device: Arc<BlockDevice>,
+    memory: &Memory,
+    op: BioOp,
+    sector: u64,
+) -> Result<Pending> {
+    submitted(device, memory, op, sector, false)
+}
+
+fn submitted(
+    device: Arc<BlockDevice>,
+    memory: &Memory,
+    op: BioOp,
+    sector: u64,
+    may_wait: bool,
 ) -> Result<Pending> {
     let mut pieces = KVec::new();
     pieces.extend_from_slice(&memory.pieces, GFP_KERNEL)?;
@@ -139,6 +160,7 @@ pub(crate) fn start(
             blocks: memory.blocks.clone(),
             pieces,
             ended: Some(ended.clone()),
+            may_wait,
         },
         GFP_KERNEL,
     )?;
@@ -159,6 +181,10 @@ impl BioOwner for Job {
         self.pieces.iter().filter_map(|&(block, offset, length)| {
             Some(self.blocks.get(block)?.range(offset, length))
         })
+    }
+
+    fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     fn done(mut self: KBox<Self>, result: Result<(), Status>) {

@@ -273,7 +273,7 @@ mod tests {
         let link = Link::new(Plan::default())?;
         link.far.receive(1)?;
         link.near.pair.fail()?;
-        link.near.pair.id().disconnect();
+        link.near.pair.disconnect();
         link.far.news.wait(|news| news.down.then_some(()))?;
         link.far.pair.drain();
         let done = link.far.completed(RECEIVE, 1)?;

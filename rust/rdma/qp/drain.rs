@@ -128,6 +128,12 @@ impl<H: Handler> QueuePair<H> {
     /// work, as mlx4, mlx5 and hns are after a fatal error. It has operations of its
     /// own for that: see [`Self::drain_by_device`].
     pub fn drain(&self) {
+        let _alone = self.id.ending.lock();
+        self.drain_alone();
+    }
+
+    /// Does the work of [`Self::drain`]. The caller holds [`HeldId::ending`](super::HeldId).
+    pub(super) fn drain_alone(&self) {
         self.begin_drain();
         if self.draining.waited.xchg(true, Full) {
             return;
@@ -209,7 +215,8 @@ impl<H: Handler> QueuePair<H> {
             return None;
         }
         let qp = self.raw.as_ptr();
-        // SAFETY: The queue pair is valid, and so is its device.
+        // SAFETY: The queue pair is valid, since `HeldId::ending` is held and the pair was not
+        // severed: that drains it first. So is its device.
         unsafe {
             let ops = &(*(*qp).device).ops;
             let drain = match side {

@@ -35,7 +35,7 @@ must on target "modprobe dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetu
 # One request at a time, each in four seconds: the submitter of a second one would sleep until the first ends.
 must on target "modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/slow && cd /sys/kernel/config/nullb/slow &&
 	echo 64 > size && echo 2 > irqmode && echo 4000000000 > completion_nsec && echo 1 > hw_queue_depth &&
-	echo 1 > submit_queues && echo 1 > memory_backed && echo 1 > power"
+	echo 1 > submit_queues && echo 1 > memory_backed && echo 1 > discard && echo 1 > power"
 export_volume vol1 /dev/mapper/door c1
 export_volume slow /dev/slow c1
 export_volume vol2 "$drive2" c1
@@ -56,6 +56,8 @@ same "the host uses the second volume" "$id" "$(hosts_of vol2)"
 
 same "the first volume is written" "status 0" "$(ask write 0 8 first)"
 same "the second volume is written" "status 0" "$(ask write 1 8 second)"
+same "a write with FUA to the first volume, which may need a flush, succeeds" "status 0" "$(ask fua 0 24 durable)"
+same "the first drive has the data of the write with FUA" durable "$(on_drive /dev/mapper/door 24)"
 same "the first volume is flushed" "status 0" "$(ask flush 0)"
 same "the second volume is flushed" "status 0" "$(ask flush 1)"
 same "a read of the first volume returns its data" "status 0 first" "$(ask read 0 8)"
@@ -72,6 +74,9 @@ same "a read of a hung drive is sent" begun "$(ask begin 0 8)"
 must drive_holds read
 same "a read of the second volume is answered meanwhile" "status 0 second" "$(ask read 1 8)"
 same "a write to the second volume is answered meanwhile" "status 0" "$(ask write 1 16 third)"
+same "a write with FUA to the second volume is answered meanwhile" "status 0" "$(ask fua 1 24 fourth)"
+same "zeroes are written to the second volume meanwhile" "status 0" "$(ask zeroes 1 8)"
+same "the zeroes have replaced the second volume's data" "status 0 " "$(ask read 1 8)"
 same "the read of the hung drive is still pending" "pending 1" "$(ask pending)"
 
 same "the session watches the second volume" watching "$(ask watch 1 "$size2")"
@@ -98,11 +103,18 @@ pending=$(ask pending)
 less "the slow drive has not answered its second read by then" 1 "${pending#pending }"
 same "the slow drive answers its three reads" "settled 0 0 0" "$(ask settle)"
 same "a flush of the slow volume does not wait for the other volume" "status 0" "$(ask flush 1)"
+chunks=$(stat_of target $target/volumes/slow chunks)
+same "a read in chunks of the slow drive is sent" begun "$(ask large 1 1024)"
+same "a small read of the slow drive is sent behind it" begun "$(ask begin 1 8)"
+same "a read of the first volume is answered while the chunks wait" "status 0 first" "$(ask read 0 8)"
+same "the slow drive answers the read in chunks and the small read" "settled 0 0" "$(ask settle)"
+same "the target has read two chunks" $((chunks + 2)) "$(stat_of target $target/volumes/slow chunks)"
+same "the slow drive discards" "status 0" "$(ask discard 1 8)"
 same "the slow volume is detached" "status 0" "$(ask detach 1)"
 
 check "the first volume is unexported" on target 'hcablk target unexport vol1 --force'
 check "no process has the device open after the unexport" on target 'dmsetup remove door gate'
-same "the second volume still answers" "status 0 second" "$(ask read 2 8)"
+same "the second volume still answers" "status 0 third" "$(ask read 2 16)"
 same "the handle of the unexported volume is refused" "status 8 " "$(ask read 0 8)"
 same "the last volume is detached" "status 0" "$(ask detach 2)"
 same "the session ends" disconnected "$(ask end)"

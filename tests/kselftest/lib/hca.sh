@@ -19,6 +19,18 @@ hca_pair() {
 	must on "$hca_guest" "hcablk-hca-pair $hca_parameters"
 }
 
+# hca_again NUMBER: makes a device of a pair, whose card was unbound from its driver and is bound again.
+hca_again() {
+	local port=hcaport$1 peer=$((1 - $1))
+	must on "$hca_guest" "cd /sys/class/net && ip link set $port up && ip address add 10.78.0.$(($1 + 1))/24 dev $port noprefixroute &&
+		ip route add 10.78.0.$((peer + 1)) dev $port src 10.78.0.$(($1 + 1)) &&
+		ip neighbour replace 10.78.0.$((peer + 1)) lladdr \$(cat hcaport$peer/address) dev $port nud permanent &&
+		ip neighbour replace 10.78.0.$(($1 + 1)) lladdr \$(cat $port/address) dev hcaport$peer nud permanent &&
+		ip route del local 10.78.0.$(($1 + 1)) dev $port table local &&
+		rdma link add hca$1 type hca netdev $port"
+	must wait_until "$hca_guest" 60 "rdma link show hca$1/1 | grep 'state ACTIVE'"
+}
+
 # knob DEVICE NAME [VALUE]: sets or prints one of a device's settings.
 knob() {
 	if [ $# = 3 ]; then
