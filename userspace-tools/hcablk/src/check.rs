@@ -9,6 +9,7 @@
 //! | `files` | configuration, host id, and their access rights |
 //! | `kernel` | modules, options, the clock |
 //! | `keys` | keys that are missing, pending or unknown to the kernel |
+//! | `ocfs2` | the heartbeat of disks with OCFS2 |
 //! | `pci` | IOMMU, and whether peer-to-peer DMA gets through |
 //! | `rdma` | RDMA devices: ports, GIDs, MTU |
 //! | `running` | disks, volumes and ports |
@@ -16,6 +17,7 @@
 mod files;
 mod kernel;
 mod keys;
+mod ocfs2;
 mod pci;
 mod rdma;
 mod running;
@@ -82,6 +84,7 @@ pub fn check(system: &dyn System, is_strict: bool, is_quiet: bool) -> Result<Out
     files::look(system, &mut findings);
     keys::look(system, &mut findings);
     running::look(system, &mut findings);
+    ocfs2::look(system, &mut findings);
     let mut findings = findings.all;
     let count = |level| {
         let found: &[Finding] = &findings;

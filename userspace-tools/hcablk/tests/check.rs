@@ -444,6 +444,7 @@ fn a_loaded_module_that_is_not_the_installed_one_is_told() {
 }
 
 const DATA: &str = "sys/kernel/config/hcablk/data";
+const MOUNT: &str = "/dev/hcablk0 /srv/shared ocfs2 rw,relatime,_netdev,heartbeat=local 0 0\n";
 
 /// A disk that is connected, with these limits of its waiting.
 fn connect(root: &Path, ctrl_loss_tmo: &str, fast_io_fail_tmo: &str) {
@@ -488,6 +489,101 @@ fn connect(root: &Path, ctrl_loss_tmo: &str, fast_io_fail_tmo: &str) {
     fs::create_dir_all(root.join(DATA).join("paths")).unwrap();
     put(root, "sys/class/block/hcablk0/dev", "252:0\n");
     put(root, "dev/hcablk0", "");
+}
+
+/// The level, the message and the advice of each finding of a check.
+fn findings_of(root: &Path, check: &str) -> Vec<[String; 3]> {
+    let json: Value = serde_json::from_str(&run(root, "check --json", 0)).unwrap();
+    let findings = json["findings"].as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = findings.filter(|finding| finding["check"] == check);
+    all.map(|finding| ["level", "message", "advice"].map(|member| text(&finding[member])))
+        .collect()
+}
+
+/// The heartbeat of OCFS2 restarts a node sooner than its disk gives up.
+#[test]
+fn a_heartbeat_that_waits_less_than_its_disk_is_found() {
+    const KERNEL: &str = "sys/kernel/config/cluster/c/heartbeat/dead_threshold";
+    const FILE: &str = "etc/default/o2cb";
+    let root = machine();
+    let at = root.path();
+    connect(at, "600", "-1");
+    put(at, "proc/mounts", MOUNT);
+    let none: [[String; 3]; 0] = [];
+    assert_eq!(findings_of(at, "o2cb"), none, "o2cb is not installed");
+
+    // Neither the file nor the kernel has a threshold: it is 31.
+    put(at, FILE, "O2CB_ENABLED=true\nO2CB_HEARTBEAT_THRESHOLD=\n");
+    let [level, message, advice] = findings_of(at, "o2cb").remove(0);
+    assert_eq!(level, "warning");
+    assert!(
+        message.contains("waits 600 s for its target, but o2cb restarts this node 60 s after"),
+        "{message}"
+    );
+    assert!(
+        advice.contains("O2CB_HEARTBEAT_THRESHOLD=301 into"),
+        "{advice}"
+    );
+
+    put(at, FILE, "O2CB_HEARTBEAT_THRESHOLD=301\n");
+    assert_eq!(findings_of(at, "o2cb")[0][0], "ok");
+    // The kernel's threshold holds until o2cb is restarted.
+    put(at, KERNEL, "31\n");
+    let levels = |found: Vec<[String; 3]>| found.into_iter().map(|one| one[0].clone());
+    assert_eq!(
+        levels(findings_of(at, "o2cb")).collect::<Vec<_>>(),
+        ["warning", "warning"]
+    );
+    assert!(findings_of(at, "o2cb")[1][1].contains("THRESHOLD=301, and the kernel uses 31"));
+    put(at, KERNEL, "301\n");
+    assert_eq!(levels(findings_of(at, "o2cb")).collect::<Vec<_>>(), ["ok"]);
+
+    for (ctrl_loss_tmo, fast_io_fail_tmo, level) in [
+        ("601", "-1", "warning"),
+        ("-1", "-1", "warning"),
+        ("-1", "600", "ok"),
+        ("0", "-1", "ok"),
+    ] {
+        connect(at, ctrl_loss_tmo, fast_io_fail_tmo);
+        assert_eq!(findings_of(at, "o2cb")[0][0], level, "{ctrl_loss_tmo}");
+    }
+}
+
+/// Only disks whose OCFS2 uses the heartbeat matter, also on a partition or above LVM.
+#[test]
+fn the_disks_of_ocfs2_are_found() {
+    let root = machine();
+    let at = root.path();
+    connect(at, "600", "-1");
+    put(at, "etc/default/o2cb", "");
+    let warnings = || {
+        let found = findings_of(at, "o2cb").into_iter();
+        found.filter(|[level, ..]| level == "warning").count()
+    };
+    let mounts = |text: &str| put(at, "proc/mounts", text);
+    assert_eq!(warnings(), 0, "no file system");
+    mounts(&MOUNT.replace("ocfs2", "ext4"));
+    assert_eq!(warnings(), 0, "another file system");
+    mounts(&MOUNT.replace("hcablk0", "sda"));
+    assert_eq!(warnings(), 0, "another disk");
+    mounts(&MOUNT.replace("heartbeat=local", "heartbeat=none"));
+    assert_eq!(warnings(), 0, "mounted by one node alone");
+    mounts(MOUNT);
+    assert_eq!(warnings(), 1, "mounted");
+    put(at, "sys/class/block/hcablk0/hcablk0p1/partition", "1\n");
+    mounts(&MOUNT.replace("hcablk0", "hcablk0p1"));
+    assert_eq!(warnings(), 1, "mounted from a partition");
+    fs::create_dir_all(at.join("sys/class/block/hcablk0p1/holders/dm-3")).unwrap();
+    put(at, "dev/dm-3", "");
+    link(at, "dev/mapper/vg-lv", "dev/dm-3");
+    mounts(&MOUNT.replace("/dev/hcablk0", "/dev/mapper/vg-lv"));
+    assert_eq!(warnings(), 1, "mounted from LVM on a partition");
+    mounts("");
+    put(at, "run/udev/data/b252:0", "S:disk\nE:ID_FS_TYPE=ocfs2\n");
+    assert_eq!(warnings(), 1, "not mounted");
+    put(at, "sys/fs/ocfs2/cluster_stack", "pcmk\n");
+    assert_eq!(warnings(), 0, "another cluster stack");
 }
 
 /// What keys are missing, unknown to the kernel, or not used yet.
