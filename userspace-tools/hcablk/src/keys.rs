@@ -166,6 +166,11 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
     Ok(keys)
 }
 
+/// Returns whether a new key of this host waits for its targets; `None` if this user cannot read the keys.
+pub(crate) fn is_pending(system: &dyn System) -> Option<bool> {
+    missing::is_there(system, &Whose::PendingHost)
+}
+
 /// Checks that the keys of this machine can be read: only root can.
 pub(crate) fn check(system: &dyn System) -> Result<()> {
     [Whose::Host, Whose::PendingHost, Whose::Target]

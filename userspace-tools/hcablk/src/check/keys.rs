@@ -104,7 +104,7 @@ struct Disk<'a> {
 
 /// Looks at the keys of this host, and of the targets of its disks.
 fn host(system: &dyn System, findings: &mut Findings) -> Result<()> {
-    if missing::is_there(system, &Whose::PendingHost) == Some(true) {
+    if keys::is_pending(system) == Some(true) {
         findings.warn(
             "host.pending",
             "a new key of this host is pending, and it connects with the former one",
