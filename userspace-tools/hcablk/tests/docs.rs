@@ -177,6 +177,28 @@ fn the_quick_start_is_short_and_its_files_are_read() {
     }
 }
 
+/// The table for scripts names each member of the answers.
+#[test]
+fn the_members_of_lists_are_documented() {
+    let text = std::fs::read_to_string(top().join("userspace-tools/README.md")).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for (command, file, lists) in [
+        ("list", "list.json", &["devices"][..]),
+        ("target list", "target-list.json", &["volumes", "ports"]),
+        ("discover", "discover.json", &["volumes", "portals"]),
+    ] {
+        let row = format!("| `{command}` |");
+        let row = text.lines().find(|line| line.starts_with(&row)).unwrap();
+        let json = std::fs::read_to_string(golden.join(file)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        for list in lists {
+            for member in json[list][0].as_object().unwrap().keys() {
+                assert!(row.contains(&format!("`{member}`")), "{command}: {list}: {member}");
+            }
+        }
+    }
+}
+
 /// The exit codes are those of the code, in the help and in the reference.
 #[test]
 fn the_exit_codes_are_the_same_everywhere() {
