@@ -236,6 +236,7 @@ class Documents(unittest.TestCase):
         wanted = re.search(r"installed-docs\" .*\n.*\{command,configuration\}", (TOP / "scripts/deb").read_text())
         self.assertIsNotNone(wanted)
         names = (PACKAGING / "debian/hcablk.docs").read_text().replace("docs/", "").split()
+        names.remove("pictures")
         files = [next(TOP.glob(f"docs/*/{name}")) for name in names]
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([TOP / "scripts/installed-docs", folder, *files], check=True)
@@ -248,6 +249,8 @@ class Documents(unittest.TestCase):
                         kept += 1
                         self.assertTrue((Path(folder) / path).exists(), f"{name}: {target}")
             self.assertGreater(kept, 5)
+            self.assertEqual({picture.name for picture in (Path(folder) / "pictures").iterdir()},
+                             {"list.svg", "stats.svg", "read-chunked.svg", "read-whole.svg"})
 
 
 class Copyright(unittest.TestCase):
