@@ -42,7 +42,7 @@ class Tuning(unittest.TestCase):
         self.text = (TOP / "docs/user/tuning.md").read_text()
 
     def test_the_ratios_of_small_requests_are_those_of_the_results(self):
-        reads, writes = results("paths.txt").split("\nrandwrite, by way")
+        reads, writes = results("paths.txt").split("\nrandwrite, ")
         small = [numbers(reads, f"4k qd{depth}") for depth in (1, 8)]
         low, high = (bounced / registered for bounced, registered in small)
         self.assertIn(f"costs {low:.2f} of a registered one at depth 1, {high:.2f} at depth 8", self.text)

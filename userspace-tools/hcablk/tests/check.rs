@@ -586,7 +586,7 @@ fn the_disks_of_ocfs2_are_found() {
     assert_eq!(warnings(), 0, "another cluster stack");
 }
 
-/// What keys are missing, unknown to the kernel, or not used yet.
+/// The check finds keys that are missing, unknown to the kernel, or not used yet.
 #[test]
 fn keys_that_are_missing_are_found() {
     let root = machine();

@@ -193,7 +193,10 @@ fn the_members_of_lists_are_documented() {
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         for list in lists {
             for member in json[list][0].as_object().unwrap().keys() {
-                assert!(row.contains(&format!("`{member}`")), "{command}: {list}: {member}");
+                assert!(
+                    row.contains(&format!("`{member}`")),
+                    "{command}: {list}: {member}"
+                );
             }
         }
     }

@@ -224,7 +224,7 @@ fn keys_are_applied_to_all_that_have_theirs() {
     assert_eq!(kernel.device("other", "target_key"), target_digits);
 }
 
-/// Volumes demand keys unless they are INSECURE: commands that set one up say which keys are missing, and what is next.
+/// Volumes demand keys unless they are INSECURE: commands that set one up name the missing keys and the next command.
 #[test]
 fn a_target_says_which_keys_are_missing() {
     let kernel = Kernel::loaded();
@@ -261,7 +261,7 @@ fn a_target_says_which_keys_are_missing() {
     assert_eq!(key_notes(&kernel, "target list"), nothing);
 }
 
-/// What is the same for all volumes is said once, and of many hosts one command.
+/// A remark that holds for all volumes is printed once, and many hosts have one command.
 #[test]
 fn a_target_says_once_what_all_volumes_lack() {
     let kernel = Kernel::loaded();

@@ -529,7 +529,7 @@ fn the_alerts_fit_the_metrics() {
         }
     }
     assert!(names.len() > 12, "{names:?}");
-    // What the documents promise.
+    // The documents name these.
     for alert in [
         "HcablkExportMissing",
         "HcablkDiskLostWrites",

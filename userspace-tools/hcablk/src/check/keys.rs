@@ -115,7 +115,7 @@ fn host(system: &dyn System, findings: &mut Findings) -> Result<()> {
     let id = hostid::current(system).map_or_else(|_| "UUID".to_owned(), |(id, _)| id.to_string());
     for (name, disk) in disks(system)? {
         let address = &disk.address;
-        // A host name would have to be looked up, which may take long.
+        // Looking up a host name may be slow.
         if address.parse::<IpAddr>().is_err() {
             continue;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether OCFS2's heartbeat lets a node wait as long as its disk does.
+//! Compares the limit of OCFS2's heartbeat with the time for which a disk waits.
 //!
 //! The heartbeat of the cluster stack `o2cb` restarts a node that could not write to the disk for
 //! `(threshold - 1) * 2` seconds, unless the disks of all nodes hang (`o2hb_write_timeout` and `o2hb_nego_timeout` in
@@ -115,7 +115,7 @@ impl Wait {
         limits.min().map_or(Self::Forever, Self::Seconds)
     }
 
-    /// Returns whether this is longer than some seconds.
+    /// Returns whether the wait is longer than some seconds.
     fn exceeds(self, limit: u64) -> bool {
         match self {
             Self::Seconds(seconds) => seconds > limit,

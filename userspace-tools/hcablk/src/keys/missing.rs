@@ -11,7 +11,7 @@ use crate::system::System;
 pub(crate) struct Missing {
     /// The owner of the key, or the volume that needs it.
     pub(crate) subject: String,
-    /// What does not work without it.
+    /// The failure that follows from it.
     pub(crate) message: String,
     /// The command that comes next.
     pub(crate) remedy: String,

@@ -89,7 +89,7 @@ fn key_notes(tree: &Group<'_>) -> Result<Vec<String>> {
         let is_enabled = unless_gone(&volume, volume.flag("enable"))? == Some(true);
         let of_volume = is_enabled.then(|| unless_gone(&volume, missing::notes(&volume)));
         for note in of_volume.transpose()?.flatten().into_iter().flatten() {
-            // What the target itself lacks is the same for all volumes.
+            // A key that the target itself lacks is the same for all volumes.
             if !notes.contains(&note) {
                 notes.push(note);
             }
