@@ -19,7 +19,7 @@ unexport MAKEFLAGS MFLAGS
 .DEFAULT_GOAL := modules
 .PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
 	pictures bench bench-profile host-test fuzz lint fmt \
-	fmt-check clippy shellcheck dialect docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install deb clean distclean shell doc
+	fmt-check clippy shellcheck dialect docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install uninstall deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -140,6 +140,9 @@ deb: all ## make Debian packages of the command and the modules, in build/deb
 install: ## install modules and command (see DESTDIR, PREFIX, KREL)
 	@scripts/install
 
+uninstall: ## remove the files of `make install` with the same DESTDIR, PREFIX and KREL; the configuration stays
+	@scripts/uninstall
+
 clean: ## remove what was built from this checkout
 	rm -rf build
 
@@ -151,7 +154,7 @@ help: ## print this list
 	@echo
 	@echo "Targets:"
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		while IFS='|' read -r t d; do printf '  %-12s %s\n' $$t "$$d"; done
+		while IFS='|' read -r t d; do printf '  %-13s %s\n' $$t "$$d"; done
 	@echo
 	@echo "Variables (make NAME=VALUE):"
 	@echo "  SERIES=7.2        only this kernel series"
@@ -171,8 +174,8 @@ help: ## print this list
 	@echo "                    3 for a set, if there is memory, 1 for named tests"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
-	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"
-	@echo "  DESTDIR=, PREFIX= for install: default none, /usr/local"
+	@echo "  KREL=RELEASE      for install and uninstall: the kernel, default: the running one"
+	@echo "  DESTDIR=, PREFIX= for install and uninstall: default none, /usr/local"
 	@echo "  HCABLK_CACHE=PATH the folder of the build root; now $(HCABLK_CACHE)"
 	@echo "  HCABLK_FIO_SOURCE=DIR  build fio's engine for the fio whose sources are there; default: those"
 	@echo "                    of Debian's package, from the archive"

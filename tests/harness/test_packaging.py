@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -73,6 +74,75 @@ class Units(unittest.TestCase):
             if unit.is_file():
                 self.assertIn(f"systemd/{unit.name} ", package)
                 self.assertIn(unit.name, script)
+
+
+class Install(unittest.TestCase):
+    """Tests `make install` and `make uninstall` of a checkout with a command and modules that do nothing."""
+
+    COMMAND = """#!/bin/sh
+    case $1 in
+    man) : > "$2/hcablk.8" ;;
+    completions) echo "$2" ;;
+    esac
+    """
+    RELEASE = "7.3.1-test"
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.top = Path(folder.name) / "checkout"
+        self.dest = Path(folder.name) / "dest"
+        self.dest.mkdir()
+        for name in ("scripts", "packaging", "userspace-tools/hcablk/schema", "userspace-tools/ublk/man",
+                     "userspace-tools/vhost-user/man"):
+            shutil.copytree(TOP / name, self.top / name)
+        modules = self.top / "build" / self.RELEASE
+        modules.mkdir(parents=True)
+        for name in ("hcablk_core", "hcablk", "hcablk_target", "hcablk_pcimem"):
+            (modules / f"{name}.ko").touch()
+        programs = self.top / "build/userspace-tools/release"
+        programs.mkdir(parents=True)
+        for name in ("hcablk", "hcablk-ublk", "hcablk-vhost-user", "hcablk-bench", "hcablk-cachesim"):
+            (programs / name).write_text(self.COMMAND)
+            (programs / name).chmod(0o755)
+
+    def run_script(self, name, **variables):
+        environment = {**os.environ, "DESTDIR": str(self.dest), "KREL": self.RELEASE, **variables}
+        return subprocess.run([self.top / "scripts" / name], env=environment, capture_output=True, text=True)
+
+    def files(self):
+        return {str(path.relative_to(self.dest)) for path in self.dest.rglob("*") if not path.is_dir()}
+
+    def test_uninstall_removes_what_install_has_installed(self):
+        kept = {"etc/hcablk/hcablk.toml", "etc/hcablk/keys/host", "usr/local/share/man/man8/other.8",
+                f"lib/modules/{self.RELEASE}/updates/hcablk/mine"}
+        for name in kept:
+            (self.dest / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.dest / name).touch()
+        done = self.run_script("install")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(len(self.files()), 30)
+        done = self.run_script("uninstall")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.files(), kept | {"var/lib/hcablk/reservations/.hcablk-reservations"})
+        folders = {str(path.relative_to(self.dest)) for path in self.dest.rglob("*hcablk*") if path.is_dir()}
+        self.assertEqual(folders, {"etc/hcablk", "etc/hcablk/hcablk.d", "var/lib/hcablk",
+                                   f"lib/modules/{self.RELEASE}/updates/hcablk"})
+        # Again: nothing is left to remove.
+        done = self.run_script("uninstall")
+        self.assertIn("removed 0 files", done.stderr)
+
+    def test_uninstall_names_what_it_needs(self):
+        done = self.run_script("uninstall", KREL="7.2.0-other")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("there are no modules for kernel 7.2.0-other", done.stderr)
+
+    def test_the_help_of_make_has_a_column_that_is_wide_enough(self):
+        text = (TOP / "Makefile").read_text()
+        width = int(re.search(r"printf '  %-(\d+)s %s", text).group(1))
+        targets = re.findall(r"(?m)^([a-z-]+):[^#\n]*## ", text)
+        self.assertIn("uninstall", targets)
+        self.assertLessEqual(max(map(len, targets)), width)
 
 
 class Udev(unittest.TestCase):
@@ -166,6 +236,7 @@ class Documents(unittest.TestCase):
         wanted = re.search(r"installed-docs\" .*\n.*\{command,configuration\}", (TOP / "scripts/deb").read_text())
         self.assertIsNotNone(wanted)
         names = (PACKAGING / "debian/hcablk.docs").read_text().replace("docs/", "").split()
+        names.remove("pictures")
         files = [next(TOP.glob(f"docs/*/{name}")) for name in names]
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([TOP / "scripts/installed-docs", folder, *files], check=True)
@@ -178,6 +249,8 @@ class Documents(unittest.TestCase):
                         kept += 1
                         self.assertTrue((Path(folder) / path).exists(), f"{name}: {target}")
             self.assertGreater(kept, 5)
+            self.assertEqual({picture.name for picture in (Path(folder) / "pictures").iterdir()},
+                             {"list.svg", "stats.svg", "read-chunked.svg", "read-whole.svg"})
 
 
 class Copyright(unittest.TestCase):

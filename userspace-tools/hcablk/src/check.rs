@@ -8,12 +8,16 @@
 //! |---|---|
 //! | `files` | configuration, host id, and their access rights |
 //! | `kernel` | modules, options, the clock |
+//! | `keys` | keys that are missing, pending or unknown to the kernel |
+//! | `ocfs2` | the heartbeat of disks with OCFS2 |
 //! | `pci` | IOMMU, and whether peer-to-peer DMA gets through |
 //! | `rdma` | RDMA devices: ports, GIDs, MTU |
 //! | `running` | disks, volumes and ports |
 
 mod files;
 mod kernel;
+mod keys;
+mod ocfs2;
 mod pci;
 mod rdma;
 mod running;
@@ -78,7 +82,9 @@ pub fn check(system: &dyn System, is_strict: bool, is_quiet: bool) -> Result<Out
     rdma::look(system, &mut findings);
     pci::look(system, &mut findings);
     files::look(system, &mut findings);
+    keys::look(system, &mut findings);
     running::look(system, &mut findings);
+    ocfs2::look(system, &mut findings);
     let mut findings = findings.all;
     let count = |level| {
         let found: &[Finding] = &findings;

@@ -84,22 +84,33 @@ const MAIN_HELP: &str = "\
 Example:
   client# hcablk host-id
   7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44
+  client# hcablk key generate host
+  target# hcablk key generate target
+  target# ssh client hcablk key show host | hcablk key add host 7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44
+  client# ssh target hcablk key show target | hcablk key add target 10.0.0.1
   target# hcablk target export data /dev/nvme0n1 --allow 7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44
   client# hcablk connect 10.0.0.1 data
   /dev/hcablk0
   client# hcablk list
 
 Exit codes:
-  0    done, or no change needed
+  0    done, or no change needed; `check`: no failure
   1    failed
   2    wrong usage, or a mistake in the configuration
-  3    no such device, path, volume, host or port
-  4    in use
-  5    there already, with other settings; `apply`: something is pending; `config diff`: something
-       differs
+  3    no such device, path, volume, host, port, key, drive to export, or request of a
+       recording
+  4    in use; `path remove`: the last live path; `target evict`, `target unexport`, `target
+       unapply`: the drive has not finished in time
+  5    there already: with other settings, or a key or host id that only `--force` or
+       `--rotate` replaces; `config save`: the file was written by hand, or there are others
+       besides it; `apply`, `key apply`: something is pending; `config diff`: something differs
   6    the target was not reached, or turned the connection or path down
-  7    this machine is not ready: rights, kernel module, RDMA device, host id
-  130  interrupted; what had begun was undone (`target evict`: a host that is evicted stays so)
+  7    this machine is not ready: rights, kernel module, RDMA device, host id; `check`:
+       something does not work
+  130  interrupted; what had begun was undone, but these stay: that a host is evicted or
+       forbidden (`target evict`, `target forbid`), the path of `path add --keep`, the disk of
+       `connect --paths auto` when its paths were being added, and the disks that `connect
+       --all` and `disconnect --all` were done with
 
 A failure is reported on standard error in one form: `hcablk:`, what failed and why; then, in lines that begin
 with blanks, what could not be undone and what to do.";

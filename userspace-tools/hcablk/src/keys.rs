@@ -12,7 +12,11 @@
 //! | `targets/ADDRESS` | the target at that address |
 //! | `targets/default` | the targets at all other addresses |
 //!
+//! The module `missing` names keys that are needed and not there.
+//!
 //! Only root can read these files. Each line is a key; the first is the newest, and a second one is still valid.
+
+pub(crate) mod missing;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,6 +33,8 @@ use crate::output::{Done, Outcome, Report};
 use crate::system::System;
 use crate::target::{allowed_hosts as hosts, volumes};
 use crate::user;
+
+pub(crate) use missing::Missing;
 
 const FOLDER: &str = "/etc/hcablk/keys";
 /// The prefix of a printed key: the version of its format.
@@ -158,6 +164,18 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
         ));
     }
     Ok(keys)
+}
+
+/// Returns whether a new key of this host waits for its targets; `None` if this user cannot read the keys.
+pub(crate) fn is_pending(system: &dyn System) -> Option<bool> {
+    missing::is_there(system, &Whose::PendingHost)
+}
+
+/// Checks that the keys of this machine can be read: only root can.
+pub(crate) fn check(system: &dyn System) -> Result<()> {
+    [Whose::Host, Whose::PendingHost, Whose::Target]
+        .iter()
+        .try_for_each(|whose| read(system, whose).map(drop))
 }
 
 fn store(system: &dyn System, whose: &Whose, keys: &[Key]) -> Result<()> {
@@ -304,6 +322,11 @@ pub fn retire(system: &dyn System, whose: &Whose) -> Result<Outcome> {
 /// Returns whether the kernel module holds keys for a group.
 fn has_keys(group: &Group<'_>) -> bool {
     group.get("keys").is_ok_and(|known| known != "0")
+}
+
+/// Returns whether the kernel module holds keys for a group, or does not say how many.
+pub(crate) fn is_held(group: &Group<'_>) -> bool {
+    group.get("keys").is_err() || has_keys(group)
 }
 
 /// Writes `keys` to the attributes of a group, and clears the others. Does nothing if there are no keys, and the module

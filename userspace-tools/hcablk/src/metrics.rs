@@ -7,9 +7,11 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `configuration` | the metrics of what this machine should have |
 //! | `exposition` | the format |
 //! | `initiator`, `target` | the metrics of disks, and of volumes and ports |
 
+mod configuration;
 mod exposition;
 mod initiator;
 mod target;
@@ -55,6 +57,7 @@ fn text(system: &dyn System) -> Result<String> {
     );
     all.sample(&[("module", "hcablk")], u64::from(disks.is_some()));
     all.sample(&[("module", "hcablk_target")], u64::from(exports.is_some()));
+    configuration::write(&mut all, system);
     initiator::write(&mut all, disks.as_deref().unwrap_or_default());
     if let Some(exports) = exports {
         target::write(&mut all, &exports);

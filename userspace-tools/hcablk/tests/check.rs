@@ -51,6 +51,21 @@ fn pci(root: &Path, place: &str, acs: u16) {
     link(root, &format!("sys/bus/pci/devices/{address}"), place);
 }
 
+/// A file that only its owner can read.
+fn secret(root: &Path, path: &str, text: &str) {
+    let path = put(root, path, text);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// A key as `hcablk key show` prints it.
+fn key_text(byte: u8) -> String {
+    let checksum = crc32fast::hash(&[byte; 32]);
+    format!(
+        "hcablk-key-1:{}-{checksum:08x}\n",
+        format!("{byte:02x}").repeat(32)
+    )
+}
+
 /// A machine on which nothing is wrong.
 fn machine() -> TempDir {
     let root = tempfile::tempdir().unwrap();
@@ -100,6 +115,9 @@ fn machine() -> TempDir {
     fs::create_dir_all(at.join(&drive)).unwrap();
     link(at, "sys/class/block/nvme0n1", &drive);
     put(at, "dev/nvme0n1", "");
+    for key in ["host", "targets/default"] {
+        secret(at, &format!("etc/hcablk/keys/{key}"), &key_text(1));
+    }
     let lender = format!("{SWITCH}/0000:02:02.0/0000:05:00.0");
     put(at, &format!("{lender}/p2pmem/size"), "2097152\n");
     root
@@ -249,7 +267,7 @@ fn each_fault_is_found() {
         ("file-rights failure", |at| {
             // Deeper than the keys of this machine.
             let key = "etc/hcablk/keys/hosts/7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44";
-            put(at, key, "\n");
+            put(at, key, key_text(1));
             fs::set_permissions(at.join(key), fs::Permissions::from_mode(0o644)).unwrap();
         }),
         ("file-rights failure", |at| {
@@ -269,15 +287,11 @@ fn each_fault_is_found() {
 #[test]
 fn keys_that_root_alone_reads_are_well() {
     let root = machine();
-    for key in [
-        "host",
-        "targets/default",
-        "hosts/7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44",
-    ] {
-        let key = format!("etc/hcablk/keys/{key}");
-        put(root.path(), &key, "\n");
-        fs::set_permissions(root.path().join(key), fs::Permissions::from_mode(0o600)).unwrap();
-    }
+    secret(
+        root.path(),
+        "etc/hcablk/keys/hosts/7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44",
+        &key_text(1),
+    );
     assert_eq!(found(root.path(), 0), [""; 0]);
 }
 
@@ -427,4 +441,220 @@ fn a_loaded_module_that_is_not_the_installed_one_is_told() {
     // The build of a compressed module is not known.
     put(at, &file, "xz");
     assert!(!check().contains("a different build"));
+}
+
+const DATA: &str = "sys/kernel/config/hcablk/data";
+const MOUNT: &str = "/dev/hcablk0 /srv/shared ocfs2 rw,relatime,_netdev,heartbeat=local 0 0\n";
+
+/// A disk that is connected, with these limits of its waiting.
+fn connect(root: &Path, ctrl_loss_tmo: &str, fast_io_fail_tmo: &str) {
+    for (name, text) in [
+        ("address", "10.0.0.1"),
+        ("port", "7744"),
+        ("volume", "data"),
+        ("host_id", "5f2c1d6e-8a0b-4c3d-9e7f-001122334455"),
+        ("wwid", "3f1c0f52-6c1e-4e0b-9a52-6f0f2f9d7c10"),
+        ("queues", "0"),
+        ("poll_queues", "0"),
+        ("queue_depth", "128"),
+        ("io_timeout", "30"),
+        ("connect_timeout", "10"),
+        ("reconnect_delay", "1"),
+        ("ctrl_loss_tmo", ctrl_loss_tmo),
+        ("fast_io_fail_tmo", fast_io_fail_tmo),
+        ("keep_alive_tmo", "5"),
+        ("remote_invalidate", "1"),
+        ("insecure", "0"),
+        ("small_read", "8192"),
+        ("small_write", "4096"),
+        ("eager_write", "32768"),
+        ("max_io_kib", "1024"),
+        ("message_requests", "8"),
+        ("batch_upper", "32"),
+        ("batch_lower", "16"),
+        ("policy", "queue-depth"),
+        ("paths_auto", "0"),
+        ("state", "live"),
+        ("device", "hcablk0"),
+        ("error", ""),
+        ("lost_writes", "0"),
+        ("session", "00000000deadbeef 1"),
+        ("keys", "2"),
+        ("timing", "0"),
+        ("times", ""),
+        ("stats", "reads 1"),
+    ] {
+        put(root, &format!("{DATA}/{name}"), format!("{text}\n"));
+    }
+    fs::create_dir_all(root.join(DATA).join("paths")).unwrap();
+    put(root, "sys/class/block/hcablk0/dev", "252:0\n");
+    put(root, "dev/hcablk0", "");
+}
+
+/// The level, the message and the advice of each finding of a check.
+fn findings_of(root: &Path, check: &str) -> Vec<[String; 3]> {
+    let json: Value = serde_json::from_str(&run(root, "check --json", 0)).unwrap();
+    let findings = json["findings"].as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = findings.filter(|finding| finding["check"] == check);
+    all.map(|finding| ["level", "message", "advice"].map(|member| text(&finding[member])))
+        .collect()
+}
+
+/// The heartbeat of OCFS2 restarts a node sooner than its disk gives up.
+#[test]
+fn a_heartbeat_that_waits_less_than_its_disk_is_found() {
+    const KERNEL: &str = "sys/kernel/config/cluster/c/heartbeat/dead_threshold";
+    const FILE: &str = "etc/default/o2cb";
+    let root = machine();
+    let at = root.path();
+    connect(at, "600", "-1");
+    put(at, "proc/mounts", MOUNT);
+    let none: [[String; 3]; 0] = [];
+    assert_eq!(findings_of(at, "o2cb"), none, "o2cb is not installed");
+
+    // Neither the file nor the kernel has a threshold: it is 31.
+    put(at, FILE, "O2CB_ENABLED=true\nO2CB_HEARTBEAT_THRESHOLD=\n");
+    let [level, message, advice] = findings_of(at, "o2cb").remove(0);
+    assert_eq!(level, "warning");
+    assert!(
+        message.contains("waits 600 s for its target, but o2cb restarts this node 60 s after"),
+        "{message}"
+    );
+    assert!(
+        advice.contains("O2CB_HEARTBEAT_THRESHOLD=301 into"),
+        "{advice}"
+    );
+
+    put(at, FILE, "O2CB_HEARTBEAT_THRESHOLD=301\n");
+    assert_eq!(findings_of(at, "o2cb")[0][0], "ok");
+    // The kernel's threshold holds until o2cb is restarted.
+    put(at, KERNEL, "31\n");
+    let levels = |found: Vec<[String; 3]>| found.into_iter().map(|one| one[0].clone());
+    assert_eq!(
+        levels(findings_of(at, "o2cb")).collect::<Vec<_>>(),
+        ["warning", "warning"]
+    );
+    assert!(findings_of(at, "o2cb")[1][1].contains("THRESHOLD=301, and the kernel uses 31"));
+    put(at, KERNEL, "301\n");
+    assert_eq!(levels(findings_of(at, "o2cb")).collect::<Vec<_>>(), ["ok"]);
+
+    for (ctrl_loss_tmo, fast_io_fail_tmo, level) in [
+        ("601", "-1", "warning"),
+        ("-1", "-1", "warning"),
+        ("-1", "600", "ok"),
+        ("0", "-1", "ok"),
+    ] {
+        connect(at, ctrl_loss_tmo, fast_io_fail_tmo);
+        assert_eq!(findings_of(at, "o2cb")[0][0], level, "{ctrl_loss_tmo}");
+    }
+}
+
+/// Only disks whose OCFS2 uses the heartbeat matter, also on a partition or above LVM.
+#[test]
+fn the_disks_of_ocfs2_are_found() {
+    let root = machine();
+    let at = root.path();
+    connect(at, "600", "-1");
+    put(at, "etc/default/o2cb", "");
+    let warnings = || {
+        let found = findings_of(at, "o2cb").into_iter();
+        found.filter(|[level, ..]| level == "warning").count()
+    };
+    let mounts = |text: &str| put(at, "proc/mounts", text);
+    assert_eq!(warnings(), 0, "no file system");
+    mounts(&MOUNT.replace("ocfs2", "ext4"));
+    assert_eq!(warnings(), 0, "another file system");
+    mounts(&MOUNT.replace("hcablk0", "sda"));
+    assert_eq!(warnings(), 0, "another disk");
+    mounts(&MOUNT.replace("heartbeat=local", "heartbeat=none"));
+    assert_eq!(warnings(), 0, "mounted by one node alone");
+    mounts(MOUNT);
+    assert_eq!(warnings(), 1, "mounted");
+    put(at, "sys/class/block/hcablk0/hcablk0p1/partition", "1\n");
+    mounts(&MOUNT.replace("hcablk0", "hcablk0p1"));
+    assert_eq!(warnings(), 1, "mounted from a partition");
+    fs::create_dir_all(at.join("sys/class/block/hcablk0p1/holders/dm-3")).unwrap();
+    put(at, "dev/dm-3", "");
+    link(at, "dev/mapper/vg-lv", "dev/dm-3");
+    mounts(&MOUNT.replace("/dev/hcablk0", "/dev/mapper/vg-lv"));
+    assert_eq!(warnings(), 1, "mounted from LVM on a partition");
+    mounts("");
+    put(at, "run/udev/data/b252:0", "S:disk\nE:ID_FS_TYPE=ocfs2\n");
+    assert_eq!(warnings(), 1, "not mounted");
+    put(at, "sys/fs/ocfs2/cluster_stack", "pcmk\n");
+    assert_eq!(warnings(), 0, "another cluster stack");
+}
+
+/// The check finds keys that are missing, unknown to the kernel, or not used yet.
+#[test]
+fn keys_that_are_missing_are_found() {
+    let root = machine();
+    let at = root.path();
+    let keys = |level: &str| -> Vec<String> {
+        let code = if at.join("sys/kernel/config/hcablk_target").exists() {
+            7
+        } else {
+            0
+        };
+        let json: Value = serde_json::from_str(&run(at, "check --json", code)).unwrap();
+        let findings = json["findings"].as_array().unwrap().iter();
+        let here = findings.filter(|one| one["check"] == "keys" && one["level"] == level);
+        here.map(|one| one["message"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let none: [String; 0] = [];
+    assert_eq!(keys("warning"), none);
+    assert_eq!(
+        keys("ok"),
+        ["this host has its key and that of the target 10.0.0.1"]
+    );
+
+    connect(at, "600", "-1");
+    put(at, &format!("{DATA}/keys"), "0\n");
+    assert_eq!(
+        keys("warning"),
+        ["the kernel does not have the keys of the disk"]
+    );
+    put(at, &format!("{DATA}/keys"), "2\n");
+
+    secret(at, "etc/hcablk/keys/host.pending", &key_text(2));
+    assert!(
+        keys("warning")[0].contains("is pending"),
+        "{:?}",
+        keys("warning")
+    );
+    fs::remove_file(at.join("etc/hcablk/keys/host.pending")).unwrap();
+
+    secret(at, "etc/hcablk/keys/targets/default", "");
+    secret(at, "etc/hcablk/keys/host", "");
+    assert!(
+        keys("note")[0].contains("exported with --insecure"),
+        "{:?}",
+        keys("note")
+    );
+    assert_eq!(keys("warning"), none);
+
+    // No port listens: that is why the exit code is 7.
+    export(at);
+    let host = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
+    assert_eq!(keys("warning").len(), 2, "{:?}", keys("warning"));
+    assert!(keys("warning")[0].contains("no key as a target"));
+    assert!(keys("warning")[1].starts_with(&format!("data refuses {host}")));
+    secret(at, "etc/hcablk/keys/target", &key_text(3));
+    secret(at, &format!("etc/hcablk/keys/hosts/{host}"), &key_text(4));
+    let tree = "sys/kernel/config/hcablk_target";
+    put(at, &format!("{tree}/keys"), "0\n");
+    put(at, &format!("{tree}/volumes/data/hosts/{host}/keys"), "0\n");
+    let unknown = |whose: &str| format!("the kernel does not have the key of {whose}");
+    assert_eq!(
+        keys("warning"),
+        [unknown("this machine as a target"), unknown(host)]
+    );
+    put(at, &format!("{tree}/keys"), "1\n");
+    put(at, &format!("{tree}/volumes/data/hosts/{host}/keys"), "1\n");
+    assert_eq!(keys("warning"), none);
+    put(at, &format!("{tree}/volumes/data/insecure"), "1\n");
+    secret(at, "etc/hcablk/keys/target", "");
+    assert_eq!(keys("warning"), none, "an INSECURE volume needs no keys");
 }

@@ -12,9 +12,12 @@ mod kernel;
 
 use hcablk::error::Kind;
 use hcablk::user::files::{self, Wanted};
-use kernel::{fails, hcablk as outcome, key, ok, steps_of, Kernel};
+use kernel::{fails, hcablk as outcome, key, key_notes, ok, steps_of, Kernel};
+use nix::errno::Errno;
 
 const A: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
+const B: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000b";
+const TARGET: &str = "/sys/kernel/config/hcablk_target";
 const HOST: &str =
     "/sys/kernel/config/hcablk_target/volumes/data/hosts/5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
 const DEVICE: &str = "/sys/kernel/config/hcablk/data";
@@ -219,4 +222,102 @@ fn keys_are_applied_to_all_that_have_theirs() {
         "{error}"
     );
     assert_eq!(kernel.device("other", "target_key"), target_digits);
+}
+
+/// Volumes demand keys unless they are INSECURE: commands that set one up name the missing keys and the next command.
+#[test]
+fn a_target_says_which_keys_are_missing() {
+    let kernel = Kernel::loaded();
+    for attribute in ["key", "key2"] {
+        kernel.file(format!("{TARGET}/{attribute}"), "\n");
+    }
+    kernel.file(format!("{TARGET}/keys"), "0\n");
+    let of_target =
+        "this machine has no key as a target, so no host can use a volume that is not INSECURE: \
+                     hcablk key generate target && hcablk key apply";
+    let of_host = |host: &str| {
+        format!(
+            "data refuses {host}, since this target does not have the key: ssh CLIENT hcablk key show host | \
+             hcablk key add host {host} && hcablk key apply"
+        )
+    };
+    let export = format!("target export data /dev/sdb --allow {A}");
+    let both = [of_target.to_owned(), of_host(A)];
+    assert_eq!(key_notes(&kernel, &export), both);
+    assert_eq!(key_notes(&kernel, "target list"), both);
+
+    ok(&kernel, "key generate target");
+    assert_eq!(key_notes(&kernel, "target list"), [of_host(A)]);
+    kernel.file(format!("/etc/hcablk/keys/hosts/{A}"), &key(1).0);
+    ok(&kernel, "key apply");
+    let nothing: [String; 0] = [];
+    assert_eq!(key_notes(&kernel, "target list"), nothing);
+    assert_eq!(
+        key_notes(&kernel, &format!("target allow data {B}")),
+        [of_host(B)]
+    );
+    // The kernel has a key that somebody wrote by hand.
+    kernel.file(format!("{TARGET}/volumes/data/hosts/{B}/keys"), "1\n");
+    assert_eq!(key_notes(&kernel, "target list"), nothing);
+}
+
+/// A remark that holds for all volumes is printed once, and many hosts have one command.
+#[test]
+fn a_target_says_once_what_all_volumes_lack() {
+    let kernel = Kernel::loaded();
+    for volume in ["data", "log"] {
+        let line = format!("target export {volume} /dev/sdb --allow {A} --allow {B}");
+        ok(&kernel, &line);
+    }
+    ok(
+        &kernel,
+        &format!("target export open /dev/sdc --insecure --allow {A}"),
+    );
+    let notes = key_notes(&kernel, "target list");
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    for (note, volume) in notes[1..].iter().zip(["data", "log"]) {
+        assert!(
+            note.starts_with(&format!("{volume} refuses {A}, {B}, "))
+                && note.contains("hcablk key add host UUID && hcablk key apply"),
+            "{notes:?}"
+        );
+    }
+}
+
+/// A target does not show its volumes to a host without a key.
+#[test]
+fn a_host_that_is_refused_learns_which_keys_are_missing() {
+    let kernel = Kernel::loaded();
+    let refused = (
+        Errno::ENOENT,
+        "the target exports no volume of this name".to_owned(),
+    );
+    kernel
+        .refuse
+        .borrow_mut()
+        .insert("data".to_owned(), refused);
+    let connect = format!("connect 10.0.0.1 data --host-id {A}");
+    let advice = || fails(&kernel, &connect).advice.unwrap();
+    let make = "here:          hcablk key generate host";
+    let add_host = format!(
+        "on the target: ssh CLIENT hcablk key show host | hcablk key add host {A} && hcablk key apply"
+    );
+    let add_target =
+        "here:          ssh TARGET hcablk key show target | hcablk key add target 10.0.0.1";
+    let wanted = format!("keys are missing here:\n{make}\n{add_host}\n{add_target}");
+    assert!(advice().ends_with(&wanted), "{}", advice());
+
+    kernel.file("/etc/hcablk/keys/host", &key(1).0);
+    let advice = fails(&kernel, &format!("{connect} --insecure"))
+        .advice
+        .unwrap();
+    let wanted = format!("keys are missing here:\n{add_host}\n{add_target}");
+    assert!(advice.ends_with(&wanted), "{advice}");
+
+    kernel.file("/etc/hcablk/keys/targets/default", &key(2).0);
+    let advice = fails(&kernel, &connect).advice.unwrap();
+    assert!(
+        advice.ends_with("both sides need keys: hcablk key --help"),
+        "{advice}"
+    );
 }

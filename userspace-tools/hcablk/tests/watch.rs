@@ -10,6 +10,7 @@
 
 mod kernel;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -344,6 +345,9 @@ fn golden_file(name: &str) -> PathBuf {
 fn metrics_of_everything() {
     let kernel = busy();
     count(&kernel, 1);
+    let file =
+        "[export.vol1]\ndevice = \"/dev/nvme0n1\"\n[port.1]\n[disk.data]\naddress = \"10.0.0.1\"\n";
+    kernel.file("/etc/hcablk/hcablk.toml", file);
     golden("metrics.prom", &ok(&kernel, "metrics"));
     let samples = is_open_metrics(&golden_file("metrics.prom"));
     assert!(samples.contains("samples of"), "{samples}");
@@ -375,7 +379,7 @@ fn metrics_of_nothing() {
     let file = folder.path().join("none.prom");
     for kernel in [Kernel::bare(), Kernel::loaded()] {
         std::fs::write(&file, ok(&kernel, "metrics")).unwrap();
-        assert_eq!(is_open_metrics(&file), "2 samples of 1 families\n");
+        assert_eq!(is_open_metrics(&file), "4 samples of 3 families\n");
     }
 }
 
@@ -390,35 +394,164 @@ fn metrics_go_into_a_file() {
     assert_eq!(error.kind, Kind::Setup);
 }
 
+/// An object that is missing has no metric: its name comes from the configuration.
+#[test]
+fn metrics_of_what_should_be_there() {
+    let kernel = Kernel::loaded();
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        "[export.data]\ndevice = \"/dev/sdb\"\n[export.off]\ndevice = \"/dev/sdc\"\nenabled = false\n\
+         [port.1]\n[disk.db]\naddress = \"10.0.0.2\"\n[disk.mine]\naddress = \"10.0.0.2\"\nuser = true\n",
+    );
+    let has = |line: &str| {
+        let text = ok(&kernel, "metrics");
+        assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
+    };
+    has("hcablk_configuration_valid 1");
+    has("hcablk_key_pending 0");
+    has("hcablk_export_configured{volume=\"data\"} 1");
+    has("hcablk_port_configured{port=\"1\"} 1");
+    has("hcablk_disk_configured{disk=\"db\"} 1");
+    let text = ok(&kernel, "metrics");
+    assert!(
+        !text.contains("\"off\"") && !text.contains("\"mine\""),
+        "{text}"
+    );
+
+    ok(&kernel, "key generate host");
+    ok(&kernel, "key generate host --rotate");
+    has("hcablk_key_pending 1");
+    kernel.file("/etc/hcablk/hcablk.toml", "[export.data]\n");
+    has("hcablk_configuration_valid 0");
+    assert!(!ok(&kernel, "metrics").contains("hcablk_export_configured"));
+}
+
+/// The names of metrics and the matchers of labels in an expression of Prometheus: each name with its labels.
+fn selectors(expression: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    let mut rest = expression;
+    while let Some(at) = rest.find("hcablk_") {
+        rest = &rest[at..];
+        let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        rest = after;
+        let inside = after
+            .strip_prefix('{')
+            .and_then(|text| text.split_once('}'));
+        let matchers = inside.map_or("", |(inside, _)| inside).split(',');
+        let matchers = matchers.filter_map(|matcher| {
+            let (label, value) = matcher.split_once('=')?;
+            let values = value.trim_start_matches('~').trim_matches('"').to_owned();
+            Some((label.to_owned(), values))
+        });
+        found.push((name.to_owned(), matchers.collect()));
+    }
+    found
+}
+
+/// Returns whether `hcablk metrics` has this metric: in the example, or as a counter of the documents.
+fn has_metric(name: &str) -> bool {
+    let metrics = std::fs::read_to_string(golden_file("metrics.prom")).unwrap();
+    let has = |end: &str| metrics.contains(&format!("\n{name}{end}"));
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/counters.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let counter = name
+        .strip_prefix("hcablk_disk_")
+        .or_else(|| name.strip_prefix("hcablk_volume_"))
+        .and_then(|name| name.strip_suffix("_total"));
+    has("{") || has(" ") || counter.is_some_and(|name| docs.contains(&format!("`{name}`")))
+}
+
+/// The file of rules, as Prometheus reads it.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    groups: Vec<Group>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    name: String,
+    rules: Vec<Alert>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Alert {
+    alert: String,
+    expr: String,
+    #[serde(rename = "for")]
+    lasts: Option<String>,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+/// An alert on a metric or a label that does not exist would never fire.
+#[test]
+fn the_alerts_fit_the_metrics() {
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus/hcablk.rules.yml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let rules: Rules = serde_norway::from_str(&text).unwrap();
+    assert_eq!(rules.groups.len(), 1);
+    assert_eq!(rules.groups[0].name, "hcablk");
+    let metrics = std::fs::read_to_string(golden_file("metrics.prom")).unwrap();
+    let mut names = BTreeSet::new();
+    for rule in &rules.groups[0].rules {
+        let alert = rule.alert.as_str();
+        assert!(names.insert(alert), "{alert} is there twice");
+        let severity = rule.labels["severity"].as_str();
+        assert!(["warning", "critical"].contains(&severity), "{alert}");
+        for text in ["summary", "description"].map(|member| &rule.annotations[member]) {
+            assert!(text.len() > 20, "{alert}: {text}");
+        }
+        let is_time = |text: &String| text.ends_with(['m', 'h', 'd']);
+        assert!(rule.lasts.as_ref().is_none_or(is_time), "{alert}");
+        let selectors = selectors(&rule.expr);
+        assert!(
+            !selectors.is_empty() || rule.expr.contains("node_textfile_mtime_seconds"),
+            "{alert}: {}",
+            rule.expr
+        );
+        for (name, matchers) in selectors {
+            assert!(has_metric(&name), "{alert}: there is no metric {name}");
+            for (label, values) in matchers {
+                for value in values.split('|') {
+                    let sample = metrics.lines().any(|line| {
+                        line.starts_with(&format!("{name}{{"))
+                            && line.contains(&format!("{label}=\"{value}\""))
+                    });
+                    assert!(sample, "{alert}: {name} never has {label} {value}");
+                }
+            }
+        }
+    }
+    assert!(names.len() > 12, "{names:?}");
+    // The documents name these.
+    for alert in [
+        "HcablkExportMissing",
+        "HcablkDiskLostWrites",
+        "HcablkKeyPending",
+    ] {
+        assert!(names.contains(alert), "{alert}");
+    }
+}
+
 /// Every metric that the dashboard uses must exist.
 #[test]
 fn the_dashboard_fits_the_metrics() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/hcablk.json");
     let text = std::fs::read_to_string(file).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let metrics = std::fs::read_to_string(golden_file("metrics.prom")).unwrap();
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/counters.md");
-    let docs = std::fs::read_to_string(docs).unwrap();
     let mut names = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().unwrap();
-            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            for word in expression.split(|c| !is_name(c)) {
-                if !word.starts_with("hcablk_") {
-                    continue;
-                }
+            for (name, _) in selectors(expression) {
                 names += 1;
-                let counter = word
-                    .trim_start_matches("hcablk_disk_")
-                    .trim_start_matches("hcablk_volume_")
-                    .trim_end_matches("_total");
-                let has = |what: &str| metrics.contains(&format!("\n{word}{what}"));
-                assert!(
-                    has("{") || docs.contains(&format!("`{counter}`")),
-                    "{word} in {}",
-                    panel["title"]
-                );
+                assert!(has_metric(&name), "{name} in {}", panel["title"]);
             }
         }
     }

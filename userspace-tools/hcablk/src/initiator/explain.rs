@@ -7,7 +7,8 @@ use nix::errno::Errno;
 use super::paths;
 use crate::configfs::Group;
 use crate::error::{describe, with_reason, Error, Kind, NO_RDMA_DEVICE, SEE_THE_LOG};
-use crate::system::OpError;
+use crate::keys;
+use crate::system::{OpError, System};
 
 fn kind(errno: Errno) -> Kind {
     match errno {
@@ -38,6 +39,7 @@ pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
     Error::new(kind(error.errno), message)
         .with_errno(error.errno)
         .advise(advice(
+            group.system(),
             error.errno,
             &group.reason().unwrap_or_default(),
             (&address, &port),
@@ -55,7 +57,12 @@ pub(crate) struct Unreached<'a> {
 }
 
 /// Explains why a program in user space did not connect, with its own reason `why`, and what to do about it.
-pub(crate) fn connecting_failed(errno: Errno, why: &str, to: &Unreached<'_>) -> Error {
+pub(crate) fn connecting_failed(
+    system: &dyn System,
+    errno: Errno,
+    why: &str,
+    to: &Unreached<'_>,
+) -> Error {
     let Unreached {
         address,
         port,
@@ -65,7 +72,7 @@ pub(crate) fn connecting_failed(errno: Errno, why: &str, to: &Unreached<'_>) -> 
     let message = format!("cannot connect to volume {volume} at {address} port {port}: {why}");
     Error::new(kind(errno), message)
         .with_errno(errno)
-        .advise(advice(errno, why, (address, port), volume, host_id))
+        .advise(advice(system, errno, why, (address, port), volume, host_id))
 }
 
 /// Explains why a target did not report its volumes to this host, and what to do about it.
@@ -90,7 +97,14 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
             ),
             errno => {
                 let why = group.reason().unwrap_or_default();
-                advice(errno, &why, (&address, &port), "NAME", &host_id)
+                advice(
+                    group.system(),
+                    errno,
+                    &why,
+                    (&address, &port),
+                    "NAME",
+                    &host_id,
+                )
             }
         })
 }
@@ -98,7 +112,18 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
 /// The start of the driver's reason when it did not reach the target.
 const NO_ANSWER_TO_ARP: &str = "looking for an RDMA device that reaches the address";
 
+/// Returns the line on keys for a volume that the target does not show to this host.
+fn about_keys(system: &dyn System, address: &str, host_id: &str) -> String {
+    match keys::missing::exchange(system, address, host_id) {
+        Some(commands) => format!(
+            "\nIf it does, and not as INSECURE, the volume admits only hosts with keys, and keys are missing here:\n{commands}"
+        ),
+        None => "\nIf it does, and not as INSECURE, both sides need keys: hcablk key --help".to_owned(),
+    }
+}
+
 fn advice(
+    system: &dyn System,
     errno: Errno,
     why: &str,
     (address, port): (&str, &str),
@@ -117,8 +142,8 @@ fn advice(
         ),
         Errno::ENOENT => format!(
             "On the target, `hcablk target list` must show volume {volume} enabled.\n\
-             If it does not: hcablk target export {volume} /dev/… --allow {host_id}\n\
-             If it does, and not as insecure, both sides need keys: hcablk key --help"
+             If it does not: hcablk target export {volume} /dev/… --allow {host_id}{}",
+            about_keys(system, address, host_id)
         ),
         Errno::EKEYREJECTED => format!(
             "On the target, `hcablk key add host {host_id}` takes what `hcablk key show host` prints here, and\n\
@@ -175,11 +200,15 @@ fn advice(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::system::Machine;
 
     #[test]
     fn advice_fits_what_happened() {
-        let told = |errno| advice(errno, "", ("10.0.0.1", "7744"), "data", "");
+        let machine = Machine::new(Path::new("/nonexistent"));
+        let told = |errno| advice(&machine, errno, "", ("10.0.0.1", "7744"), "data", "");
         assert!(told(Errno::ETIMEDOUT).contains("4791"));
         assert!(!told(Errno::ECONNREFUSED).contains("4791"));
         assert!(told(Errno::ENOBUFS).contains("On the target"));

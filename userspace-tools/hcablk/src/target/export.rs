@@ -202,6 +202,9 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
             wanted.volume
         ));
     }
+    for note in keys::missing::notes(&group)? {
+        outcome.note(note);
+    }
     Ok(outcome)
 }
 

@@ -63,6 +63,9 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
     if let Some(advice) = write_cache::advice(&group) {
         outcome.note(advice);
     }
+    for note in keys::missing::notes(&group)? {
+        outcome.note(note);
+    }
     Ok(outcome)
 }
 

@@ -10,6 +10,7 @@ use super::{existing, not_loaded, ports, volumes, write_cache};
 use crate::config::running::attribute;
 use crate::configfs::{parse_counters, unless_gone, Group, TARGET};
 use crate::error::{Error, Result};
+use crate::keys::missing;
 use crate::names::VolumeName;
 use crate::output::{is_cut, Client, Counters, Outcome, Port, PortSession, Report, Volume};
 use crate::system::System;
@@ -43,7 +44,8 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
             .map(|port| cut(&format!("port {}", port.id), port.sessions.len())),
     )
     .collect();
-    let more = eviction_notes(system, &found_volumes);
+    let mut more = eviction_notes(system, &found_volumes);
+    more.extend(key_notes(&tree)?);
     let mut outcome = Outcome::new(Report::Exports {
         volumes: found_volumes,
         ports: found_ports,
@@ -78,6 +80,22 @@ fn read_ports(tree: &Group<'_>) -> Result<Vec<Port>> {
     // By number, not by text: 2 comes before 10.
     found.sort_by_key(|port: &Port| (port.id.len(), port.id.clone()));
     Ok(found)
+}
+
+/// Reports the keys without which hosts cannot use a volume that demands them.
+fn key_notes(tree: &Group<'_>) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for volume in volumes(tree).children()? {
+        let is_enabled = unless_gone(&volume, volume.flag("enable"))? == Some(true);
+        let of_volume = is_enabled.then(|| unless_gone(&volume, missing::notes(&volume)));
+        for note in of_volume.transpose()?.flatten().into_iter().flatten() {
+            // A key that the target itself lacks is the same for all volumes.
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    Ok(notes)
 }
 
 /// Reports where the records of evicted hosts differ from the kernel's state.

@@ -416,6 +416,7 @@ fn why(system: &dyn System, name: &str, reason: Option<String>) -> Error {
     };
     let port = DEFAULT_PORT.to_string();
     connecting_failed(
+        system,
         errno,
         &format!("{}: {}", describe(errno), failed.message),
         &Unreached {

@@ -45,7 +45,7 @@ use hcablk::system::{Heard, Listen, Process};
 use nix::errno::Errno;
 
 pub use faults::each_failure_is_undone;
-pub use run::{fails, golden, hcablk, key, notes, ok, steps, steps_of};
+pub use run::{fails, golden, hcablk, key, key_notes, notes, ok, steps, steps_of, without_keys};
 
 /// The object at a path: a folder, or a file with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -88,9 +88,26 @@ pub fn key(byte: u8) -> (String, String) {
     (format!("hcablk-key-1:{digits}-{checksum:08x}\n"), digits)
 }
 
-/// The remarks of a command line that succeeds.
+/// The remarks of a command line that succeeds, without those on missing keys, which `key_notes()` returns.
 pub fn notes(kernel: &Kernel, line: &str) -> Vec<String> {
-    hcablk(kernel, line).unwrap().notes
+    without_keys(hcablk(kernel, line).unwrap().notes)
+}
+
+/// The remarks on missing keys of a command line that succeeds.
+pub fn key_notes(kernel: &Kernel, line: &str) -> Vec<String> {
+    let mut notes = hcablk(kernel, line).unwrap().notes;
+    notes.retain(|note| is_about_keys(note));
+    notes
+}
+
+/// Leaves out the remarks on missing keys.
+pub fn without_keys(mut notes: Vec<String>) -> Vec<String> {
+    notes.retain(|note| !is_about_keys(note));
+    notes
+}
+
+fn is_about_keys(note: &str) -> bool {
+    note.contains("hcablk key generate target") || note.contains("hcablk key add host")
 }
 
 /// Compares with a file in `tests/golden`. With `HCABLK_UPDATE_GOLDEN` set, writes the file

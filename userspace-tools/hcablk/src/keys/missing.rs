@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Keys that are needed and not there, and the command that comes next.
+
+use super::{both, has_keys, hosts, read, Whose};
+use crate::configfs::{Group, TARGET};
+use crate::error::Result;
+use crate::system::System;
+
+/// A key that is needed and not there.
+pub(crate) struct Missing {
+    /// The owner of the key, or the volume that needs it.
+    pub(crate) subject: String,
+    /// The failure that follows from it.
+    pub(crate) message: String,
+    /// The command that comes next.
+    pub(crate) remedy: String,
+}
+
+impl Missing {
+    /// Returns the message and the command in one line.
+    pub(crate) fn note(&self) -> String {
+        format!("{}: {}", self.message, self.remedy)
+    }
+}
+
+/// Returns whether a key is there; `None` if this user cannot read the keys, or a file is broken.
+pub(crate) fn is_there(system: &dyn System, whose: &Whose) -> Option<bool> {
+    Some(!read(system, whose).ok()?.is_empty())
+}
+
+/// Returns whether the key of a group is neither in a file nor in the kernel.
+fn lacks(group: &Group<'_>, whose: &Whose) -> bool {
+    is_there(group.system(), whose) == Some(false) && !has_keys(group)
+}
+
+/// Reports that this machine has no key as a target, if it has none.
+pub(crate) fn of_target(system: &dyn System) -> Option<Missing> {
+    lacks(&TARGET.named(system), &Whose::Target).then(|| Missing {
+        subject: "target".to_owned(),
+        message:
+            "this machine has no key as a target, so no host can use a volume that is not INSECURE"
+                .to_owned(),
+        remedy: "hcablk key generate target && hcablk key apply".to_owned(),
+    })
+}
+
+/// Reports the hosts that a volume allows, and refuses because their keys are not here.
+pub(crate) fn of_hosts(volume: &Group<'_>) -> Result<Option<Missing>> {
+    let mut hosts = hosts(volume)?;
+    hosts.retain(|(id, group)| lacks(group, &Whose::OfHost(*id)));
+    let ids: Vec<_> = hosts.iter().map(|(id, _)| id.to_string()).collect();
+    let whose = match ids.as_slice() {
+        [] => return Ok(None),
+        [one] => one,
+        _ => "UUID",
+    };
+    let name = volume.name();
+    Ok(Some(Missing {
+        message: format!(
+            "{name} refuses {}, since this target does not have the key",
+            ids.join(", ")
+        ),
+        remedy: format!(
+            "ssh CLIENT hcablk key show host | hcablk key add host {whose} && hcablk key apply"
+        ),
+        subject: name,
+    }))
+}
+
+/// Reports, in words, what this target lacks so that hosts can use a volume; nothing if the volume demands no keys.
+pub(crate) fn notes(volume: &Group<'_>) -> Result<Vec<String>> {
+    if volume.flag("insecure")? {
+        return Ok(Vec::new());
+    }
+    let both = [of_target(volume.system()), of_hosts(volume)?];
+    Ok(both.iter().flatten().map(Missing::note).collect())
+}
+
+/// Returns the commands, one in a line, with which this host and a target get each other's keys; `None` if this host
+/// has both keys, or this user cannot read them.
+pub(crate) fn exchange(system: &dyn System, address: &str, host: &str) -> Option<String> {
+    let (own, target) = both(system, address).ok()?;
+    if own.is_some() && target.is_some() {
+        return None;
+    }
+    let mut commands = Vec::new();
+    if own.is_none() {
+        commands.push("here:          hcablk key generate host".to_owned());
+    }
+    commands.push(format!(
+        "on the target: ssh CLIENT hcablk key show host | hcablk key add host {host} && hcablk key apply"
+    ));
+    if target.is_none() {
+        commands.push(format!(
+            "here:          ssh TARGET hcablk key show target | hcablk key add target {address}"
+        ));
+    }
+    Some(commands.join("\n"))
+}
