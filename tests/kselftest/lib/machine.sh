@@ -32,6 +32,17 @@ install_packages() {
 	done
 }
 
+# exchange_keys GUEST…: gives the target and each guest the keys with which they authenticate each other.
+exchange_keys() {
+	local guest key
+	must on target 'hcablk key generate target'
+	for guest; do
+		must on "$guest" "hcablk key generate host && echo '$(on target 'hcablk key show target')' | hcablk key add target default"
+		key=$(on "$guest" 'hcablk key show host')
+		must on target "echo '$key' | hcablk key add host $(on "$guest" 'hcablk host-id')"
+	done
+}
+
 # shut_down GUEST…: shuts the guests down in order, all at once, and waits until they are off.
 shut_down() {
 	local guest

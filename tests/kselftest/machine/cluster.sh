@@ -13,9 +13,9 @@ clients='c1 c2'
 
 started target c1 c2
 install_packages target c1 c2
+exchange_keys c1 c2
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.data]
-insecure = true
 device = \"$machine_drive\"
 allow = [\"$(on c1 'hcablk host-id')\", \"$(on c2 'hcablk host-id')\"]
 
