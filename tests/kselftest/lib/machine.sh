@@ -43,6 +43,14 @@ exchange_keys() {
 	done
 }
 
+# reach_target GUEST…: waits until the network between each guest and the target works: without it no test of hcablk can pass.
+reach_target() {
+	local guest
+	for guest; do
+		check "$guest: the network reaches the target" wait_until "$guest" 200 "ping -c 1 -W 2 $target_address > /dev/null"
+	done
+}
+
 # shut_down GUEST…: shuts the guests down in order, all at once, and waits until they are off.
 shut_down() {
 	local guest

@@ -23,6 +23,7 @@ install_packages target c1
 refuse "the target service does not start before its administrator starts it" on target 'systemctl is-active hcablk-target'
 
 exchange_keys c1
+reach_target c1
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.db]
 device = \"$machine_drive\"

@@ -14,6 +14,7 @@ clients='c1 c2'
 started target c1 c2
 install_packages target c1 c2
 exchange_keys c1 c2
+reach_target c1 c2
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.data]
 device = \"$machine_drive\"
@@ -53,6 +54,7 @@ same "both clients read the file written before the reboots" "one one" "$(on c1 
 
 shut_down c1 c2 target
 boot target c1 c2
+reach_target c1 c2
 for guest in $clients; do
 	check "$guest: the file system is mounted after all machines were off" mounted "$guest" /srv/shared
 done

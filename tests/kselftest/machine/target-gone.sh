@@ -15,6 +15,7 @@ late=600
 started target c1
 install_packages target c1
 exchange_keys c1
+reach_target c1
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.db]
 device = \"$machine_drive\"
