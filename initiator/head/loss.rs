@@ -85,8 +85,8 @@ impl<D: Moment> Losses<D> {
         }
     }
 
-    /// Changes the limits. The present loss counts from now, and so does a loss that continues it
-    /// because its session did not live for `STABLE_MS`.
+    /// Changes the limits. They count from now for the present loss, and for a loss that continues
+    /// it because its session did not live for `STABLE_MS`.
     pub(crate) fn limit(&mut self, limits: LossLimits) {
         let deadline = |s: u32| D::after(s.saturating_mul(1000));
         self.loss = Loss {
