@@ -110,6 +110,20 @@ macro_rules! setting {
     };
 }
 
+/// As [`setting`], for a setting that can be changed while the disk is in use.
+macro_rules! limit {
+    ($name:literal, $field:ident, $show:expr, $parse:expr) => {
+        Attribute::read_write(
+            $name,
+            |device: &Device, out: &mut Output<'_>| $show(out, device.settings().$field),
+            |device: &Arc<Device>, _: &Directory<'_>, text: &str| {
+                let value = $parse(text)?;
+                device.set_limits(|settings: &mut Settings| settings.$field = value)
+            },
+        )
+    };
+}
+
 /// The directory `paths` of a device: `mkdir` makes a further path, whose name is its number.
 pub(crate) struct Paths(Arc<Device>);
 
@@ -242,13 +256,13 @@ impl Node for Device {
             |out: &mut Output<'_>, s| writeln!(out, "{s}"),
             |text| number(text, 1, 600)
         ),
-        setting!(
+        limit!(
             c"reconnect_delay",
             reconnect_delay_s,
             |out: &mut Output<'_>, s| writeln!(out, "{s}"),
             |text| number(text, 1, 60)
         ),
-        setting!(
+        limit!(
             c"ctrl_loss_tmo",
             ctrl_loss_tmo_s,
             |out: &mut Output<'_>, s| match s {
@@ -260,7 +274,7 @@ impl Node for Device {
                 text => number(text, 0, CTRL_LOSS_TMO_MAX).map(Some),
             }
         ),
-        setting!(
+        limit!(
             c"fast_io_fail_tmo",
             fast_io_fail_tmo_s,
             |out: &mut Output<'_>, s| match s {

@@ -223,6 +223,11 @@ impl Head {
         self.no_path.set_lost(true);
     }
 
+    /// Changes the time limits; those of the present loss count from now. Process context.
+    pub(crate) fn limit_loss(&self, limits: LossLimits) {
+        self.losses.lock().limit(limits);
+    }
+
     /// Records that there is a session again. Process context.
     pub(crate) fn end_loss(&self) {
         self.no_path.set_fails_fast(false);

@@ -4,7 +4,7 @@
 #
 # dkms.sh: on a Debian with only the headers and the source of the kernel under
 # test, installs the package hcablk-dkms of build/deb, which builds the modules,
-# and runs the tests named (or a few) with those. Prints TAP. `make test-dkms`
+# and runs the tests named (data/flush by default) with those. Prints TAP. `make test-dkms`
 # calls it by scripts/with-guests.
 
 set -euo pipefail
@@ -82,7 +82,7 @@ step "dkms: its kernel's headers and source" "$log.kernel" install_kernel || exi
 step "dkms: installing the package, which builds the modules" "$log" install_package || true
 point "dkms has built and installed the modules for $release" built || { show_failure "$log"; end; }
 point "all four modules exist" collect || end
-point "tests pass with these modules" env HCABLK_MODDIR="$modules" "$TOP/tests/run.sh" "${@:-10}" || true
+point "tests pass with these modules" env HCABLK_MODDIR="$modules" "$TOP/tests/run.sh" "${@:-data/flush}" || true
 step "dkms: purging the package" "$log.purge" purge && purged=true || purged=false
 point "a purge removes modules and cache" "$purged" || true
 as_root rm -rf --one-file-system "$root"

@@ -60,6 +60,11 @@ impl Pace {
         }
     }
 
+    /// Changes the delay between attempts, from the next attempt on.
+    pub(crate) fn set_reconnect_delay(&mut self, reconnect_delay_s: u32) {
+        self.reconnect_delay_s = reconnect_delay_s;
+    }
+
     /// Returns the milliseconds from the start of one attempt to the start of the next: between
     /// half of `reconnect_delay` and all of it, by `random`, so that the clients of a target do not
     /// reconnect all at once.
@@ -192,6 +197,15 @@ mod tests {
         assert_eq!(pace.delay_ms(1001), 2000);
         assert!((0..10_000).all(|random| (1000..=2000).contains(&pace.delay_ms(random * 7919))));
         assert_eq!(pace.rest_ms(0), 0);
+    }
+
+    #[test]
+    fn another_delay_holds_from_the_next_attempt_on() {
+        let mut pace = Pace::new(10, 60);
+        assert_eq!(pace.delay_ms(0), 60_000);
+        pace.set_reconnect_delay(1);
+        assert_eq!(pace.delay_ms(0), 1000);
+        assert_eq!(pace.whole_ms(0), 5000);
     }
 
     #[test]

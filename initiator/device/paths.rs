@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    head::Head,
+    head::{
+        Head,
+        LossLimits, //
+    },
     session::Session,
     settings::{
         Policy,
@@ -291,6 +294,33 @@ impl Device {
             active.settings.policy = policy;
         }
         self.settings.lock().policy = policy;
+        Ok(())
+    }
+
+    /// Changes `ctrl_loss_tmo`, `fast_io_fail_tmo` or `reconnect_delay`, at any time. If the disk
+    /// has no session now, changed time limits count from now. Fails with `EBUSY` if `change` would
+    /// decide anew whether the disk outlives its connection: connecting the disk decides that.
+    /// Waits while the disk is being connected.
+    pub(crate) fn set_limits(&self, change: impl Fn(&mut Settings)) -> Result {
+        let mut control = self.control.lock();
+        if let Some(active) = control.active.as_mut() {
+            let ends_with_connection = |settings: &Settings| settings.ctrl_loss_tmo_s == Some(0);
+            let mut new = active.settings;
+            change(&mut new);
+            if ends_with_connection(&new) != ends_with_connection(&active.settings) {
+                return Err(EBUSY);
+            }
+            let former = LossLimits::from(&active.settings);
+            let limits = LossLimits::from(&new);
+            active.settings = new;
+            if former != limits {
+                active.head.limit_loss(limits);
+            }
+        }
+        change(&mut self.settings.lock());
+        for path in self.paths.lock().iter() {
+            path.woken.set();
+        }
         Ok(())
     }
 

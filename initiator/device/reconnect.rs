@@ -197,6 +197,7 @@ impl Device {
             }
             path.set_connecting();
             self.tell_changes();
+            pace.set_reconnect_delay(self.settings().reconnect_delay_s);
             let delay = pace.delay_ms(system::random_u64());
             next = Deadline::new(delay);
             match self.attempt(&plan, &pace, delay) {

@@ -34,7 +34,7 @@ impl<D> Loss<D> {
 }
 
 /// The settings that limit a loss, in seconds; `None`: no limit.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LossLimits {
     pub(crate) ctrl_loss_tmo_s: Option<u32>,
     pub(crate) fast_io_fail_tmo_s: Option<u32>,
@@ -83,6 +83,16 @@ impl<D: Moment> Losses<D> {
         if !again {
             self.loss.fail_fast = limits.fast_io_fail_tmo_s.map(deadline);
         }
+    }
+
+    /// Changes the limits. They count from now for the present loss, and for a loss that continues
+    /// it because its session did not live for `STABLE_MS`.
+    pub(crate) fn limit(&mut self, limits: LossLimits) {
+        let deadline = |s: u32| D::after(s.saturating_mul(1000));
+        self.loss = Loss {
+            end: limits.ctrl_loss_tmo_s.map(deadline),
+            fail_fast: limits.fast_io_fail_tmo_s.map(deadline),
+        };
     }
 
     /// Records that there is a session again.
@@ -165,6 +175,29 @@ mod tests {
         pass(5000);
         losses.begin(3, LIMITS);
         assert_eq!(losses.now(), lost_since(0, 0));
+    }
+
+    #[test]
+    fn new_limits_count_from_their_change() {
+        let mut losses = Losses::new();
+        losses.begin(0, LIMITS);
+        pass(5000);
+        let short = LossLimits {
+            ctrl_loss_tmo_s: Some(3),
+            fast_io_fail_tmo_s: None,
+        };
+        losses.limit(short);
+        let bound = Loss {
+            end: Some(At(8000)),
+            fail_fast: None,
+        };
+        assert_eq!(losses.now(), bound);
+        // A loss that continues this one keeps the new deadline.
+        losses.end();
+        assert_eq!(losses.now(), Loss::NONE);
+        pass(1000);
+        losses.begin(0, short);
+        assert_eq!(losses.now(), bound);
     }
 
     #[test]

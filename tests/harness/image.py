@@ -63,8 +63,12 @@ FIO = b'#!/bin/sh\nexec /usr/libexec/fio --disk_util=0 --clocksource=clock_getti
 
 # The Python modules that the fence agent imports, and Python itself. Libraries that neither needs are not in the
 # guests.
-PYTHON = "array fcntl hashlib json os re shlex stat struct subprocess site _sitebuiltins"
-NOT_PYTHON = {"_hashlib"}
+PYTHON = "array atexit fcntl fencing hashlib json logging os re shlex stat struct subprocess time site _sitebuiltins"
+NOT_PYTHON = {"_hashlib", "_uuid"}
+PYTHON_FOLDERS = ("/usr/share/fence", "/usr/lib/python3/dist-packages")
+
+# fencing.py imports pycurl for agents that use HTTP, and ours does not: 20 libraries that no test uses.
+PYCURL = "class error(Exception):\n    pass\n"
 
 # Examples of the crate libhcablk that tests and the benchmark run, and their names in the guests.
 EXAMPLES = {"hcablk-user": "hcablk-user", "hcablk-cost": "hcablk-cost", "copy": "hcablk-rust-copy", "hcablk-vhost-frontend": "hcablk-vhost-frontend"}
@@ -226,15 +230,21 @@ def add_python(archive: Archive) -> None:
     archive.symlink("usr/bin/python3", interpreter.name)
     # Python warns at each start if this folder is missing.
     archive.directory(f"usr/lib/{interpreter.name}/lib-dynload")
-    script = f"import sys, {PYTHON.replace(' ', ', ')}\nfor m in list(sys.modules.values()): print(getattr(m, '__file__', None) or '')"
-    out = subprocess.run([interpreter, "-I", "-S", "-c", script], capture_output=True, text=True, check=True).stdout
-    for source in sorted({Path(line) for line in out.splitlines() if line}):
-        if source.suffix == ".py":
-            with tempfile.NamedTemporaryFile(prefix="hcablk-python-") as made:
-                py_compile.compile(str(source), cfile=made.name, doraise=True)
-                archive.file(str(source.with_suffix(".pyc"))[1:], Path(made.name).read_bytes())
-        elif source.name.partition(".")[0] not in NOT_PYTHON:
-            archive.file(str(source)[1:], source.read_bytes())
+    with tempfile.TemporaryDirectory(prefix="hcablk-python-") as stubs:
+        (Path(stubs) / "pycurl.py").write_text(PYCURL)
+        script = (
+            f"import sys; sys.path += {[stubs, *PYTHON_FOLDERS]}\nimport {PYTHON.replace(' ', ', ')}\n"
+            "for m in list(sys.modules.values()): print(getattr(m, '__file__', None) or '')"
+        )
+        out = subprocess.run([interpreter, "-I", "-S", "-c", script], capture_output=True, text=True, check=True).stdout
+        for source in sorted({Path(line) for line in out.splitlines() if line}):
+            place = Path(PYTHON_FOLDERS[-1]) / source.name if source.is_relative_to(stubs) else source
+            if source.suffix == ".py":
+                with tempfile.NamedTemporaryFile(prefix="hcablk-python-") as made:
+                    py_compile.compile(str(source), cfile=made.name, doraise=True)
+                    archive.file(str(place.with_suffix(".pyc"))[1:], Path(made.name).read_bytes())
+            elif source.name.partition(".")[0] not in NOT_PYTHON:
+                archive.file(str(place)[1:], source.read_bytes())
 
 
 def make_base(top: Path) -> tuple[bytes, list[str]]:

@@ -33,14 +33,17 @@ conflict='Invalid exchange'
 
 check "the agent's metadata are XML and list all actions" on c1 "fence_hcablk -o metadata | xmllint --noout - &&
 	[ \$(fence_hcablk -o metadata | grep -cE '<action name=\"(on|off|status|monitor|metadata)\"') = 5 ]"
-check "the agent prints its manual page" on c1 "fence_hcablk -o manpage | grep -q '^.SH OPTIONS'"
+check "the agent has the options of fencing.py and its own" on c1 "fence_hcablk -o metadata > /tmp/metadata &&
+	for name in plug ip username identity_file use_sudo power_timeout disable_timeout method devices volume; do
+		grep -q \"<parameter name=\\\"\$name\\\"\" /tmp/metadata || exit 1; done"
 same "the agent refuses an unknown option" 1 "$(on c1 'fence_hcablk --colour red > /dev/null; echo $?')"
 reserve=(method=reserve devices=/dev/hcablk0)
 for wrong in "action=reboot plug=c2" "action=off" "action=off plug=c2 method=shoot" "action=off plug=c2 devices=" \
 	"action=off plug=c2 devices=/dev/none" "action=off plug=c2 devices=/dev/null" "action=status plug=c2 power_timeout=soon" \
 	"action=off plug=c2 method=evict volume=vol1" "action=off plug=$(host_id c2) method=evict volume=a;b'c"; do
 	# shellcheck disable=SC2086 # words
-	same "the agent refuses: $wrong" "1 1" "$(agent c1 "${reserve[@]}" $wrong) $(said c1 | grep -c '^fence_hcablk: ')"
+	same "the agent refuses: $wrong" 1 "$(agent c1 "${reserve[@]}" $wrong)"
+	like "the agent gives a reason for the refusal of: $wrong" "ERROR: [a-zA-Z/]" "$(said c1)"
 done
 
 must on target "modprobe -a dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
@@ -52,12 +55,12 @@ for guest in c1 c2; do
 	same "$guest: monitor finds all that the agent needs" 0 "$(agent "$guest" action=monitor "${reserve[@]}")"
 	same "$guest: validate-all accepts the options" 0 "$(agent "$guest" action=validate-all "${reserve[@]}" pcmk_host_list=c1)"
 done
-like "the agent reports an unknown option" 'pcmk-host-list' "$(said c2)"
+like "the agent reports an unknown option" 'pcmk_host_list' "$(said c2)"
 same "a node that is not registered cannot fence" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
 like "the agent reports that the node is not registered" 'not registered' "$(said c1)"
 same "a node cannot switch on another node" 1 "$(agent c1 action=on plug=c2 "${reserve[@]}")"
 for guest in c1 c2; do
-	same "$guest switches itself on" 0 "$(agent "$guest" action=on nodename="$guest" "${reserve[@]}")"
+	same "$guest switches itself on" 0 "$(agent "$guest" action=on plug="$guest" nodename="$guest" "${reserve[@]}")"
 done
 same "a node that is on can be switched on again" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
 same "the status of a registered node is on" "0 Status: ON" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
@@ -112,14 +115,15 @@ refuse "the evicted host cannot connect" on c2 "hcablk connect $target_address v
 must on target "mkdir -p /tmp/bin && cat > /tmp/bin/ssh << 'END' && chmod 755 /tmp/bin/ssh
 #!/bin/sh
 echo \"\$*\" >> /tmp/ssh.log
+[ ! -e /tmp/hang ] || exec sleep 1000
 while [ \$1 != -- ]; do shift; done
 [ \$2 = 10.77.0.1 ] || { echo 'ssh: connect to host: No route to host' >&2; exit 255; }
 exec sh -c \"\$3\"
-END"
-agent_by='env PATH=/tmp/bin:/usr/sbin:/usr/bin'
-evict+=(username=fencer identity_file=/root/key)
+END
+printf '#!/bin/sh\n[ \$1 = -n ] && shift && echo \"\$*\" >> /tmp/sudo.log && exec \"\$@\"\n' > /tmp/bin/sudo && chmod 755 /tmp/bin/sudo && : > /tmp/key"
+evict+=(username=fencer identity_file=/tmp/key ssh_path=/tmp/bin/ssh)
 same "the agent admits the host through ssh" 0 "$(agent target action=on plug="$victim" ip="$target_address" "${evict[@]}")"
-like "ssh gets the user name, the key file and the command" "-l fencer -i /root/key -- 10.77.0.1 hcablk target admit" "$(on target 'cat /tmp/ssh.log')"
+like "ssh gets the user name, the key file and the command" "-l fencer -i /tmp/key -- 10.77.0.1 hcablk target admit" "$(on target 'cat /tmp/ssh.log')"
 connect c2 vol1
 same "the agent fails when one of two targets is unreachable" 1 \
 	"$(agent target action=off plug="$victim" ip="$target_address,10.77.0.9" "${evict[@]}")"
@@ -137,6 +141,16 @@ same "both volumes have the evicted host" "$victim $victim" "$(on target "$evict
 same "each action has logged in to the target once" 2 "$(on target 'wc -l < /tmp/ssh.log')"
 same "the agent fails when one of two volumes fails" 1 "$(agent target action=off plug="$victim" "${both[@]}" volume=vol2,none)"
 like "the agent names the volume that failed" 'none' "$(said target)"
+same "the agent can use sudo at the target" 0 "$(agent target action=on plug="$victim" "${both[@]}" use_sudo=1 sudo_path=/tmp/bin/sudo)"
+like "sudo runs the command" "hcablk target admit --if-exists vol1" "$(on target 'cat /tmp/sudo.log')"
+# Two targets that hang. Pacemaker asks agents to leave the time limit to it; this agent must still end by itself.
+must on target ': > /tmp/hang'
+begin=$(now_ms)
+same "the agent fails when targets hang" 1 "$(agent_by='env PCMK_service=pacemaker-fenced' agent target action=off plug="$victim" "${evict[@]}" \
+	ip="$target_address,10.77.0.9" login_timeout=1 power_timeout=5)"
+within "two hanging targets have one deadline, of 16 seconds" $(($(now_ms) - begin)) $((24000 * slow))
+like "the agent names both hanging targets" '10.77.0.1 failed.*10.77.0.9 failed' "$(said target | tr '\n' ' ')"
+must on target 'rm /tmp/hang'
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'
 done

@@ -32,6 +32,25 @@ install_packages() {
 	done
 }
 
+# exchange_keys GUEST…: gives the target and each guest the keys with which they authenticate each other.
+exchange_keys() {
+	local guest key
+	must on target 'hcablk key generate target'
+	for guest; do
+		must on "$guest" "hcablk key generate host && echo '$(on target 'hcablk key show target')' | hcablk key add target default"
+		key=$(on "$guest" 'hcablk key show host')
+		must on target "echo '$key' | hcablk key add host $(on "$guest" 'hcablk host-id')"
+	done
+}
+
+# reach_target GUEST…: waits until the network between each guest and the target works: without it no test of hcablk can pass.
+reach_target() {
+	local guest
+	for guest; do
+		check "$guest: the network reaches the target" wait_until "$guest" 200 "ping -c 1 -W 2 $target_address > /dev/null"
+	done
+}
+
 # shut_down GUEST…: shuts the guests down in order, all at once, and waits until they are off.
 shut_down() {
 	local guest

@@ -13,9 +13,10 @@ clients='c1 c2'
 
 started target c1 c2
 install_packages target c1 c2
+exchange_keys c1 c2
+reach_target c1 c2
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.data]
-insecure = true
 device = \"$machine_drive\"
 allow = [\"$(on c1 'hcablk host-id')\", \"$(on c2 'hcablk host-id')\"]
 
@@ -53,6 +54,7 @@ same "both clients read the file written before the reboots" "one one" "$(on c1 
 
 shut_down c1 c2 target
 boot target c1 c2
+reach_target c1 c2
 for guest in $clients; do
 	check "$guest: the file system is mounted after all machines were off" mounted "$guest" /srv/shared
 done

@@ -26,10 +26,10 @@ evicted() {
 
 started target c1 c2
 install_packages target c1 c2
+exchange_keys c1 c2
 host1=$(on c1 'hcablk host-id') host2=$(on c2 'hcablk host-id')
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.db]
-insecure = true
 device = \"$machine_drive\"
 allow = [\"$host1\", \"$host2\"]
 

@@ -31,7 +31,8 @@ install_packages target
 check "the command is installed" install 'hcablk_*.deb'
 like "without the program, connect reports what is missing" "hcablk-ublk.*is not installed" "$(on c1 "hcablk connect --user $target_address data" 2>&1)"
 check "the program is installed" install 'hcablk-ublk_*.deb'
-must on target "hcablk target listen --address $target_address && hcablk target export data $machine_drive --insecure --allow $(on c1 'hcablk host-id')"
+exchange_keys c1
+must on target "hcablk target listen --address $target_address && hcablk target export data $machine_drive --allow $(on c1 'hcablk host-id')"
 wwid=$(on target "cat $volumes/data/wwid")
 
 like "a volume that does not exist makes no disk" "cannot connect to volume nosuch.*no volume of this name" \

@@ -256,13 +256,13 @@ table! {
         /// The time limit of the whole connecting.
         connect_timeout: Seconds<1, 600> = "connect_timeout", Some("10"), Disabled;
         /// The time for which a lost connection is retried.
-        ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Disabled;
+        ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Online;
         /// The time without a connection after which requests fail.
-        fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Disabled;
+        fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Online;
         /// The time without a response to a keep-alive after which the path is lost.
         keep_alive_tmo: Seconds<1, 600> = "keep_alive_tmo", Some("5"), Disabled;
         /// The pause between two attempts to reconnect.
-        reconnect_delay: Seconds<1, 60> = "reconnect_delay", Some("1"), Disabled;
+        reconnect_delay: Seconds<1, 60> = "reconnect_delay", Some("1"), Online;
         /// Whether the target is asked to invalidate keys.
         remote_invalidate: bool = "remote_invalidate", Some("1"), Disabled;
         /// The largest read that is copied instead of registering memory.

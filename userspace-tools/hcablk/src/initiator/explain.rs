@@ -133,8 +133,9 @@ fn advice(
     match errno {
         Errno::ETIMEDOUT if why.contains(NO_ANSWER_TO_ARP) => format!(
             "Nothing answers at {address}: `ip neigh show {address}` says FAILED or INCOMPLETE. Does the address belong to the\n\
-             target, is the target up, and does `ping {address}` work? On the target, `rdma link show` must say ACTIVE for\n\
-             the device with this address, and its log must not end with \"set down\" for it: dmesg | grep -i rxe"
+             target, is the target up, and does `ping {address}` work? On the target, `ip -br address` must show the address\n\
+             on an interface that is UP, of a bridge also `bridge link` a port that is forwarding, and `rdma link show`\n\
+             must say ACTIVE."
         ),
         Errno::ECONNREFUSED => format!(
             "On the target, `hcablk target list` must show port {port} enabled.\n\

@@ -99,7 +99,17 @@ impl System for Kernel {
             "memory_mib",
             "host_key",
             "target_key",
+            "ctrl_loss_tmo",
+            "fast_io_fail_tmo",
+            "reconnect_delay",
         ];
+        // Whether a disk outlives its connection is decided when it is connected.
+        if attribute == "ctrl_loss_tmo"
+            && self.enabled(group)
+            && (value == "0") != (self.text(path) == "0")
+        {
+            return fail(Errno::EBUSY);
+        }
         if self.enabled(group) && !any_time.contains(&attribute.as_str()) {
             return fail(Errno::EBUSY);
         }
