@@ -46,19 +46,33 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// If `mapped` is not 0, the first `filled` entries of `table` are mapped in
-/// `direction` for the device of `pd`, and `held` is of the request that they are of. If `filled`
-/// is 0, the first entry was mapped by `hcablk_c_ib_dma_map_only()`, otherwise all of them by
-/// `ib_dma_map_sg()`.
+/// The memory of `mapping` is mapped for the device of `pd` in `direction`. Unless it is `Nothing`,
+/// `held` is of the request that it belongs to.
 pub struct SegmentList {
     table: KVec<bindings::scatterlist>,
-    filled: u32,
-    mapped: u32,
+    mapping: Mapping,
     held: Option<Held>,
     direction: Direction,
     /// `None` after [`SegmentList::revoke`].
     region: Option<MemoryRegion>,
     pd: Arc<ProtectionDomain>,
+}
+
+/// The memory that a [`SegmentList`] has mapped for the HCA.
+#[derive(Clone, Copy)]
+enum Mapping {
+    Nothing,
+    /// The only segment, as one range of pages.
+    Range {
+        address: u64,
+        length: u32,
+    },
+    /// All segments, by `ib_dma_map_sg()`: it was given `filled` entries of the table, and has
+    /// joined them to `mapped` ones.
+    Table {
+        filled: i32,
+        mapped: u32,
+    },
 }
 
 // SAFETY: The scatterlist's pointers are to pages, which may be used from any thread.
@@ -74,8 +88,7 @@ impl SegmentList {
         }
         Ok(Self {
             table,
-            filled: 0,
-            mapped: 0,
+            mapping: Mapping::Nothing,
             held: None,
             direction: Direction::ToDevice,
             region: Some(MemoryRegion::new(pd, region_pages(bytes))?),
@@ -89,9 +102,20 @@ impl SegmentList {
     pub fn map(&mut self, request: RequestRef<'_>, direction: Direction, cookie: u32) -> Result {
         self.map_local(request, direction)?;
         let table = self.table.as_mut_ptr();
+        let entries = match self.mapping {
+            Mapping::Range { address, length } => {
+                // SAFETY: The table has an entry: `map_local` checks that.
+                unsafe {
+                    bindings::sg_init_table(table, 1);
+                    bindings::hcablk_c_sg_set_dma(table, address, length);
+                }
+                1
+            }
+            _ => self.mapped(),
+        };
         let result = match self.region.as_mut() {
-            // SAFETY: The first `mapped` entries are mapped for the region's device.
-            Some(region) => unsafe { region.map(table, self.mapped, cookie) },
+            // SAFETY: The first `entries` entries are mapped for the region's device.
+            Some(region) => unsafe { region.map(table, entries, cookie) },
             None => Err(EINVAL),
         };
         if result.is_err() {
@@ -105,48 +129,67 @@ impl SegmentList {
     #[inline]
     pub fn map_local(&mut self, request: RequestRef<'_>, direction: Direction) -> Result {
         let segments = request.segments();
-        if self.mapped != 0 || segments == 0 || usize::from(segments) > self.table.len() {
+        if !self.is_empty() || segments == 0 || usize::from(segments) > self.table.len() {
             return Err(EINVAL);
         }
         if faults::map() {
             return Err(ENOMEM);
         }
-        let (filled, mapped) = match segments {
-            1 => self.map_only(request, direction)?,
+        let mapping = match segments {
+            1 => self.map_range(request, direction)?,
             _ => self.map_table(request, direction)?,
         };
         mapped::add();
         // INVARIANT: Mapped just now.
-        self.filled = filled;
-        self.mapped = mapped;
+        self.mapping = mapping;
         self.held = Some(Held::of(request));
         self.direction = direction;
         Ok(())
     }
 
-    /// Maps the request's one segment. Returns what `filled` and `mapped` become.
+    /// Maps the request's one segment as a range of pages, which costs less than a scatterlist of
+    /// one entry.
     #[inline]
-    fn map_only(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<(u32, u32)> {
-        // SAFETY: The request has one segment of data, and the table room for it; nothing is
-        // mapped.
+    fn map_range(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<Mapping> {
+        let (mut address, mut length) = (0, 0);
+        // SAFETY: The request has data, which stays until the request ends; the device is alive.
         let result = unsafe {
-            bindings::hcablk_c_ib_dma_map_only(
+            bindings::hcablk_c_ib_dma_map_bvec(
                 self.pd.device(),
                 request.as_raw(),
-                self.table.as_mut_ptr(),
                 direction.as_raw(),
+                &mut address,
+                &mut length,
             )
         };
-        match result {
-            0 => self.map_table(request, direction),
-            1 => Ok((0, 1)),
-            _ => Err(ENOMEM),
+        if result != 0 {
+            return Err(ENOMEM);
         }
+        if length != request.bytes() {
+            return self.map_bvecs(request, direction, address, length);
+        }
+        Ok(Mapping::Range { address, length })
     }
 
-    /// Maps the request's segments, for which the table has room. Returns what `filled` and
-    /// `mapped` become.
-    fn map_table(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<(u32, u32)> {
+    /// Maps the segments of a request whose first `bio_vec`, mapped at `address`, is only a part of
+    /// its only segment. Not reached on the kernels supported: `bio_split_io_at()` and
+    /// `ll_new_hw_segment()` count a segment for each `bio_vec`, even if it continues the last one.
+    #[cold]
+    #[inline(never)]
+    fn map_bvecs(
+        &mut self,
+        request: RequestRef<'_>,
+        direction: Direction,
+        address: u64,
+        length: u32,
+    ) -> Result<Mapping> {
+        // SAFETY: Mapped just now by the caller.
+        unsafe { self.unmap_range(address, length, direction) };
+        self.map_table(request, direction)
+    }
+
+    /// Maps the request's segments, for which the table has room.
+    fn map_table(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<Mapping> {
         let table = self.table.as_mut_ptr();
         // SAFETY: The table has room for the request's segments; `sg_init_table`
         // marks the end that blk_rq_map_sg() moves.
@@ -161,56 +204,65 @@ impl SegmentList {
         let mapped = unsafe {
             bindings::hcablk_c_ib_dma_map_sg(self.pd.device(), table, filled, direction.as_raw())
         };
-        if mapped <= 0 {
-            return Err(ENOMEM);
+        match u32::try_from(mapped) {
+            Ok(mapped @ 1..) => Ok(Mapping::Table { filled, mapped }),
+            _ => Err(ENOMEM),
         }
-        Ok((filled as u32, mapped as u32))
     }
 
-    /// Puts the mapped segments into `sges`, and returns their number; `None`: there is no room.
-    #[inline]
-    pub fn sges(&mut self, sges: &mut [Sge]) -> Option<usize> {
-        let mapped = self.mapped as usize;
-        let sges = sges.get_mut(..mapped)?;
-        let lkey = self.pd.lkey();
-        for (sg, sge) in self.table.iter_mut().zip(sges) {
-            let mut length = 0;
-            // SAFETY: The first `mapped` entries are.
-            let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
-            *sge = Sge::mapped(address, length, lkey);
-        }
-        Some(mapped)
-    }
-
-    /// Returns the mapped segment if it is the only one.
+    /// Returns the memory if it is in one piece.
     #[inline(always)]
     pub fn only(&mut self) -> Option<Sge> {
-        if self.mapped != 1 {
-            return None;
+        match self.mapping {
+            Mapping::Range { address, length } => {
+                Some(Sge::mapped(address, length, self.pd.lkey()))
+            }
+            Mapping::Table { mapped: 1, .. } => self.entry(0),
+            Mapping::Table { .. } | Mapping::Nothing => None,
         }
-        let sg = self.table.first_mut()?;
+    }
+
+    /// Returns entry `index` of the table, which is mapped.
+    #[inline]
+    fn entry(&mut self, index: usize) -> Option<Sge> {
         let mut length = 0;
-        // SAFETY: The first entry is mapped.
-        let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
+        // SAFETY: The entry is initialised.
+        let address = unsafe { bindings::hcablk_c_sg_dma(self.table.get_mut(index)?, &mut length) };
         Some(Sge::mapped(address, length, self.pd.lkey()))
     }
 
-    /// Puts mapped segments from number `first` on into `sges`, as many as there is room for;
+    /// Puts all pieces of the memory into `sges`, and returns their number; `None`: there is no
+    /// room.
+    #[inline]
+    pub fn sges(&mut self, sges: &mut [Sge]) -> Option<usize> {
+        let (count, _) = self.part(0, sges);
+        (count == self.mapped() as usize).then_some(count)
+    }
+
+    /// Puts pieces of the memory from number `first` on into `sges`, as many as there is room for;
     /// returns their number and their bytes.
     #[inline]
     pub fn part(&mut self, first: usize, sges: &mut [Sge]) -> (usize, u32) {
-        let lkey = self.pd.lkey();
         let (mut count, mut bytes) = (0, 0);
-        let mapped = self.table.iter_mut().take(self.mapped as usize);
-        for (sg, sge) in mapped.skip(first).zip(sges) {
-            let mut length = 0;
-            // SAFETY: The first `mapped` entries are.
-            let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
-            *sge = Sge::mapped(address, length, lkey);
+        let all = first..self.mapped() as usize;
+        for (index, sge) in all.zip(sges) {
+            let Some(piece) = self.piece(index) else {
+                break;
+            };
+            *sge = piece;
             count += 1;
-            bytes += length;
+            bytes += piece.length();
         }
         (count, bytes)
+    }
+
+    /// Returns piece `index` of the memory, which has more.
+    #[inline]
+    fn piece(&mut self, index: usize) -> Option<Sge> {
+        match self.mapping {
+            Mapping::Table { .. } => self.entry(index),
+            _ => self.only(),
+        }
     }
 
     /// Returns the REG_MR that lets the peer reach the memory, and the address and key for the
@@ -274,9 +326,20 @@ impl SegmentList {
             .is_some_and(MemoryRegion::is_registered)
     }
 
-    /// Returns how many segments are mapped; 0 when the request has no data.
+    /// Returns the number of pieces of the memory that the HCA reaches; 0 when the list is empty.
+    #[inline]
     pub fn mapped(&self) -> u32 {
-        self.mapped
+        match self.mapping {
+            Mapping::Nothing => 0,
+            Mapping::Range { .. } => 1,
+            Mapping::Table { mapped, .. } => mapped,
+        }
+    }
+
+    /// Returns whether the list has no request's memory.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        matches!(self.mapping, Mapping::Nothing)
     }
 
     /// Releases the memory to the request. Fails with `EBUSY` while the peer may reach it.
@@ -295,23 +358,45 @@ impl SegmentList {
 
     #[inline]
     fn unmap(&mut self) {
-        if self.mapped == 0 {
-            return;
+        match self.mapping {
+            Mapping::Nothing => return,
+            Mapping::Range { address, length } => {
+                // SAFETY: By the type's invariant it is mapped so.
+                unsafe { self.unmap_range(address, length, self.direction) };
+                mapped::remove();
+            }
+            Mapping::Table { filled, .. } => {
+                // SAFETY: By the type's invariant the entries are mapped so.
+                unsafe {
+                    bindings::hcablk_c_ib_dma_unmap_sg(
+                        self.pd.device(),
+                        self.table.as_mut_ptr(),
+                        filled,
+                        self.direction.as_raw(),
+                    )
+                };
+                mapped::remove();
+            }
         }
-        let (device, table) = (self.pd.device(), self.table.as_mut_ptr());
-        let direction = self.direction.as_raw();
-        match self.filled {
-            // SAFETY: By the type's invariant the first entry is mapped so.
-            0 => unsafe { bindings::hcablk_c_ib_dma_unmap_only(device, table, direction) },
-            // SAFETY: By the type's invariant the entries are mapped so.
-            filled => unsafe {
-                bindings::hcablk_c_ib_dma_unmap_sg(device, table, filled as i32, direction)
-            },
-        }
-        mapped::remove();
         // INVARIANT: Nothing is mapped.
-        self.mapped = 0;
+        self.mapping = Mapping::Nothing;
         self.held = None;
+    }
+
+    /// # Safety
+    ///
+    /// `hcablk_c_ib_dma_map_bvec()` has mapped this range for the device of `pd` in this direction.
+    #[inline]
+    unsafe fn unmap_range(&self, address: u64, length: u32, direction: Direction) {
+        // SAFETY: The caller guarantees that it is mapped so.
+        unsafe {
+            bindings::hcablk_c_ib_dma_unmap_page(
+                self.pd.device(),
+                address,
+                length as usize,
+                direction.as_raw(),
+            )
+        };
     }
 }
 
