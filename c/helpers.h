@@ -44,6 +44,7 @@ void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
 int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr);
 bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr);
 size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev);
+bool hcablk_c_ib_dma_translated(struct ib_device *dev);
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 				  enum dma_data_direction dir);
 void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/iommu-dma.h>
+
 #include "helpers.h"
 
 struct ib_pd *hcablk_c_ib_alloc_pd(struct ib_device *dev)
@@ -106,6 +108,12 @@ bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr)
 size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev)
 {
 	return ib_uses_virt_dma(dev) ? SIZE_MAX : dma_max_mapping_size(dev->dma_device);
+}
+
+/* Whether mapped addresses are those of an IOMMU that the DMA API programs. */
+bool hcablk_c_ib_dma_translated(struct ib_device *dev)
+{
+	return !ib_uses_virt_dma(dev) && use_dma_iommu(dev->dma_device);
 }
 
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,

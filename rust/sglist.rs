@@ -11,6 +11,17 @@
 //!
 //! [`SegmentList::release`] is refused while the peer may have access. Until it succeeds the
 //! request is [`Held`]: it cannot be ended.
+//!
+//! # The write bounce slot
+//!
+//! Behind an IOMMU that translates, mapping and unmapping a page costs more than copying it: both
+//! change page tables, and the unmapping makes the IOMMU forget the translation, at once or later.
+//! A list may therefore have a *write bounce slot*: a page that stays mapped for the HCA, into
+//! which [`SegmentList::map_or_copy`] copies the data of a write of up to [`SLOT_BYTES`] bytes. The
+//! list is then in the state *Copied*, which differs from *Mapped* in that nothing is mapped or
+//! unmapped, and that it cannot be registered: no peer ever has a key to a slot. Its request is
+//! `Held` like any other, although the HCA does not reach the request's memory: when the request
+//! ends, its tag, and with it the slot, serves the next request.
 
 use crate::{
     bindings,
@@ -20,6 +31,7 @@ use crate::{
     },
     rdma::faults,
     rdma::{
+        buffer::DmaBuffer,
         cq::Success,
         device::Direction,
         mapped,
@@ -37,9 +49,15 @@ use crate::{
     },
 };
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
+
+/// log2 of the pages of a write bounce slot.
+const SLOT_ORDER: u32 = 0;
+/// Bytes of the largest write that is copied into a write bounce slot.
+const SLOT_BYTES: u32 = (PAGE_SIZE << SLOT_ORDER) as u32;
 
 /// The physical segments of one request at a time, with the memory region that
 /// shows them to the peer. Allocated once for each tag.
@@ -47,7 +65,7 @@ use kernel::{
 /// # Invariants
 ///
 /// The memory of `mapping` is mapped for the device of `pd` in `direction`. Unless it is `Nothing`,
-/// `held` is of the request that it belongs to.
+/// `held` is of the request that it belongs to, or whose data was copied.
 pub struct SegmentList {
     table: KVec<bindings::scatterlist>,
     mapping: Mapping,
@@ -55,6 +73,8 @@ pub struct SegmentList {
     direction: Direction,
     /// `None` after [`SegmentList::revoke`].
     region: Option<MemoryRegion>,
+    /// The write bounce slot.
+    slot: Option<DmaBuffer>,
     pd: Arc<ProtectionDomain>,
 }
 
@@ -62,6 +82,11 @@ pub struct SegmentList {
 #[derive(Clone, Copy)]
 enum Mapping {
     Nothing,
+    /// Nothing but the slot, whose first `length` bytes are the data.
+    Copied {
+        address: u64,
+        length: u32,
+    },
     /// The only segment, as one range of pages.
     Range {
         address: u64,
@@ -92,8 +117,15 @@ impl SegmentList {
             held: None,
             direction: Direction::ToDevice,
             region: Some(MemoryRegion::new(pd, region_pages(bytes))?),
+            slot: None,
             pd: pd.clone(),
         })
+    }
+
+    /// Allocates the list's write bounce slot, and maps it. May sleep.
+    pub fn with_slot(mut self) -> Result<Self> {
+        self.slot = Some(DmaBuffer::new(&self.pd, SLOT_ORDER, Direction::ToDevice)?);
+        Ok(self)
     }
 
     /// Takes the request's segments, maps them for the HCA and lays the region
@@ -124,10 +156,33 @@ impl SegmentList {
         result
     }
 
+    /// Makes the data of a write accessible to the HCA, which will send it; the peer cannot reach
+    /// it. If the list has a slot, and the data fits, it is copied there; otherwise the request's
+    /// segments are mapped. Any context. Errors leave the list empty.
+    #[inline]
+    pub fn map_or_copy(&mut self, request: RequestRef<'_>) -> Result {
+        let bytes = request.bytes();
+        let Some(slot) = self.slot.as_ref().filter(|_| bytes <= SLOT_BYTES) else {
+            return self.map_local(request, Direction::ToDevice);
+        };
+        if !self.is_empty() {
+            return Err(EINVAL);
+        }
+        request.copy_data_to_pages(slot.pages())?;
+        slot.sync_for_device(0, bytes as usize);
+        // INVARIANT: Copied just now.
+        self.mapping = Mapping::Copied {
+            address: slot.slice(0, bytes as usize).address(),
+            length: bytes,
+        };
+        self.held = Some(Held::of(request));
+        Ok(())
+    }
+
     /// Takes the request's segments and maps them for the HCA; the peer cannot
     /// reach them. Any context. Errors leave the list empty.
     #[inline]
-    pub fn map_local(&mut self, request: RequestRef<'_>, direction: Direction) -> Result {
+    fn map_local(&mut self, request: RequestRef<'_>, direction: Direction) -> Result {
         let segments = request.segments();
         if !self.is_empty() || segments == 0 || usize::from(segments) > self.table.len() {
             return Err(EINVAL);
@@ -214,7 +269,7 @@ impl SegmentList {
     #[inline(always)]
     pub fn only(&mut self) -> Option<Sge> {
         match self.mapping {
-            Mapping::Range { address, length } => {
+            Mapping::Copied { address, length } | Mapping::Range { address, length } => {
                 Some(Sge::mapped(address, length, self.pd.lkey()))
             }
             Mapping::Table { mapped: 1, .. } => self.entry(0),
@@ -331,7 +386,7 @@ impl SegmentList {
     pub fn mapped(&self) -> u32 {
         match self.mapping {
             Mapping::Nothing => 0,
-            Mapping::Range { .. } => 1,
+            Mapping::Copied { .. } | Mapping::Range { .. } => 1,
             Mapping::Table { mapped, .. } => mapped,
         }
     }
@@ -340,6 +395,12 @@ impl SegmentList {
     #[inline]
     fn is_empty(&self) -> bool {
         matches!(self.mapping, Mapping::Nothing)
+    }
+
+    /// Returns whether the data was copied into the write bounce slot.
+    #[inline]
+    pub fn is_copied(&self) -> bool {
+        matches!(self.mapping, Mapping::Copied { .. })
     }
 
     /// Releases the memory to the request. Fails with `EBUSY` while the peer may reach it.
@@ -360,6 +421,7 @@ impl SegmentList {
     fn unmap(&mut self) {
         match self.mapping {
             Mapping::Nothing => return,
+            Mapping::Copied { .. } => {}
             Mapping::Range { address, length } => {
                 // SAFETY: By the type's invariant it is mapped so.
                 unsafe { self.unmap_range(address, length, self.direction) };
