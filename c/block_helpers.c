@@ -213,11 +213,27 @@ void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len)
 	}
 }
 
+/* A whole page is copied by copy_page(), the kernel's fastest copy: @to is then a page as well. */
 void hcablk_c_rq_copy_from(struct request *rq, void *to, size_t len)
 {
 	struct req_iterator iter;
 	struct bio_vec bv;
 
+	if (rq->bio) {
+		bv = bio_iter_iovec(rq->bio, rq->bio->bi_iter);
+		if (len <= bv.bv_len) {
+			bv.bv_len = len;
+			if (len == PAGE_SIZE && PAGE_ALIGNED(to)) {
+				void *from = bvec_kmap_local(&bv);
+
+				copy_page(to, from);
+				kunmap_local(from);
+			} else {
+				memcpy_from_bvec(to, &bv);
+			}
+			return;
+		}
+	}
 	rq_for_each_segment(bv, rq, iter) {
 		if (!len)
 			break;

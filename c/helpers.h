@@ -35,10 +35,8 @@ int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int ne
 			   enum dma_data_direction dir);
 void hcablk_c_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 			      enum dma_data_direction dir);
-int hcablk_c_ib_dma_map_only(struct ib_device *dev, struct request *rq, struct scatterlist *sg,
-			     enum dma_data_direction dir);
-void hcablk_c_ib_dma_unmap_only(struct ib_device *dev, struct scatterlist *sg,
-				enum dma_data_direction dir);
+int hcablk_c_ib_dma_map_bvec(struct ib_device *dev, struct request *rq,
+			     enum dma_data_direction dir, u64 *addr, unsigned int *len);
 u64 hcablk_c_ib_dma_map_page(struct ib_device *dev, struct page *page, size_t len,
 			     enum dma_data_direction dir);
 void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
@@ -46,6 +44,7 @@ void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
 int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr);
 bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr);
 size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev);
+bool hcablk_c_ib_dma_translated(struct ib_device *dev);
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 				  enum dma_data_direction dir);
 void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,

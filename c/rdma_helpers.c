@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/iommu-dma.h>
+
 #include "helpers.h"
 
 struct ib_pd *hcablk_c_ib_alloc_pd(struct ib_device *dev)
@@ -61,33 +63,17 @@ void hcablk_c_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int
 }
 
 /*
- * Maps the data of a request of one segment as a single page range, which costs less than a
- * scatterlist of one entry, and describes it in @sg as ib_dma_map_sg() does. Returns 1; or 0 if
- * the segment is more than one bio_vec, which only blk_rq_map_sg() joins; or -ENOMEM. The data is
- * never peer memory: no queue of ours has BLK_FEAT_PCI_P2PDMA.
+ * Maps the first bio_vec of a request's data. The data is never peer memory: no queue of ours has
+ * BLK_FEAT_PCI_P2PDMA.
  */
-int hcablk_c_ib_dma_map_only(struct ib_device *dev, struct request *rq, struct scatterlist *sg,
-			     enum dma_data_direction dir)
+int hcablk_c_ib_dma_map_bvec(struct ib_device *dev, struct request *rq,
+			     enum dma_data_direction dir, u64 *addr, unsigned int *len)
 {
 	struct bio_vec bv = req_bvec(rq);
-	u64 addr;
 
-	if (bv.bv_len != blk_rq_bytes(rq))
-		return 0;
-	addr = ib_dma_map_bvec(dev, &bv, dir);
-	if (ib_dma_mapping_error(dev, addr))
-		return -ENOMEM;
-	sg_init_table(sg, 1);
-	sg_set_page(sg, bv.bv_page, bv.bv_len, bv.bv_offset);
-	hcablk_c_sg_set_dma(sg, addr, bv.bv_len);
-	return 1;
-}
-
-/* Undoes hcablk_c_ib_dma_map_only(). */
-void hcablk_c_ib_dma_unmap_only(struct ib_device *dev, struct scatterlist *sg,
-				enum dma_data_direction dir)
-{
-	ib_dma_unmap_bvec(dev, sg_dma_address(sg), sg_dma_len(sg), dir);
+	*len = bv.bv_len;
+	*addr = ib_dma_map_bvec(dev, &bv, dir);
+	return ib_dma_mapping_error(dev, *addr);
 }
 
 u64 hcablk_c_ib_dma_map_page(struct ib_device *dev, struct page *page, size_t len,
@@ -127,6 +113,12 @@ bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr)
 size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev)
 {
 	return ib_uses_virt_dma(dev) ? SIZE_MAX : dma_max_mapping_size(dev->dma_device);
+}
+
+/* Whether mapped addresses are those of an IOMMU that the DMA API programs. */
+bool hcablk_c_ib_dma_translated(struct ib_device *dev)
+{
+	return !ib_uses_virt_dma(dev) && use_dma_iommu(dev->dma_device);
 }
 
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,

@@ -44,6 +44,8 @@ pub(crate) struct Shape {
     pub(crate) read_bounce_slots: u16,
     /// Bytes of a slot for small reads.
     pub(crate) small_read: u32,
+    /// Small writes are copied into slots.
+    pub(crate) write_bounce: bool,
     /// Segments of an inline write, or of one RDMA WRITE.
     pub(crate) inline_segments: u16,
 }
@@ -116,6 +118,7 @@ impl Shape {
             bytes: pages * REGION_PAGE,
             read_bounce_slots: 0,
             small_read: 0,
+            write_bounce: false,
             inline_segments: u16::try_from(attributes.max_send_sge.saturating_sub(1))
                 .unwrap_or(u16::MAX)
                 .min(INLINE_SEGMENTS as u16),
@@ -138,5 +141,11 @@ impl Shape {
             self.small_read = limit;
             self.read_bounce_slots = ReadBounce::fit(attributes, self.depth, limit);
         }
+    }
+
+    /// Gives writes slots of their own where a copy costs less than mapping; `largest`: bytes of
+    /// the largest write that may be an eager or inline one.
+    pub(crate) fn fit_write_bounce(&mut self, attributes: Attributes, largest: u32) {
+        self.write_bounce = attributes.translated && largest > 0;
     }
 }

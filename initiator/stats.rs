@@ -24,7 +24,7 @@ metrics! {
         doorbells,
         /// Memory regions registered.
         registrations,
-        /// Bytes in them, and sent with requests: moved by the HCA without our processor.
+        /// Bytes in them, and sent straight from requests: moved by the HCA without our processor.
         rdma_bytes,
         /// Inline writes.
         inline_writes,
@@ -77,8 +77,11 @@ metrics! {
         /// Requests whose response came before their send had completed, or whose key was still
         /// valid then.
         send_waits,
-        /// Bytes that a processor of this host copied: the data of small reads.
+        /// Bytes that a processor of this host copied: the data of small reads, and of the writes
+        /// below.
         copied_bytes,
+        /// Writes whose data was copied into a write bounce slot.
+        copied_writes,
         /// Violations of the protocol by the target.
         protocol_errors,
     }

@@ -11,6 +11,17 @@
 //!
 //! [`SegmentList::release`] is refused while the peer may have access. Until it succeeds the
 //! request is [`Held`]: it cannot be ended.
+//!
+//! # The write bounce slot
+//!
+//! Behind an IOMMU that translates, mapping and unmapping a page costs more than copying it: both
+//! change page tables, and the unmapping makes the IOMMU forget the translation, at once or later.
+//! A list may therefore have a *write bounce slot*: a page that stays mapped for the HCA, into
+//! which [`SegmentList::map_or_copy`] copies the data of a write of up to [`SLOT_BYTES`] bytes. The
+//! list is then in the state *Copied*, which differs from *Mapped* in that nothing is mapped or
+//! unmapped, and that it cannot be registered: no peer ever has a key to a slot. Its request is
+//! `Held` like any other, although the HCA does not reach the request's memory: when the request
+//! ends, its tag, and with it the slot, serves the next request.
 
 use crate::{
     bindings,
@@ -20,6 +31,7 @@ use crate::{
     },
     rdma::faults,
     rdma::{
+        buffer::DmaBuffer,
         cq::Success,
         device::Direction,
         mapped,
@@ -40,28 +52,55 @@ use crate::{
     },
 };
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
+
+/// log2 of the pages of a write bounce slot.
+const SLOT_ORDER: u32 = 0;
+/// Bytes of the largest write that is copied into a write bounce slot.
+const SLOT_BYTES: u32 = (PAGE_SIZE << SLOT_ORDER) as u32;
 
 /// The physical segments of one request at a time, with the memory region that
 /// shows them to the peer. Allocated once for each tag.
 ///
 /// # Invariants
 ///
-/// If `mapped` is not 0, the first `filled` entries of `table` are mapped in
-/// `direction` for the device of `pd`, and `held` is of the request that they are of. If `filled`
-/// is 0, the first entry was mapped by `hcablk_c_ib_dma_map_only()`, otherwise all of them by
-/// `ib_dma_map_sg()`.
+/// The memory of `mapping` is mapped for the device of `pd` in `direction`. Unless it is `Nothing`,
+/// `held` is of the request that it belongs to, or whose data was copied.
 pub struct SegmentList {
     table: KVec<bindings::scatterlist>,
-    filled: u32,
-    mapped: u32,
+    mapping: Mapping,
     held: Option<Held>,
     direction: Direction,
     /// `None` after [`SegmentList::revoke`].
     region: Option<MemoryRegion>,
+    /// The write bounce slot.
+    slot: Option<DmaBuffer>,
     pd: DomainUse,
+}
+
+/// The memory that a [`SegmentList`] has mapped for the HCA.
+#[derive(Clone, Copy)]
+enum Mapping {
+    Nothing,
+    /// Nothing but the slot, whose first `length` bytes are the data.
+    Copied {
+        address: u64,
+        length: u32,
+    },
+    /// The only segment, as one range of pages.
+    Range {
+        address: u64,
+        length: u32,
+    },
+    /// All segments, by `ib_dma_map_sg()`: it was given `filled` entries of the table, and has
+    /// joined them to `mapped` ones.
+    Table {
+        filled: i32,
+        mapped: u32,
+    },
 }
 
 // SAFETY: The scatterlist's pointers are to pages, which may be used from any thread.
@@ -77,13 +116,23 @@ impl SegmentList {
         }
         Ok(Self {
             table,
-            filled: 0,
-            mapped: 0,
+            mapping: Mapping::Nothing,
             held: None,
             direction: Direction::ToDevice,
             region: Some(MemoryRegion::new(pd, region_pages(bytes))?),
+            slot: None,
             pd: pd.begin_use()?,
         })
+    }
+
+    /// Allocates the list's write bounce slot, and maps it. May sleep.
+    pub fn with_slot(mut self) -> Result<Self> {
+        self.slot = Some(DmaBuffer::new(
+            self.pd.domain(),
+            SLOT_ORDER,
+            Direction::ToDevice,
+        )?);
+        Ok(self)
     }
 
     /// Takes the request's segments, maps them for the HCA and lays the region
@@ -92,9 +141,20 @@ impl SegmentList {
     pub fn map(&mut self, request: RequestRef<'_>, direction: Direction, cookie: u32) -> Result {
         self.map_local(request, direction)?;
         let table = self.table.as_mut_ptr();
+        let entries = match self.mapping {
+            Mapping::Range { address, length } => {
+                // SAFETY: The table has an entry: `map_local` checks that.
+                unsafe {
+                    bindings::sg_init_table(table, 1);
+                    bindings::hcablk_c_sg_set_dma(table, address, length);
+                }
+                1
+            }
+            _ => self.mapped(),
+        };
         let result = match self.region.as_mut() {
-            // SAFETY: The first `mapped` entries are mapped for the region's device.
-            Some(region) => unsafe { region.map(table, self.mapped, cookie) },
+            // SAFETY: The first `entries` entries are mapped for the region's device.
+            Some(region) => unsafe { region.map(table, entries, cookie) },
             None => Err(EINVAL),
         };
         if result.is_err() {
@@ -103,53 +163,95 @@ impl SegmentList {
         result
     }
 
+    /// Makes the data of a write accessible to the HCA, which will send it; the peer cannot reach
+    /// it. If the list has a slot, and the data fits, it is copied there; otherwise the request's
+    /// segments are mapped. Any context. Errors leave the list empty.
+    #[inline]
+    pub fn map_or_copy(&mut self, request: RequestRef<'_>) -> Result {
+        let bytes = request.bytes();
+        let Some(slot) = self.slot.as_ref().filter(|_| bytes <= SLOT_BYTES) else {
+            return self.map_local(request, Direction::ToDevice);
+        };
+        if !self.is_empty() {
+            return Err(EINVAL);
+        }
+        request.copy_data_to_pages(slot.pages())?;
+        slot.sync_for_device(0, bytes as usize);
+        // INVARIANT: Copied just now.
+        self.mapping = Mapping::Copied {
+            address: slot.slice(0, bytes as usize).address(),
+            length: bytes,
+        };
+        self.held = Some(Held::of(request));
+        Ok(())
+    }
+
     /// Takes the request's segments and maps them for the HCA; the peer cannot
     /// reach them. Any context. Errors leave the list empty.
     #[inline]
-    pub fn map_local(&mut self, request: RequestRef<'_>, direction: Direction) -> Result {
+    fn map_local(&mut self, request: RequestRef<'_>, direction: Direction) -> Result {
         let segments = request.segments();
-        if self.mapped != 0 || segments == 0 || usize::from(segments) > self.table.len() {
+        if !self.is_empty() || segments == 0 || usize::from(segments) > self.table.len() {
             return Err(EINVAL);
         }
         if faults::map() {
             return Err(ENOMEM);
         }
-        let (filled, mapped) = match segments {
-            1 => self.map_only(request, direction)?,
+        let mapping = match segments {
+            1 => self.map_range(request, direction)?,
             _ => self.map_table(request, direction)?,
         };
         mapped::add();
         // INVARIANT: Mapped just now.
-        self.filled = filled;
-        self.mapped = mapped;
+        self.mapping = mapping;
         self.held = Some(Held::of(request));
         self.direction = direction;
         Ok(())
     }
 
-    /// Maps the request's one segment. Returns what `filled` and `mapped` become.
+    /// Maps the request's one segment as a range of pages, which costs less than a scatterlist of
+    /// one entry.
     #[inline]
-    fn map_only(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<(u32, u32)> {
-        // SAFETY: The request has one segment of data, and the table room for it; nothing is
-        // mapped.
+    fn map_range(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<Mapping> {
+        let (mut address, mut length) = (0, 0);
+        // SAFETY: The request has data, which stays until the request ends; the device is alive.
         let result = unsafe {
-            bindings::hcablk_c_ib_dma_map_only(
+            bindings::hcablk_c_ib_dma_map_bvec(
                 self.pd.device(),
                 request.as_raw(),
-                self.table.as_mut_ptr(),
                 direction.as_raw(),
+                &mut address,
+                &mut length,
             )
         };
-        match result {
-            0 => self.map_table(request, direction),
-            1 => Ok((0, 1)),
-            _ => Err(ENOMEM),
+        if result != 0 {
+            return Err(ENOMEM);
         }
+        if length != request.bytes() {
+            return self.map_bvecs(request, direction, address, length);
+        }
+        Ok(Mapping::Range { address, length })
     }
 
-    /// Maps the request's segments, for which the table has room. Returns what `filled` and
-    /// `mapped` become.
-    fn map_table(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<(u32, u32)> {
+    /// Maps the segments of a request whose first `bio_vec`, mapped at `address`, is only a part of
+    /// its only segment. Not reached on the kernels supported: `bio_split_io_at()` and
+    /// `ll_new_hw_segment()` count a segment for each `bio_vec`, even if it continues the last one.
+    #[cold]
+    #[inline(never)]
+    fn map_bvecs(
+        &mut self,
+        request: RequestRef<'_>,
+        direction: Direction,
+        address: u64,
+        length: u32,
+    ) -> Result<Mapping> {
+        // SAFETY: Mapped just now by the caller.
+        unsafe { self.unmap_range(address, length, direction) };
+        self.map_table(request, direction)
+    }
+
+    /// Maps the request's segments, for which the table has room.
+    fn map_table(&mut self, request: RequestRef<'_>, direction: Direction) -> Result<Mapping> {
         let table = self.table.as_mut_ptr();
         // SAFETY: The table has room for the request's segments; `sg_init_table`
         // marks the end that blk_rq_map_sg() moves.
@@ -164,56 +266,65 @@ impl SegmentList {
         let mapped = unsafe {
             bindings::hcablk_c_ib_dma_map_sg(self.pd.device(), table, filled, direction.as_raw())
         };
-        if mapped <= 0 {
-            return Err(ENOMEM);
+        match u32::try_from(mapped) {
+            Ok(mapped @ 1..) => Ok(Mapping::Table { filled, mapped }),
+            _ => Err(ENOMEM),
         }
-        Ok((filled as u32, mapped as u32))
     }
 
-    /// Puts the mapped segments into `sges`, and returns their number; `None`: there is no room.
-    #[inline]
-    pub fn sges(&mut self, sges: &mut [Sge]) -> Option<usize> {
-        let mapped = self.mapped as usize;
-        let sges = sges.get_mut(..mapped)?;
-        let lkey = self.pd.lkey();
-        for (sg, sge) in self.table.iter_mut().zip(sges) {
-            let mut length = 0;
-            // SAFETY: The first `mapped` entries are.
-            let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
-            *sge = Sge::mapped(address, length, lkey);
-        }
-        Some(mapped)
-    }
-
-    /// Returns the mapped segment if it is the only one.
+    /// Returns the memory if it is in one piece.
     #[inline(always)]
     pub fn only(&mut self) -> Option<Sge> {
-        if self.mapped != 1 {
-            return None;
+        match self.mapping {
+            Mapping::Copied { address, length } | Mapping::Range { address, length } => {
+                Some(Sge::mapped(address, length, self.pd.lkey()))
+            }
+            Mapping::Table { mapped: 1, .. } => self.entry(0),
+            Mapping::Table { .. } | Mapping::Nothing => None,
         }
-        let sg = self.table.first_mut()?;
+    }
+
+    /// Returns entry `index` of the table, which is mapped.
+    #[inline]
+    fn entry(&mut self, index: usize) -> Option<Sge> {
         let mut length = 0;
-        // SAFETY: The first entry is mapped.
-        let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
+        // SAFETY: The entry is initialised.
+        let address = unsafe { bindings::hcablk_c_sg_dma(self.table.get_mut(index)?, &mut length) };
         Some(Sge::mapped(address, length, self.pd.lkey()))
     }
 
-    /// Puts mapped segments from number `first` on into `sges`, as many as there is room for;
+    /// Puts all pieces of the memory into `sges`, and returns their number; `None`: there is no
+    /// room.
+    #[inline]
+    pub fn sges(&mut self, sges: &mut [Sge]) -> Option<usize> {
+        let (count, _) = self.part(0, sges);
+        (count == self.mapped() as usize).then_some(count)
+    }
+
+    /// Puts pieces of the memory from number `first` on into `sges`, as many as there is room for;
     /// returns their number and their bytes.
     #[inline]
     pub fn part(&mut self, first: usize, sges: &mut [Sge]) -> (usize, u32) {
-        let lkey = self.pd.lkey();
         let (mut count, mut bytes) = (0, 0);
-        let mapped = self.table.iter_mut().take(self.mapped as usize);
-        for (sg, sge) in mapped.skip(first).zip(sges) {
-            let mut length = 0;
-            // SAFETY: The first `mapped` entries are.
-            let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
-            *sge = Sge::mapped(address, length, lkey);
+        let all = first..self.mapped() as usize;
+        for (index, sge) in all.zip(sges) {
+            let Some(piece) = self.piece(index) else {
+                break;
+            };
+            *sge = piece;
             count += 1;
-            bytes += length;
+            bytes += piece.length();
         }
         (count, bytes)
+    }
+
+    /// Returns piece `index` of the memory, which has more.
+    #[inline]
+    fn piece(&mut self, index: usize) -> Option<Sge> {
+        match self.mapping {
+            Mapping::Table { .. } => self.entry(index),
+            _ => self.only(),
+        }
     }
 
     /// Returns the REG_MR that lets the peer reach the memory, and the address and key for the
@@ -277,9 +388,26 @@ impl SegmentList {
             .is_some_and(MemoryRegion::is_registered)
     }
 
-    /// Returns how many segments are mapped; 0 when the request has no data.
+    /// Returns the number of pieces of the memory that the HCA reaches; 0 when the list is empty.
+    #[inline]
     pub fn mapped(&self) -> u32 {
-        self.mapped
+        match self.mapping {
+            Mapping::Nothing => 0,
+            Mapping::Copied { .. } | Mapping::Range { .. } => 1,
+            Mapping::Table { mapped, .. } => mapped,
+        }
+    }
+
+    /// Returns whether the list has no request's memory.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        matches!(self.mapping, Mapping::Nothing)
+    }
+
+    /// Returns whether the data was copied into the write bounce slot.
+    #[inline]
+    pub fn is_copied(&self) -> bool {
+        matches!(self.mapping, Mapping::Copied { .. })
     }
 
     /// Releases the memory to the request. Fails with `EBUSY` while the peer may reach it.
@@ -298,23 +426,47 @@ impl SegmentList {
 
     #[inline]
     fn unmap(&mut self) {
-        if self.mapped == 0 {
-            return;
+        match self.mapping {
+            Mapping::Nothing => return,
+            Mapping::Copied { .. } => {}
+            Mapping::Range { address, length } => {
+                // SAFETY: By the type's invariant it is mapped so.
+                unsafe { self.unmap_range(address, length, self.direction) };
+                mapped::remove();
+            }
+            Mapping::Table { filled, .. } => {
+                // SAFETY: By the type's invariant the entries are mapped so.
+                unsafe {
+                    bindings::hcablk_c_ib_dma_unmap_sg(
+                        self.pd.device(),
+                        self.table.as_mut_ptr(),
+                        filled,
+                        self.direction.as_raw(),
+                    )
+                };
+                mapped::remove();
+            }
         }
-        let (device, table) = (self.pd.device(), self.table.as_mut_ptr());
-        let direction = self.direction.as_raw();
-        match self.filled {
-            // SAFETY: By the type's invariant the first entry is mapped so.
-            0 => unsafe { bindings::hcablk_c_ib_dma_unmap_only(device, table, direction) },
-            // SAFETY: By the type's invariant the entries are mapped so.
-            filled => unsafe {
-                bindings::hcablk_c_ib_dma_unmap_sg(device, table, filled as i32, direction)
-            },
-        }
-        mapped::remove();
         // INVARIANT: Nothing is mapped.
-        self.mapped = 0;
+        self.mapping = Mapping::Nothing;
         self.held = None;
+    }
+
+    /// # Safety
+    ///
+    /// `hcablk_c_ib_dma_map_bvec()` has mapped this range for the device of `pd` in this direction.
+    #[inline]
+    unsafe fn unmap_range(&self, address: u64, length: u32, direction: Direction) {
+        // SAFETY: The caller guarantees that it is mapped so.
+        unsafe {
+            bindings::hcablk_c_ib_dma_unmap_page(
+                self.pd.device(),
+                address,
+                length as usize,
+                direction.as_raw(),
+                false,
+            )
+        };
     }
 }
 

@@ -157,19 +157,17 @@ impl Device {
         let (link, id) = attempt.connection()?;
         link.resolve(&id, &address, deadline)?;
         let device = |e| Failure::Setup("a protection domain", e);
-        let mut shape = Shape::fit(
-            id.attributes().map_err(device)?,
-            settings.depth,
-            settings.max_io_kib << 10,
-        )?;
+        let attributes = id.attributes().map_err(device)?;
+        let mut shape = Shape::fit(attributes, settings.depth, settings.max_io_kib << 10)?;
         if let Some(head) = &head {
             shape = head.shape_on(shape).ok_or(Failure::Device(
                 "it has less than the one that the disk began with",
             ))?;
         }
+        shape.fit_write_bounce(attributes, settings.eager_write.max(settings.small_write));
         // iWARP has no RDMA WRITE that notifies the peer of its completion.
         if !id.is_iwarp() {
-            shape.fit_read_bounce(id.attributes().map_err(device)?, settings.small_read);
+            shape.fit_read_bounce(attributes, settings.small_read);
         }
         let pd = ProtectionDomain::new(&id).map_err(device)?;
         let settings = match &head {

@@ -141,7 +141,7 @@ impl Queue {
         if data.list.is_registered() {
             return self.keep_reachable(request);
         }
-        self.count(view, status, data.phase);
+        self.count(view, status, data);
         data.phase = Phase::Idle;
         give_back(&mut data.list);
         data.marks.end(&self.times);
@@ -151,7 +151,7 @@ impl Queue {
 
     /// Counts a request that ends with `status`, and updates the flush account.
     #[inline(always)]
-    fn count(&self, view: RequestRef<'_>, status: Status, phase: Phase) {
+    fn count(&self, view: RequestRef<'_>, status: Status, data: &TagData) {
         let bytes = view.bytes().into();
         match view.op() {
             Op::Read => {
@@ -161,6 +161,10 @@ impl Queue {
             Op::Write => {
                 self.done.writes.bump();
                 self.done.written_bytes.add(bytes);
+                if data.list.is_copied() {
+                    self.done.copied_writes.bump();
+                    self.done.copied_bytes.add(bytes);
+                }
                 if status == Status::Ok && !view.fua() {
                     self.flushes.note_write();
                 }
@@ -179,7 +183,7 @@ impl Queue {
             _ => {
                 self.done.flushes.bump();
                 if status == Status::Ok {
-                    self.flushes.note_flush(phase);
+                    self.flushes.note_flush(data.phase);
                 }
             }
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Eager writes: the initiator puts the data into the target's eager ring, by RDMA WRITE straight
-//! from the request's segments. Nothing is registered, and the target posts no RDMA READ. The
-//! slots of the ring are accounted for by [`grant`](hcablk_core::proto::eager_ring), under the send
-//! lock.
+//! from the request's segments or from the tag's write bounce slot. Nothing is registered, and the
+//! target posts no RDMA READ. The slots of the ring are accounted for by
+//! [`grant`](hcablk_core::proto::eager_ring), under the send lock.
 //!
 //! An eager write has one of two forms:
 //!
@@ -55,16 +55,13 @@ use hcablk_core::{
             Tag, //
         },
     },
-    rdma::{
-        device::Direction,
-        wr::{
-            Chain,
-            Rdma,
-            Send,
-            Sge,
-            WorkId,
-            WorkRequest, //
-        },
+    rdma::wr::{
+        Chain,
+        Rdma,
+        Send,
+        Sge,
+        WorkId,
+        WorkRequest, //
     },
     sglist::SegmentList, //
 };
@@ -155,8 +152,7 @@ impl Way for EagerWrite {
         list: &mut SegmentList,
         _tag: Tag,
     ) -> Result<u32, Status> {
-        list.map_local(view, Direction::ToDevice)
-            .map_err(unmapped)?;
+        list.map_or_copy(view).map_err(unmapped)?;
         let pieces = list.mapped();
         let per_request = queue.limits.segments() as u32;
         if pieces > per_request {
@@ -230,7 +226,9 @@ impl Way for EagerWrite {
         issued: Issued,
     ) -> Result {
         queue.sent.eager_writes.bump();
-        queue.sent.rdma_bytes.add(self.extent.length.into());
+        if !list.is_copied() {
+            queue.sent.rdma_bytes.add(self.extent.length.into());
+        }
         match message {
             EagerMessage::Immediate(value) => {
                 queue.post_with_immediate(send, list, room, value, issued)

@@ -253,7 +253,10 @@ impl Parts {
             pair: QueuePair::new(id, pd, &cq, capacity)?,
             tags: PerTag::new(requests, index, |_| {
                 let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
-                Ok(TagData::new(list))
+                Ok(TagData::new(match shape.write_bounce {
+                    true => list.with_slot()?,
+                    false => list,
+                }))
             })?,
             read_bounce: match shape.read_bounce_slots {
                 0 => None,

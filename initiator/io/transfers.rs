@@ -10,6 +10,11 @@
 //! | `Inline` | [`InlineWrite`] | the SEND of the request | the response came and the SEND has completed |
 //! | `Eager` | [`EagerWrite`](super::eager) | our RDMA WRITE into the eager ring | the response came and the RDMA WRITE, or the SEND after it, has completed |
 //! | `Registered` | [`Registered`](super::registered) | the target's RDMA READ or WRITE, with the request's own key | the response came and the key is invalid |
+//!
+//! Behind an IOMMU that translates, inline and eager writes of up to 4 KiB are sent from the
+//! write bounce slot of their tag, into which their data is copied
+//! ([`sglist`](hcablk_core::sglist)). Nothing else is different: they end at the same time, since
+//! the slot must not change before the work request has completed.
 
 use super::{
     queue::Queue,
@@ -34,12 +39,9 @@ use hcablk_core::{
         Extent,
         Tag, //
     },
-    rdma::{
-        device::Direction,
-        wr::{
-            Send,
-            Sge, //
-        },
+    rdma::wr::{
+        Send,
+        Sge, //
     },
     sglist::SegmentList,
     sync::atomic::{
@@ -379,8 +381,9 @@ impl Queue {
 
 /// An inline write: its data follows the request's message in one SEND. For writes of up to
 /// `small_write` bytes (the target's limit) in few segments, which are mapped for the HCA but not
-/// registered. It ends after its response *and* the completion of that SEND
-/// ([`WrSeq`](super::send_queue::WrSeq)): until then the HCA may send the memory once more.
+/// registered, or copied into the tag's write bounce slot. It ends after its response *and* the
+/// completion of that SEND ([`WrSeq`](super::send_queue::WrSeq)): until then the HCA may send the
+/// memory once more.
 pub(super) struct InlineWrite {
     extent: Extent,
     fua: bool,
@@ -411,8 +414,7 @@ impl Way for InlineWrite {
         list: &mut SegmentList,
         _tag: Tag,
     ) -> Result<u32, Status> {
-        list.map_local(view, Direction::ToDevice)
-            .map_err(unmapped)?;
+        list.map_or_copy(view).map_err(unmapped)?;
         Ok(1)
     }
 
@@ -462,7 +464,9 @@ impl Way for InlineWrite {
         let count = list.sges(&mut sges[1..]).ok_or(EINVAL)?;
         queue.sent.inline_writes.bump();
         queue.sent.sends.bump();
-        queue.sent.rdma_bytes.add(self.extent.length.into());
+        if !list.is_copied() {
+            queue.sent.rdma_bytes.add(self.extent.length.into());
+        }
         queue.post_or_queue(send, wr_seq, !issued.last, || {
             let mut wr = Send::new(sges.get(..=count).unwrap_or(&[]));
             wr.solicited();

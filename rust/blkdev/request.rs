@@ -19,6 +19,10 @@ use core::{
     mem::ManuallyDrop,
     ptr::NonNull, //
 };
+use kernel::error::{
+    code::EINVAL,
+    Result, //
+};
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -506,6 +510,22 @@ impl RequestRef<'_> {
         // SAFETY: By the type invariant; the data's pages are there as long as
         // the request is started, and the helper stops at the data's end.
         unsafe { bindings::hcablk_c_rq_copy_to(self.as_raw(), from.cast(), length) };
+    }
+
+    /// Copies all data of a write to the beginning of `to`. Fails with `EINVAL`, and copies
+    /// nothing, if the request is not a write, or is longer than `to`.
+    #[inline]
+    pub(crate) fn copy_data_to_pages(&self, to: &ContiguousPages) -> Result {
+        let bytes = self.bytes() as usize;
+        if self.op() != Op::Write || bytes > to.len() {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the type invariant; the data's pages are there as long as the request is
+        // started, and `to` has as many bytes.
+        unsafe {
+            bindings::hcablk_c_rq_copy_from(self.as_raw(), to.as_mut_ptr().cast(), bytes);
+        }
+        Ok(())
     }
 
     /// Copies the request's data, from its beginning, into `to`: for small

@@ -35,6 +35,9 @@ pub struct Attributes {
     /// to bounce buffers (swiotlb). Those begin anywhere: a segment of a request that is mapped
     /// does not end where a page does then.
     pub bounce_bytes: Option<u32>,
+    /// An IOMMU translates the device's addresses, strictly or lazily: each mapping costs changes
+    /// of its page tables, and a flush of its cache at once or with others.
+    pub translated: bool,
 }
 
 impl Attributes {
@@ -69,6 +72,8 @@ impl Attributes {
                 usize::MAX => None,
                 bytes => Some(bytes.try_into().unwrap_or(u32::MAX)),
             },
+            // SAFETY: By the safety requirement.
+            translated: unsafe { bindings::hcablk_c_ib_dma_translated(device) },
         }
     }
 }

@@ -139,6 +139,12 @@ impl Sge {
         }
     }
 
+    /// Returns the length in bytes.
+    #[inline]
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
     /// Makes the entry of a piece of a registered region.
     #[inline]
     pub(super) fn in_region(address: u64, length: u32, key: Key) -> Self {

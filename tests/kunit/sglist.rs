@@ -22,6 +22,7 @@ use crate::{
         RECEIVE,
         SEND, //
     },
+    memory::pattern,
 };
 use hcablk_core::{
     blkdev::{
@@ -29,7 +30,11 @@ use hcablk_core::{
         Limits,
         LiveLimits, //
     },
-    rdma::backlog::Backlog,
+    rdma::{
+        backlog::Backlog,
+        mapped,
+        wr::Send, //
+    },
     sglist::SegmentList,
 };
 use kernel::prelude::*;
@@ -39,6 +44,24 @@ fn alive(link: &Link) -> Result<bool> {
     link.far.receive(7)?;
     link.near.send(7, b"alive?")?;
     Ok(link.near.completed(SEND, 7)?.ok && link.far.completed(RECEIVE, 7)?.ok)
+}
+
+/// Checks that sending the list's only piece sends the data of the request for `pieces`, which has
+/// `bytes` bytes.
+fn sent_whole(bench: &mut Bench, pieces: &[(usize, usize, usize)], bytes: usize) -> Result {
+    let sges = [bench.list.only().ok_or(EINVAL)?];
+    let link = &bench.link;
+    link.far.receive(7)?;
+    link.near.post(&mut Send::new(&sges), SEND, 7)?;
+    ensure!(link.near.completed(SEND, 7)?.ok);
+    ensure_eq!(link.far.completed(RECEIVE, 7)?.length, bytes);
+    let mut data = KVec::from_elem(0u8, 4096, GFP_KERNEL)?;
+    let memory = bench.memory.of(pieces)?;
+    for (at, &byte) in link.far.into.read(7, bytes, &mut data)?.iter().enumerate() {
+        let wanted = memory.place(at).map(|place| pattern(1, place));
+        ensure_eq!((at, Some(byte)), (at, wanted));
+    }
+    Ok(())
 }
 
 #[kunit_tests(hcablk_sglist)]
@@ -199,10 +222,46 @@ mod tests {
     }
 
     #[test]
+    fn a_list_with_a_slot_copies_small_writes_and_maps_others() -> Result {
+        on_bench(|bench| {
+            bench.list = SegmentList::new(&bench.link.near.pd, 32, 64 * 1024)?.with_slot()?;
+            for (index, pieces) in SHAPES.into_iter().enumerate() {
+                let bytes = pieces.iter().map(|piece| piece.2).sum::<usize>();
+                let (request, pending) = bench.caught(pieces, WRITE)?;
+                let before = mapped::count();
+                bench.list.map_or_copy(request.view())?;
+                ensure_eq!((index, bench.list.is_copied()), (index, bytes <= 4096));
+                if bench.list.is_copied() {
+                    ensure_eq!((bench.list.mapped(), mapped::count()), (1, before));
+                    // One request at a time, and no access for the peer.
+                    ensure_eq!(bench.list.map_or_copy(request.view()), Err(EINVAL));
+                    ensure_eq!(bench.list.register().err(), Some(EINVAL));
+                    sent_whole(bench, pieces, bytes)?;
+                }
+                bench.list.release()?;
+                ensure_eq!((bench.list.mapped(), mapped::count()), (0, before));
+                finish(request, &pending)?;
+            }
+            let (request, pending) = bench.caught(SHAPES[2], BioOp::Read)?;
+            ensure_eq!(bench.list.map_or_copy(request.view()), Err(EINVAL));
+            ensure_eq!(bench.list.mapped(), 0);
+            finish(request, &pending)?;
+            // Registered requests of the same size are mapped.
+            let (request, pending, remote) = bench.show(SHAPES[2], WRITE)?;
+            ensure!(!bench.list.is_copied());
+            ensure!(bench.peer_reads(remote, 512, 0)?);
+            bench.hide(request, &pending)
+        })
+    }
+
+    #[test]
     fn a_list_without_memory() -> Result {
         balanced(|| {
             let pd = link::domain()?;
-            every_allocation(2, || SegmentList::new(&pd, 32, 64 * 1024))
+            every_allocation(2, || SegmentList::new(&pd, 32, 64 * 1024))?;
+            every_allocation(3, || {
+                SegmentList::new(&pd, 32, 64 * 1024).and_then(SegmentList::with_slot)
+            })
         })
     }
 }

@@ -41,6 +41,7 @@ const LARGE: Attributes = Attributes {
     max_fast_reg_pages: 512,
     fast_registration: true,
     bounce_bytes: None,
+    translated: false,
 };
 
 const OPTIONS: target::QueueOptions = target::QueueOptions {
@@ -301,6 +302,14 @@ fn the_initiators_queues_fit_short_ones_and_no_less_than_they_could() {
     for (bounce_bytes, bytes) in [(256 << 10, 256 << 10), (4096, 4096), (u32::MAX, MIB)] {
         let shape = fitted(Attributes { bounce_bytes: Some(bounce_bytes), ..LARGE }, 16).unwrap();
         assert_eq!((shape.segments, shape.bytes as usize), (1, bytes));
+    }
+    // Write bounce slots need an IOMMU, and writes that use them.
+    for (translated, largest, wanted) in [(false, 32768, false), (true, 0, false), (true, 512, true)] {
+        let attributes = Attributes { translated, ..LARGE };
+        let mut shape = fitted(attributes, 16).unwrap();
+        assert!(!shape.write_bounce);
+        shape.fit_write_bounce(attributes, largest);
+        assert_eq!(shape.write_bounce, wanted, "{translated}, {largest}");
     }
     for (lacking, what) in [
         (Attributes { bounce_bytes: Some(4095), ..LARGE }, "its memory regions are too small"),

@@ -21,6 +21,7 @@ pub(crate) mod rdma {
             pub(crate) max_fast_reg_pages: u32,
             pub(crate) fast_registration: bool,
             pub(crate) bounce_bytes: Option<u32>,
+            pub(crate) translated: bool,
         }
     }
 

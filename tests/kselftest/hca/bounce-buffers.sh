@@ -17,4 +17,5 @@ hca_verify
 less "both sides use bounce buffers" 128 "$(on c1 'cat /sys/kernel/debug/swiotlb/io_tlb_used')"
 same "requests have one segment" 1 "$(on c1 "cat /sys/block/${device##*/}/queue/max_segments")"
 same "requests are limited to one mapping" 256 "$(on c1 "cat /sys/block/${device##*/}/queue/max_hw_sectors_kb")"
+same "without an IOMMU no write is copied" 0 "$(stat_of c1 "$initiator/vol1" copied_writes)"
 hca_end

@@ -11,4 +11,5 @@
 
 hca_pair
 hca_verify
+same "without an IOMMU no write is copied" 0 "$(stat_of c1 "$initiator/vol1" copied_writes)"
 hca_end
