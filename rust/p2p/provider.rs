@@ -151,10 +151,10 @@ impl Provider {
         self.device.as_ptr()
     }
 
-    /// Calls `f` while no driver is bound to the device or unbound from it. Sleeps, for the device's
-    /// lock [`LOCK_TRIES`] ms and a little more: the driver core holds the lock while it unbinds the
-    /// driver, which takes until all I/O in the device's memory has ended. `EBUSY`: the lock was
-    /// held for all that time.
+    /// Calls `f` while no driver is bound to the device or unbound from it. Sleeps, for the lock of
+    /// the device [`LOCK_TRIES`] ms and a little more: the driver core holds the lock while it
+    /// unbinds the driver, which takes until all I/O in the device's memory has ended. `EBUSY`: the
+    /// lock was held for all that time.
     pub(super) fn while_bound<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
         // Other queue pairs that lease memory, and sysfs, hold the lock for a moment.
         for _ in 0..LOCK_TRIES {
