@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/scatterlist.h>
+
 #include <linux/iommu-dma.h>
 
 #include "helpers.h"

@@ -41,10 +41,10 @@ const LAST: u32 = 77;
 fn dropped_under_writes<T>(
     link: &Link,
     memory: T,
-    register: impl Fn(&T) -> Register<'_>,
+    register: impl Fn(&T) -> Result<Register<'_>>,
     (address, key): (u64, u32),
 ) -> Result {
-    ensure!(link.near.carry_out(&mut register(&memory))?);
+    ensure!(link.near.carry_out(&mut register(&memory)?)?);
     ensure!(link.far.write(b"once, to see that it can", address, key)?);
     let page = KVec::from_elem(0x5a, PAGE_SIZE, GFP_KERNEL)?;
     let sges = [
