@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
+/* <linux/iommu-dma.h> uses it. */
 #include <linux/scatterlist.h>
-
 #include <linux/iommu-dma.h>
 
 #include "helpers.h"
