@@ -25,12 +25,13 @@ unbound() {
 	# One request of each data path: an eager or inline write, a write whose data the target reads, and a read.
 	spawn small c1 "dd if=/tmp/pattern of=$hung bs=4k count=1 oflag=direct conv=notrunc status=none"
 	must drive_holds write
-	spawn fetched c1 "dd if=/dev/zero of=$hung bs=1M count=1 seek=4 oflag=direct conv=notrunc status=none"
-	must wait_until target 60 "cat /sys/block/dm-*/inflight | awk '\$2 > 1 { n = 1 } END { exit !n }'"
 	spawn reading c1 "dd if=$hung of=/dev/null bs=64k count=1 skip=256 iflag=direct status=none"
 	must drive_holds read
-	# The large write has all of the queue pair's own buffers.
-	less "$1: the read has borrowed shared buffers" 0 "$(on target "awk '\$1 == \"size_class\" { n += \$4 } END { print n }' $target/ports/1/memory")"
+	# The queue pair's own buffers are as many as one request needs, and the read has some of them. The write comes last: with
+	# bounce buffers it is several requests, and those that wait for memory delay later ones.
+	spawn fetched c1 "dd if=/dev/zero of=$hung bs=1M count=1 seek=4 oflag=direct conv=notrunc status=none"
+	must wait_until target 60 "cat /sys/block/dm-*/inflight | awk '\$2 > 1 { n = 1 } END { exit !n }'"
+	less "$1: the large write has borrowed shared buffers" 0 "$(on target "awk '\$1 == \"size_class\" { n += \$4 } END { print n }' $target/ports/1/memory")"
 	if [ -n "$ending" ]; then
 		ON_SECONDS=600 spawn ending target 'hcablk target unexport --force hung'
 		must wait_log target 30 'hung: session .* ended: the volume is disabled'
