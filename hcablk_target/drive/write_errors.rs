@@ -93,6 +93,8 @@ pub(crate) struct WriteErrors {
     durable: Mutex<Option<bool>>,
     /// The number of sessions that have had the record so far.
     tellers: Atomic<Teller>,
+    /// Whether the last session that ended was lost: its initiator may reconnect.
+    is_lost: Atomic<bool>,
 }
 
 impl WriteErrors {
@@ -116,6 +118,7 @@ impl WriteErrors {
                 open: Atomic::new(0),
                 durable <- new_mutex!(None),
                 tellers: Atomic::new(0),
+                is_lost: Atomic::new(false),
             }),
             GFP_KERNEL,
         )
@@ -140,6 +143,11 @@ impl WriteErrors {
     /// Returns whether any session may still acknowledge writes.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Acquire) != 0
+    }
+
+    /// Returns whether the disk has no session, and its initiator may reconnect.
+    fn may_return(&self) -> bool {
+        !self.is_open() && self.is_lost.load(Acquire)
     }
 
     /// Makes acknowledged writes durable, if no error is left to report. Returns `true` on success:
@@ -258,6 +266,14 @@ impl WriteErrorsUse {
         }
     }
 
+    /// Records whether the session, which is [closed](Self::close), was `lost` or ended by its
+    /// initiator. Does nothing while the disk has another session.
+    pub(crate) fn end(&self, lost: bool) {
+        if !self.errors.is_open() {
+            self.errors.is_lost.store(lost, Release);
+        }
+    }
+
     /// Returns the number of this session, among those that have the record.
     pub(crate) fn teller(&self) -> Teller {
         self.teller
@@ -353,6 +369,17 @@ impl Records {
             record.remember(session.path(), epoch);
         }
         Ok(())
+    }
+
+    /// Returns the disks, by host and session on path 0, that have no session and whose initiators
+    /// may reconnect. May sleep. Fails with `ENOMEM`.
+    pub(crate) fn lost(&self) -> Result<KVec<(HostId, SessionId)>> {
+        let list = self.list.lock();
+        let mut lost = KVec::new();
+        for record in list.iter().filter(|record| record.errors.may_return()) {
+            lost.push((record.host, record.disk), GFP_KERNEL)?;
+        }
+        Ok(lost)
     }
 
     /// Lets no session of this id begin with `epoch` or an earlier one. May sleep.

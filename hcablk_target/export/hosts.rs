@@ -111,6 +111,14 @@ impl Hosts {
         }
     }
 
+    /// Returns whether `instance` of a host may still connect: the host is allowed, not evicted, and
+    /// has no later instance.
+    pub(crate) fn may_connect(&self, host: HostId, instance: HostInstance) -> bool {
+        self.allows(host)
+            && !self.is_evicted(host)
+            && !self.has_superseded(host, instance, None)
+    }
+
     /// Evicts a host. Does nothing if it is evicted already. Fails with `ENOSPC` if [`EVICTED_MAX`]
     /// hosts are evicted, and with `ENOMEM`.
     pub(crate) fn evict(&mut self, host: HostId) -> Result {

@@ -570,6 +570,10 @@ impl Attachment {
 
     /// Forgets the volume, which has ended completely. Process context.
     pub(super) fn ended(&self) {
+        // Before the volume forgets the session: the administrator must see it as present or lost.
+        if let Some(lost) = self.reason().and_then(EndReason::is_loss) {
+            self.write_errors.end(lost);
+        }
         self.volume.attachment_ended(self);
         self.ended.set();
     }

@@ -58,6 +58,26 @@ impl EndReason {
         )
     }
 
+    /// Returns whether the initiator lost the session, and may reconnect; `None` if the reason does
+    /// not show that: the session was not established, or the disk continues with another one.
+    pub(crate) fn is_loss(self) -> Option<bool> {
+        match self {
+            Self::Detached | Self::Queue(_, Fault::Disconnected) => Some(false),
+            Self::Second
+            | Self::Bare
+            | Self::Fenced
+            | Self::Queue(_, Fault::Unconnected(_) | Fault::Unaccepted | Fault::Refused(_)) => None,
+            Self::Withdrawn
+            | Self::Forbidden
+            | Self::Evicted
+            | Self::Superseded
+            | Self::Preempted
+            | Self::Replaced
+            | Self::PortDown
+            | Self::Queue(..) => Some(true),
+        }
+    }
+
     /// Returns the code for trace events; 0: no error.
     pub(crate) fn errno(self) -> i32 {
         match self {

@@ -135,6 +135,19 @@ impl Volume {
         Ok(evicted)
     }
 
+    /// Returns the disks, by host and session on path 0, that have lost all their sessions and may
+    /// reconnect: their initiators have not disconnected, and their hosts may still connect. Fails
+    /// with `ENOMEM`.
+    pub(crate) fn lost(&self) -> Result<KVec<(HostId, SessionId)>> {
+        let state = self.state.lock();
+        let Export::Exported { records, .. } = &state.export else {
+            return Ok(KVec::new());
+        };
+        let mut lost = records.lost()?;
+        lost.retain(|(host, disk)| state.hosts.may_connect(*host, disk.instance()));
+        Ok(lost)
+    }
+
     /// Returns the state of the volume that matters for `request`, proven as `proven`, and the last
     /// epoch of its session.
     pub(crate) fn admission(

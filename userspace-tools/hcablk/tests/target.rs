@@ -511,6 +511,22 @@ fn unexport_is_refused_while_clients_are_connected() {
 }
 
 #[test]
+fn unexport_is_refused_while_a_lost_client_may_reconnect() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    let disks = format!("{A} 00000000deadbee0 \n{A} 00000000deadbee1\n");
+    kernel.set_volume("data", "lost", &disks);
+    let snapshot = kernel.snapshot();
+    let error = fails(&kernel, "target unexport data");
+    assert_eq!(error.kind, Kind::Busy);
+    assert!(error.message.contains("connection was lost"), "{error:?}");
+    assert_eq!(error.message.matches(A).count(), 1, "{error:?}");
+    assert_eq!(kernel.snapshot(), snapshot);
+    ok(&kernel, "target unexport --force data");
+    assert!(!kernel.has("/sys/kernel/config/hcablk_target/volumes/data"));
+}
+
+#[test]
 fn unexport_waits_for_clients_that_are_leaving() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data /dev/sdb");

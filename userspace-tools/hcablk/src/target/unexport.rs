@@ -14,7 +14,7 @@ use crate::apply::step::Table;
 use crate::configfs::{remove, Group, TARGET};
 use crate::error::{Error, Kind, Result};
 use crate::names::VolumeName;
-use crate::output::{Client, Done, Outcome};
+use crate::output::{Done, Outcome};
 use crate::system::System;
 
 /// The number of further checks, and the pause between them, for clients that have just disconnected: the target takes
@@ -191,26 +191,61 @@ pub fn unexport_all(system: &dyn System, how: Unexport) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Returns the hosts that lines of configfs begin with, each once.
+fn hosts_of(text: &str) -> Vec<String> {
+    let mut hosts: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect();
+    hosts.sort();
+    hosts.dedup();
+    hosts
+}
+
+/// Returns the hosts that have lost their sessions, and may reconnect. Modules older than this command do not list
+/// them.
+fn lost_hosts(group: &Group<'_>) -> Result<Vec<String>> {
+    match group.get("lost") {
+        Ok(text) => Ok(hosts_of(&text)),
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the error for a volume that `connected` hosts use, and to which `lost` hosts may reconnect.
+fn used(volume: &VolumeName, connected: &[String], lost: &[String]) -> Error {
+    let mut parts = Vec::new();
+    if !connected.is_empty() {
+        parts.push(format!("is in use by {}", connected.join(", ")));
+    }
+    if !lost.is_empty() {
+        parts.push(format!(
+            "may still be in use by {}, whose connection was lost and which may reconnect",
+            lost.join(", ")
+        ));
+    }
+    let message = format!("volume {volume} {}", parts.join(", and "));
+    Error::new(Kind::Busy, message).advise(format!(
+        "Disconnect it there (hcablk disconnect).\n\
+         To end it anyway, so that the clients' requests fail:\n\
+         hcablk target unexport --force {volume}"
+    ))
+}
+
 fn refuse_while_used(group: &Group<'_>, volume: &VolumeName) -> Result<()> {
     let mut tries = CLIENT_TRIES;
     loop {
-        let clients = Client::parse_all(&group.get("clients")?);
-        if clients.is_empty() {
+        // In this order: a session that is lost meanwhile is in one of the lists.
+        let mut connected = hosts_of(&group.get("clients")?);
+        let lost = lost_hosts(group)?;
+        if connected.is_empty() && lost.is_empty() {
             return Ok(());
         }
         tries -= 1;
         if tries == 0 {
-            let mut list: Vec<_> = clients.iter().map(|client| client.host.as_str()).collect();
-            list.dedup();
-            return Err(Error::new(
-                Kind::Busy,
-                format!("volume {volume} is in use by {}", list.join(", ")),
-            )
-            .advise(format!(
-                "Disconnect it there (hcablk disconnect).\n\
-                     To end it anyway, so that the clients' requests fail:\n\
-                     hcablk target unexport --force {volume}"
-            )));
+            connected.retain(|host| !lost.contains(host));
+            return Err(used(volume, &connected, &lost));
         }
         if group.system().interrupted() {
             return Err(Error::interrupted());

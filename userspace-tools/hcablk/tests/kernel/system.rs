@@ -13,7 +13,7 @@ use super::evictions::Held;
 use super::{paths, Kernel, Node};
 
 const READ_ONLY: &[&str] = &[
-    "state", "device", "answer", "error", "session", "stats", "times", "size", "clients",
+    "state", "device", "answer", "error", "session", "stats", "times", "size", "clients", "lost",
     "sessions", "memory", "shares",
 ];
 
