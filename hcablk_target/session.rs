@@ -33,7 +33,7 @@ use crate::{
         Fault,
         Queue,
         QueueConfig,
-        Shape, //
+        QueueShape, //
     },
     memory::{
         Charge,
@@ -56,9 +56,9 @@ use hcablk_core::{
             Window, //
         },
         connect::{
+            ConnectRequest,
             Epoch,
             Reason,
-            Request,
             SessionId, //
         },
         message::{
@@ -123,9 +123,6 @@ mod changer;
 pub(crate) mod end_reason;
 pub(crate) mod watched;
 
-/// The states of a session: see the module. A session is live from the start.
-type State = SessionState<EndReason>;
-
 /// A session. The session and its queues hold references to each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
@@ -159,7 +156,8 @@ pub(crate) struct Session {
     /// The number of requests to attach a volume that are not decided yet.
     attaching: Atomic<u32>,
     #[pin]
-    state: IrqLock<State>,
+    /// See the module. A session is live from the start.
+    state: IrqLock<SessionState<EndReason>>,
     /// The admin queue pair. `None` once the teardown has closed it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
@@ -193,7 +191,7 @@ impl Session {
     pub(crate) fn new(
         registry: &Arc<Registry>,
         memory: &Arc<Memory>,
-        request: &Request,
+        request: &ConnectRequest,
         (proof, proven): (Option<Arc<SessionProof>>, Proven),
         pd: Arc<ProtectionDomain>,
         ends: Arc<WorkQueue>,
@@ -220,7 +218,7 @@ impl Session {
                 client <- new_mutex!(None),
                 attached <- new_irq_lock!(attached, "hcablk_attached"),
                 attaching: Atomic::new(0),
-                state <- new_irq_lock!(State::Live, "hcablk_session"),
+                state <- new_irq_lock!(SessionState::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
                 queues <- new_mutex!(KVec::new()),
@@ -232,7 +230,7 @@ impl Session {
             }),
             GFP_KERNEL,
         )?;
-        session.comes_to(trace::State::Live);
+        session.comes_to(trace::ConnectionState::Live);
         *session.keep_alive_timer.lock() =
             Some(Periodic::start(session.clone(), KEEP_ALIVE_PERIOD_MS)?);
         Ok(session)
@@ -350,7 +348,7 @@ impl Session {
     }
 
     /// Returns whether `request` names the session, in any epoch.
-    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+    pub(crate) fn is_named_by(&self, request: &ConnectRequest) -> bool {
         self.is_of_host() && self.id == request.session && self.host == request.host
     }
 
@@ -454,7 +452,7 @@ impl Session {
     }
 
     /// Emits the trace event of a new state.
-    fn comes_to(&self, state: trace::State) {
+    fn comes_to(&self, state: trace::ConnectionState) {
         trace::target::session(|| trace::Change {
             session: self.id.0,
             epoch: self.epoch.0,
@@ -477,7 +475,7 @@ impl Session {
                 return;
             }
         }
-        self.comes_to(trace::State::Ending);
+        self.comes_to(trace::ConnectionState::Ending);
         self.report_end(reason);
         // Queued once: the state never becomes live again.
         if self.ends.enqueue(self.clone()).is_err() {
@@ -526,7 +524,7 @@ impl Session {
                 }
                 false => {
                     if self.reason() == Some(EndReason::Detached) {
-                        admin.let_answers_leave();
+                        admin.let_responses_leave();
                     }
                     admin.shut();
                 }
@@ -538,7 +536,7 @@ impl Session {
         // Stop requests on all queues first, before waiting for a queue that is being replaced,
         // whose drive may never finish.
         for queue in queues() {
-            queue.comes_to(trace::State::Ending);
+            queue.comes_to(trace::ConnectionState::Ending);
             queue.shut();
         }
         let _alone = self.closing.lock();
@@ -583,7 +581,7 @@ impl Session {
             }
         }
         self.state.lock().finish();
-        self.comes_to(trace::State::Ended);
+        self.comes_to(trace::ConnectionState::Ended);
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
@@ -690,9 +688,9 @@ impl SessionProof {
 ///  Free ──attach──► Taken ──nothing left──► Left ──initiator detaches──► Free
 ///                     └─initiator detaches──► Asked ──nothing left──────►┘
 /// ```
-struct Handles(KVec<Place>);
+struct Handles(KVec<HandleUse>);
 
-enum Place {
+enum HandleUse {
     Free,
     Taken(Arc<Attachment>),
     /// The volume is attached, but the initiator has detached the handle and no longer names it.
@@ -706,7 +704,7 @@ impl Handles {
     fn new(count: u16) -> Result<Self> {
         let mut places = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for _ in 0..count {
-            places.push(Place::Free, GFP_KERNEL)?;
+            places.push(HandleUse::Free, GFP_KERNEL)?;
         }
         Ok(Self(places))
     }
@@ -717,8 +715,8 @@ impl Handles {
 
     fn get(&self, handle: Handle) -> Option<&Arc<Attachment>> {
         match self.0.get(usize::from(handle.0))? {
-            Place::Taken(attachment) | Place::Asked(attachment) => Some(attachment),
-            Place::Free | Place::Left => None,
+            HandleUse::Taken(attachment) | HandleUse::Asked(attachment) => Some(attachment),
+            HandleUse::Free | HandleUse::Left => None,
         }
     }
 
@@ -729,8 +727,8 @@ impl Handles {
     /// Assigns the first free handle to a volume. Returns `None` if no handle is free.
     fn take(&mut self, attachment: &Arc<Attachment>) -> Option<Handle> {
         let mut places = self.0.iter_mut().zip(0..);
-        let (place, number) = places.find(|(place, _)| matches!(place, Place::Free))?;
-        *place = Place::Taken(attachment.clone());
+        let (place, number) = places.find(|(place, _)| matches!(place, HandleUse::Free))?;
+        *place = HandleUse::Taken(attachment.clone());
         Some(Handle(number))
     }
 
@@ -738,10 +736,10 @@ impl Handles {
     /// completely, or `None` if the handle is not one of the initiator's.
     fn leave(&mut self, handle: Handle) -> Option<Option<Arc<Attachment>>> {
         let place = self.0.get_mut(usize::from(handle.0))?;
-        match core::mem::replace(place, Place::Free) {
-            Place::Left => Some(None),
-            Place::Taken(attachment) => {
-                *place = Place::Asked(attachment.clone());
+        match core::mem::replace(place, HandleUse::Free) {
+            HandleUse::Left => Some(None),
+            HandleUse::Taken(attachment) => {
+                *place = HandleUse::Asked(attachment.clone());
                 Some(Some(attachment))
             }
             former => {
@@ -754,12 +752,12 @@ impl Handles {
     /// Removes a volume that has ended completely.
     fn forget(&mut self, handle: Handle) -> Option<Arc<Attachment>> {
         let place = self.0.get_mut(usize::from(handle.0))?;
-        match core::mem::replace(place, Place::Free) {
-            Place::Taken(attachment) => {
-                *place = Place::Left;
+        match core::mem::replace(place, HandleUse::Free) {
+            HandleUse::Taken(attachment) => {
+                *place = HandleUse::Left;
                 Some(attachment)
             }
-            Place::Asked(attachment) => Some(attachment),
+            HandleUse::Asked(attachment) => Some(attachment),
             former => {
                 *place = former;
                 None
@@ -810,7 +808,7 @@ impl Session {
         if watched.is_ok() && self.state.lock().is_live() {
             *place = Some(admin.clone());
             for attachment in self.attachments() {
-                attachment.answer_by(&admin);
+                attachment.respond_through(&admin);
             }
             return Ok(admin);
         }
@@ -827,7 +825,7 @@ impl Session {
         index: u8,
         id: &Arc<Id>,
         backing: Arc<Backing>,
-        shape: Shape,
+        shape: QueueShape,
         charged: (&Arc<Client>, Charge),
     ) -> Result<Arc<Queue>> {
         let software = self.pd.is_software();
@@ -865,7 +863,7 @@ impl Session {
     }
 
     /// Answers a request to attach a volume, unless the session is ending. May sleep.
-    pub(crate) fn answer_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
+    pub(crate) fn respond_to_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
         // Under the lock, so that the teardown drops the last reference.
         if let Some(admin) = self.admin.lock().as_ref() {
             admin.attached(tag, outcome);
@@ -875,7 +873,7 @@ impl Session {
     /// Records that the initiator no longer watches any volume. Any context.
     pub(crate) fn nobody_watches(&self) {
         for attachment in self.attached.lock().iter() {
-            attachment.watched.told();
+            attachment.watched.notice_end();
         }
     }
 
@@ -885,7 +883,7 @@ impl Session {
         if queue == ADMIN_QUEUE {
             // The initiator cannot ask any more.
             for attachment in self.attached.lock().iter() {
-                attachment.durable_told();
+                attachment.durable_reported();
             }
         }
     }
@@ -952,7 +950,7 @@ impl Session {
             .find(|queue| queue.index() == index)
             .cloned();
         if let Some(queue) = found {
-            queue.comes_to(trace::State::Ending);
+            queue.comes_to(trace::ConnectionState::Ending);
             queue.close_alone();
             if let Some(attachment) = self.next_attachment(0) {
                 drop(attachment.volume().retire_one(&self.queues, index));

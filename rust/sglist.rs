@@ -10,12 +10,12 @@
 //! ```
 //!
 //! [`SegmentList::release`] is refused while the peer may have access. Until it succeeds the
-//! request is [`Held`]: it cannot be ended.
+//! request is [`HeldRequest`]: it cannot be ended.
 
 use crate::{
     bindings,
     blkdev::{
-        Held,
+        HeldRequest,
         RequestRef, //
     },
     rdma::faults,
@@ -54,7 +54,7 @@ pub struct SegmentList {
     table: KVec<bindings::scatterlist>,
     filled: u32,
     mapped: u32,
-    held: Option<Held>,
+    held: Option<HeldRequest>,
     direction: Direction,
     /// `None` after [`SegmentList::revoke`].
     region: Option<MemoryRegion>,
@@ -119,7 +119,7 @@ impl SegmentList {
         // INVARIANT: Mapped just now.
         self.filled = filled;
         self.mapped = mapped;
-        self.held = Some(Held::of(request));
+        self.held = Some(HeldRequest::hold(request));
         self.direction = direction;
         Ok(())
     }

@@ -17,7 +17,7 @@ use super::host_turns::{
     Line,
     LINES, //
 };
-use crate::io::Request;
+use crate::io::TargetRequest;
 use hcablk_core::{
     proto::name::HostId,
     sync::{
@@ -31,14 +31,14 @@ use kernel::{
     sync::Arc, //
 };
 
-struct State {
+struct IoTurnsState {
     turns: HostTurns,
     /// `lines` and `waiting` have the same, constant length.
     lines: KVec<Line>,
-    waiting: KVec<DeferredList<Request>>,
+    waiting: KVec<DeferredList<TargetRequest>>,
 }
 
-impl State {
+impl IoTurnsState {
     fn new(workers: u16) -> Result<Self> {
         let mut lines = KVec::with_capacity(LINES, GFP_KERNEL)?;
         let mut waiting = KVec::with_capacity(LINES, GFP_KERNEL)?;
@@ -61,7 +61,7 @@ impl State {
         self.turns.leave(&mut self.lines, at);
     }
 
-    fn arrive(&mut self, at: usize, request: KBox<Request>) -> Option<KBox<Request>> {
+    fn arrive(&mut self, at: usize, request: KBox<TargetRequest>) -> Option<KBox<TargetRequest>> {
         // Without a line the request runs, so that it is not lost.
         let Some(line) = self.waiting.get_mut(at) else {
             return Some(request);
@@ -73,7 +73,7 @@ impl State {
         None
     }
 
-    fn end(&mut self) -> Option<KBox<Request>> {
+    fn end(&mut self) -> Option<KBox<TargetRequest>> {
         let at = self.turns.end(&mut self.lines)?;
         self.waiting.get_mut(at)?.pop()
     }
@@ -83,13 +83,13 @@ impl State {
 #[pin_data]
 pub(crate) struct IoTurns {
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<IoTurnsState>,
 }
 
 impl IoTurns {
     /// Creates the turns of a drive on which `workers` requests run at the same time. May sleep.
     pub(crate) fn new(workers: u16) -> Result<Arc<Self>> {
-        let state = State::new(workers)?;
+        let state = IoTurnsState::new(workers)?;
         Arc::pin_init(
             pin_init!(Self {
                 state <- new_irq_lock!(state, "hcablk_io_turns"),
@@ -115,13 +115,13 @@ pub(crate) struct HostLine {
 
 impl HostLine {
     /// Returns `request` if it can run now; otherwise it waits in this line. Any context.
-    pub(crate) fn arrive(&self, request: KBox<Request>) -> Option<KBox<Request>> {
+    pub(crate) fn arrive(&self, request: KBox<TargetRequest>) -> Option<KBox<TargetRequest>> {
         self.turns.state.lock().arrive(self.at, request)
     }
 
     /// Ends the run of a request that [arrived](Self::arrive). Returns the request, of any line,
     /// that runs in its place. Any context.
-    pub(crate) fn end(&self) -> Option<KBox<Request>> {
+    pub(crate) fn end(&self) -> Option<KBox<TargetRequest>> {
         self.turns.state.lock().end()
     }
 }

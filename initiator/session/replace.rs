@@ -29,7 +29,7 @@
 
 use super::{
     Session,
-    State,
+    SessionState,
     VolumeInfo,
     REPLACE, //
 };
@@ -50,8 +50,8 @@ use hcablk_core::{
     blkdev::ByAge,
     proto::{
         connect::{
+            ConnectRequest, //
             Reply,
-            Request, //
         },
         TRANSFER_USUAL, //
     },
@@ -74,7 +74,7 @@ impl Session {
             else {
                 continue;
             };
-            if *self.state.lock() != State::Live {
+            if *self.state.lock() != SessionState::Live {
                 // The teardown waits for this lock, and ends the requests.
                 return;
             }
@@ -181,9 +181,9 @@ impl Session {
         &self,
         queue: u8,
         replace: bool,
-    ) -> Option<(SocketAddr, Request)> {
+    ) -> Option<(SocketAddr, ConnectRequest)> {
         let settings = &self.settings;
-        let request = Request {
+        let request = ConnectRequest {
             version_min: settings.protocol.0,
             version_max: settings.protocol.1,
             depth: self.shape.depth,

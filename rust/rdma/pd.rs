@@ -63,7 +63,7 @@ impl ProtectionDomain {
     /// Returns the device's attributes.
     pub fn attributes(&self) -> Attributes {
         // SAFETY: The device is alive as long as `id`.
-        unsafe { Attributes::of(self.device()) }
+        unsafe { Attributes::from_device(self.device()) }
     }
 
     /// Returns whether the device is a program (soft-RoCE, soft-iWARP), which does no DMA.
