@@ -135,6 +135,18 @@ class Install(unittest.TestCase):
         done = self.run_script("uninstall")
         self.assertIn("removed 0 files", done.stderr)
 
+    def test_uninstall_leaves_what_belongs_to_a_package(self):
+        self.assertEqual(self.run_script("install").returncode, 0)
+        stubs = self.top / "stubs"
+        stubs.mkdir()
+        (stubs / "dpkg-query").write_text("#!/bin/sh\ncase $2 in */hcablk_core.ko) ;; *) exit 1 ;; esac\n")
+        (stubs / "dpkg-query").chmod(0o755)
+        done = self.run_script("uninstall", PATH=f"{stubs}:{os.environ['PATH']}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        module = f"lib/modules/{self.RELEASE}/updates/hcablk/hcablk_core.ko"
+        self.assertEqual({name for name in self.files() if not name.startswith("var/")}, {module})
+        self.assertIn(f"left {self.dest}/{module}, which belongs to a package", done.stderr)
+
     def test_uninstall_names_what_it_needs(self):
         done = self.run_script("uninstall", KREL="7.2.0-other")
         self.assertEqual(done.returncode, 1)

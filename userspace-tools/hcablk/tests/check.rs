@@ -522,11 +522,11 @@ fn a_heartbeat_that_waits_less_than_its_disk_is_found() {
         "{message}"
     );
     assert!(
-        advice.contains("O2CB_HEARTBEAT_THRESHOLD=301 into"),
+        advice.contains("O2CB_HEARTBEAT_THRESHOLD=321 into"),
         "{advice}"
     );
 
-    put(at, FILE, "O2CB_HEARTBEAT_THRESHOLD=301\n");
+    put(at, FILE, "O2CB_HEARTBEAT_THRESHOLD=321\n");
     assert_eq!(findings_of(at, "o2cb")[0][0], "ok");
     // The kernel's threshold holds until o2cb is restarted.
     put(at, KERNEL, "31\n");
@@ -535,8 +535,8 @@ fn a_heartbeat_that_waits_less_than_its_disk_is_found() {
         levels(findings_of(at, "o2cb")).collect::<Vec<_>>(),
         ["warning", "warning"]
     );
-    assert!(findings_of(at, "o2cb")[1][1].contains("THRESHOLD=301, and the kernel uses 31"));
-    put(at, KERNEL, "301\n");
+    assert!(findings_of(at, "o2cb")[1][1].contains("THRESHOLD=321, and the kernel uses 31"));
+    put(at, KERNEL, "321\n");
     assert_eq!(levels(findings_of(at, "o2cb")).collect::<Vec<_>>(), ["ok"]);
 
     for (ctrl_loss_tmo, fast_io_fail_tmo, level) in [

@@ -97,6 +97,10 @@ fn assigned(text: &str, variable: &str) -> Option<String> {
     Some(value.trim_matches(['"', '\'']).to_owned())
 }
 
+/// The seconds by which the heartbeat must outlast a disk's wait: it counts from its last write, before the loss of the
+/// target is noticed, and the disk reconnects in attempts.
+const MARGIN: u64 = 40;
+
 /// The time for which requests of a disk wait for a lost target.
 #[derive(Clone, Copy)]
 enum Wait {
@@ -115,10 +119,10 @@ impl Wait {
         limits.min().map_or(Self::Forever, Self::Seconds)
     }
 
-    /// Returns whether the wait is longer than some seconds.
+    /// Returns whether a heartbeat that may stay unwritten for `limit` seconds ends before the wait.
     fn exceeds(self, limit: u64) -> bool {
         match self {
-            Self::Seconds(seconds) => seconds > limit,
+            Self::Seconds(seconds) => seconds.saturating_add(MARGIN) > limit,
             Self::Forever => true,
         }
     }
@@ -130,12 +134,12 @@ impl Wait {
         }
     }
 
-    /// Returns the threshold with which the heartbeat waits as long.
+    /// Returns the threshold with which the heartbeat outlasts the wait.
     fn threshold(self) -> String {
         match self {
-            Self::Seconds(seconds) => (seconds.div_ceil(2) + 1).to_string(),
+            Self::Seconds(seconds) => (seconds.saturating_add(MARGIN).div_ceil(2) + 1).to_string(),
             Self::Forever => {
-                "N, where N is half of the longest outage in seconds, plus 1".to_owned()
+                format!("N, where N is half of the longest outage in seconds plus {MARGIN}, plus 1")
             }
         }
     }
@@ -164,8 +168,7 @@ fn compare(disk: &Device, heartbeat: &Heartbeat, findings: &mut Findings) {
         format!(
             "Unmount OCFS2 on all nodes, write O2CB_HEARTBEAT_THRESHOLD={} into {DEFAULTS} of each, and \
              systemctl restart o2cb.\n\
-             The nodes then also wait longer for the locks of a node that has died. Or connect the disk with a \
-             --ctrl-loss-tmo of {limit}.",
+             The nodes then also wait longer for the locks of a node that has died.",
             wait.threshold()
         ),
     );
