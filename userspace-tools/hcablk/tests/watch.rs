@@ -480,7 +480,8 @@ struct Group {
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Alert {
-    alert: String,
+    #[serde(rename = "alert")]
+    name: String,
     expr: String,
     #[serde(rename = "for")]
     lasts: Option<String>,
@@ -500,7 +501,7 @@ fn the_alerts_fit_the_metrics() {
     let metrics = std::fs::read_to_string(golden_file("metrics.prom")).unwrap();
     let mut names = BTreeSet::new();
     for rule in &rules.groups[0].rules {
-        let alert = rule.alert.as_str();
+        let alert = rule.name.as_str();
         assert!(names.insert(alert), "{alert} is there twice");
         let severity = rule.labels["severity"].as_str();
         assert!(["warning", "critical"].contains(&severity), "{alert}");
