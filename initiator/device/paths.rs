@@ -300,9 +300,9 @@ impl Device {
     /// Changes `ctrl_loss_tmo`, `fast_io_fail_tmo` or `reconnect_delay`, at any time. If the disk
     /// has no session now, changed time limits count from now. Fails with `EBUSY` if `change` would
     /// decide anew whether the disk outlives its connection: connecting the disk decides that.
-    /// Waits while the disk is being connected.
+    /// Fails with `EBUSY` while the disk is being connected, too.
     pub(crate) fn set_limits(&self, change: impl Fn(&mut Settings)) -> Result {
-        let mut control = self.control.lock();
+        let mut control = self.control.try_lock().ok_or(EBUSY)?;
         if let Some(active) = control.active.as_mut() {
             let ends_with_connection = |settings: &Settings| settings.ctrl_loss_tmo_s == Some(0);
             let mut new = active.settings;
