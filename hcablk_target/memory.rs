@@ -147,6 +147,16 @@ struct Place {
     wishes: u64,
 }
 
+impl Place {
+    /// Returns the bytes for which the pool may make buffers: none once it has left its device.
+    fn wishes(&self) -> u64 {
+        match self.shared_pool.is_severed() {
+            true => 0,
+            false => self.wishes,
+        }
+    }
+}
+
 /// One host's part of the account, while it has sessions.
 struct Host {
     id: HostId,
@@ -244,10 +254,10 @@ impl State {
     /// Adjusts the shared pools to the memory that may be shared. Returns `false` if the limit
     /// would be exceeded until buffers are returned.
     fn balance(&mut self, freed: &CondVar) -> bool {
-        let wishes = self.shared_pools.iter().map(|place| place.wishes).sum();
+        let wishes = self.shared_pools.iter().map(Place::wishes).sum();
         let shareable = layout::shareable(self.account.goal(), self.account.owned(), wishes);
         for place in self.shared_pools.iter() {
-            let part = layout::part(shareable, place.wishes, wishes);
+            let part = layout::part(shareable, place.wishes(), wishes);
             if place.shared_pool.aim(layout::counts(part)) {
                 freed.notify_all();
             }
@@ -352,8 +362,8 @@ impl Memory {
                     Ok(()) => Reserved::Granted(reserved),
                     Err(_) => Reserved::Withdrawn,
                 };
-                self.leave_device(&shared_pool, wish);
-                self.leave(host, &shared_pool, reserved);
+                self.leave_device(&shared_pool);
+                self.leave(host, &shared_pool, wish, reserved);
                 Err(denied)
             }
         }
@@ -436,21 +446,20 @@ impl Memory {
         }
     }
 
-    /// Records that a session, which may borrow `wish` bytes, no longer uses the device of a shared
-    /// pool. Sleeps.
-    fn leave_device(&self, shared_pool: &Arc<SharedPool>, wish: u64) {
+    /// Records that a session no longer uses the device of a shared pool. Its wish stays while it
+    /// may have borrowed buffers: they count in the pool, whose other sessions have their part
+    /// beside them. Sleeps.
+    fn leave_device(&self, shared_pool: &Arc<SharedPool>) {
         let mut state = self.state.lock();
-        if let Some(place) = state.place_of(shared_pool) {
-            place.wishes -= wish;
-        }
         // Under the lock, so that no session starts to use the device, and no buffers are made.
         shared_pool.leave_device();
         state.balance(&self.freed);
         self.freed.notify_all();
     }
 
-    /// Frees the memory of a session of `host`, which has left the device. May sleep.
-    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, reserved: Reserved) {
+    /// Frees the memory of a session of `host`, which has left the device and had asked for `wish`
+    /// bytes of the shared pool. May sleep.
+    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, wish: u64, reserved: Reserved) {
         let mut state = self.state.lock();
         state.with_host(host, |account, part| match reserved {
             Reserved::Withdrawn => {}
@@ -460,6 +469,7 @@ impl Memory {
         state.remove_client_of(host);
         if let Some(place) = state.place_of(shared_pool) {
             place.clients -= 1;
+            place.wishes -= wish;
         }
         state.balance(&self.freed);
         // Even if nothing had to be destroyed.

@@ -140,7 +140,7 @@ impl Client {
 impl Membership {
     fn leave_device(&self) {
         if self.on_device.xchg(false, Relaxed) {
-            self.memory.leave_device(&self.shared_pool, self.wish);
+            self.memory.leave_device(&self.shared_pool);
         }
     }
 }
@@ -153,7 +153,8 @@ impl Drop for Membership {
             true => Reserved::Stranded(self.reserved),
             false => Reserved::Granted(self.reserved),
         };
-        self.memory.leave(self.host, &self.shared_pool, reserved);
+        self.memory
+            .leave(self.host, &self.shared_pool, self.wish, reserved);
     }
 }
 

@@ -176,6 +176,11 @@ impl SharedPool {
         self.pd.is_beside(pd)
     }
 
+    /// Returns whether the pool has left its device, and makes no buffers any more.
+    pub(super) fn is_severed(&self) -> bool {
+        self.pd.is_severed()
+    }
+
     /// Counts a session as a user of the device until it [leaves](Self::leave_device). May sleep.
     pub(super) fn use_device(&self) {
         self.on_device.lock().users += 1;
