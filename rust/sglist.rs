@@ -61,6 +61,8 @@ use kernel::{
 const SLOT_ORDER: u32 = 0;
 /// Bytes of the largest write that is copied into a write bounce slot.
 const SLOT_BYTES: u32 = (PAGE_SIZE << SLOT_ORDER) as u32;
+// What documents and counters promise; other pages would also cost more memory for each tag.
+const _: () = assert!(SLOT_BYTES == 4096);
 
 /// The physical segments of one request at a time, with the memory region that
 /// shows them to the peer. Allocated once for each tag.
@@ -125,14 +127,12 @@ impl SegmentList {
         })
     }
 
-    /// Allocates the list's write bounce slot, and maps it. May sleep.
-    pub fn with_slot(mut self) -> Result<Self> {
-        self.slot = Some(DmaBuffer::new(
-            self.pd.domain(),
-            SLOT_ORDER,
-            Direction::ToDevice,
-        )?);
-        Ok(self)
+    /// Allocates the list's write bounce slot, and maps it. Without memory for it the list has none,
+    /// and maps writes: a reconnection must not fail, or take the kernel's reserve, for it. May
+    /// sleep.
+    pub fn add_slot(&mut self) {
+        self.slot =
+            DmaBuffer::new_if_plenty(self.pd.domain(), SLOT_ORDER, Direction::ToDevice).ok();
     }
 
     /// Takes the request's segments, maps them for the HCA and lays the region

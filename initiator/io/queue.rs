@@ -252,11 +252,11 @@ impl Parts {
             numa_node: pd.attributes().numa_node,
             pair: QueuePair::new(id, pd, &cq, capacity)?,
             tags: PerTag::new(requests, index, |_| {
-                let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
-                Ok(TagData::new(match shape.write_bounce {
-                    true => list.with_slot()?,
-                    false => list,
-                }))
+                let mut list = SegmentList::new(pd, shape.segments, shape.bytes)?;
+                if shape.write_bounce {
+                    list.add_slot();
+                }
+                Ok(TagData::new(list))
             })?,
             read_bounce: match shape.read_bounce_slots {
                 0 => None,

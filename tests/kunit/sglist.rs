@@ -224,7 +224,8 @@ mod tests {
     #[test]
     fn a_list_with_a_slot_copies_small_writes_and_maps_others() -> Result {
         on_bench(|bench| {
-            bench.list = SegmentList::new(&bench.link.near.pd, 32, 64 * 1024)?.with_slot()?;
+            bench.list = SegmentList::new(&bench.link.near.pd, 32, 64 * 1024)?;
+            bench.list.add_slot();
             for (index, pieces) in SHAPES.into_iter().enumerate() {
                 let bytes = pieces.iter().map(|piece| piece.2).sum::<usize>();
                 let (request, pending) = bench.caught(pieces, WRITE)?;
@@ -260,7 +261,9 @@ mod tests {
             let pd = link::domain()?;
             every_allocation(2, || SegmentList::new(&pd, 32, 64 * 1024))?;
             every_allocation(3, || {
-                SegmentList::new(&pd, 32, 64 * 1024).and_then(SegmentList::with_slot)
+                let mut list = SegmentList::new(&pd, 32, 64 * 1024)?;
+                list.add_slot();
+                Ok(list)
             })
         })
     }
