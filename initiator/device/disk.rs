@@ -87,7 +87,13 @@ impl Device {
             max_segments: session.shape().segments,
             // A region consists of whole pages, except for the first and the last.
             virt_boundary_mask: u64::from(REGION_PAGE - 1),
-            dma_alignment: 3,
+            // The block layer splits a request where it has no segments left, and refuses one of
+            // which less than a block fits: with one segment, memory that begins inside a block
+            // and ends a page there.
+            dma_alignment: match session.shape().segments {
+                1 => (1 << geometry.logical_block_shift) - 1,
+                _ => 3,
+            },
             live: live_limits(volume.limits.as_ref(), geometry, geometry.write_cache),
             ..Limits::default()
         };
