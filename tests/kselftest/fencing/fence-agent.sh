@@ -40,7 +40,8 @@ same "the agent refuses an unknown option" 1 "$(on c1 'fence_hcablk --colour red
 reserve=(method=reserve devices=/dev/hcablk0)
 for wrong in "action=reboot plug=c2" "action=off" "action=off plug=c2 method=shoot" "action=off plug=c2 devices=" \
 	"action=off plug=c2 devices=/dev/none" "action=off plug=c2 devices=/dev/null" "action=status plug=c2 power_timeout=soon" \
-	"action=off plug=c2 method=evict volume=vol1" "action=off plug=$(host_id c2) method=evict volume=a;b'c"; do
+	"action=off plug=c2 method=evict volume=vol1 ip=local" "action=off plug=$(host_id c2) method=evict volume=a;b'c ip=local" \
+	"action=off plug=$(host_id c2) method=evict volume=vol1 ipaddr=local"; do
 	# shellcheck disable=SC2086 # words
 	same "the agent refuses: $wrong" 1 "$(agent c1 "${reserve[@]}" $wrong)"
 	like "the agent gives a reason for the refusal of: $wrong" "ERROR: [a-zA-Z/]" "$(said c1)"
@@ -96,10 +97,10 @@ same "the fenced node switches itself on after the hang" 0 "$(agent c2 action=on
 same "the agent finds blkpr with a short PATH" 0 "$(agent_by='env PATH=/usr/bin:/bin' agent_path=/usr/sbin/ agent c1 action=validate-all "${reserve[@]}")"
 
 victim=$(host_id c2)
-evict=(method=evict volume=vol1)
+evict=(method=evict volume=vol1 ip=local)
 same "monitor finds all that the method evict needs" 0 "$(agent target action=monitor "${evict[@]}")"
 same "validate-all accepts a node's name, before pcmk_host_map is applied" 0 "$(agent target action=validate-all plug=c2 "${evict[@]}")"
-same "monitor fails for an unknown volume" 1 "$(agent target action=monitor method=evict volume=vol2)"
+same "monitor fails for an unknown volume" 1 "$(agent target action=monitor method=evict volume=vol2 ip=local)"
 same "the agent lists the hosts" 0 "$(agent target action=list "${evict[@]}")"
 like "the list has the host of c2" "$victim," "$(said target)"
 same "the status of an allowed host is on" "0 Status: ON" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
@@ -121,7 +122,7 @@ while [ \$1 != -- ]; do shift; done
 exec sh -c \"\$3\"
 END
 printf '#!/bin/sh\n[ \$1 = -n ] && shift && echo \"\$*\" >> /tmp/sudo.log && exec \"\$@\"\n' > /tmp/bin/sudo && chmod 755 /tmp/bin/sudo && : > /tmp/key"
-evict+=(username=fencer identity_file=/tmp/key ssh_path=/tmp/bin/ssh)
+evict=(method=evict volume=vol1 username=fencer identity_file=/tmp/key ssh_path=/tmp/bin/ssh)
 same "the agent admits the host through ssh" 0 "$(agent target action=on plug="$victim" ip="$target_address" "${evict[@]}")"
 like "ssh gets the user name, the key file and the command" "-l fencer -i /tmp/key -- 10.77.0.1 hcablk target admit" "$(on target 'cat /tmp/ssh.log')"
 connect c2 vol1
