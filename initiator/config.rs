@@ -96,29 +96,19 @@ fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Res
     }
 }
 
-/// An attribute for a setting: formats its value, and parses text into one.
+/// An attribute for a setting: formats its value, and parses text into one. Changed by
+/// [`Device::configure`], or by the method `$change`.
 macro_rules! setting {
     ($name:literal, $field:ident, $show:expr, $parse:expr) => {
-        Attribute::read_write(
-            $name,
-            |device: &Device, out: &mut Output<'_>| $show(out, device.settings().$field),
-            |device: &Arc<Device>, _: &Directory<'_>, text: &str| {
-                let value = $parse(text)?;
-                device.configure(|settings: &mut Settings| settings.$field = value)
-            },
-        )
+        setting!($name, $field, $show, $parse, configure)
     };
-}
-
-/// As [`setting`], for a setting that can be changed while the disk is in use.
-macro_rules! limit {
-    ($name:literal, $field:ident, $show:expr, $parse:expr) => {
+    ($name:literal, $field:ident, $show:expr, $parse:expr, $change:ident) => {
         Attribute::read_write(
             $name,
             |device: &Device, out: &mut Output<'_>| $show(out, device.settings().$field),
             |device: &Arc<Device>, _: &Directory<'_>, text: &str| {
                 let value = $parse(text)?;
-                device.set_limits(|settings: &mut Settings| settings.$field = value)
+                device.$change(|settings: &mut Settings| settings.$field = value)
             },
         )
     };
@@ -256,13 +246,14 @@ impl Node for Device {
             |out: &mut Output<'_>, s| writeln!(out, "{s}"),
             |text| number(text, 1, 600)
         ),
-        limit!(
+        setting!(
             c"reconnect_delay",
             reconnect_delay_s,
             |out: &mut Output<'_>, s| writeln!(out, "{s}"),
-            |text| number(text, 1, 60)
+            |text| number(text, 1, 60),
+            set_limits
         ),
-        limit!(
+        setting!(
             c"ctrl_loss_tmo",
             ctrl_loss_tmo_s,
             |out: &mut Output<'_>, s| match s {
@@ -272,9 +263,10 @@ impl Node for Device {
             |text| match text {
                 "-1" => Ok(None),
                 text => number(text, 0, CTRL_LOSS_TMO_MAX).map(Some),
-            }
+            },
+            set_limits
         ),
-        limit!(
+        setting!(
             c"fast_io_fail_tmo",
             fast_io_fail_tmo_s,
             |out: &mut Output<'_>, s| match s {
@@ -284,7 +276,8 @@ impl Node for Device {
             |text| match text {
                 "-1" => Ok(None),
                 text => number(text, 0, CTRL_LOSS_TMO_MAX).map(Some),
-            }
+            },
+            set_limits
         ),
         setting!(
             c"keep_alive_tmo",

@@ -58,7 +58,7 @@ check "the target's service stops" on target 'systemctl stop hcablk-target'
 same "stopping the service ends only the exports of the files" mine "$(on target "$exported | xargs")"
 check "the target's service starts again" on target 'systemctl start hcablk-target && hcablk target unexport mine'
 same "the started service exports the volumes of the files" "db later" "$(on target "$exported | xargs")"
-check "the started service has nothing to retry" wait_until target 60 '[ "$(systemctl show -p ActiveState --value hcablk-target-retry)" = inactive ]'
+check "the service that retries failed exports ends" wait_until target 60 '[ "$(systemctl show -p ActiveState --value hcablk-target-retry)" = inactive ]'
 must on c1 "printf '[disk.db]\naddress = \"%s\"\n' $target_address > /etc/hcablk/hcablk.toml"
 check "the client's service is enabled and starts" on c1 'systemctl enable --now hcablk@db'
 must on c1 "mkfs.ext4 -q -U $uuid /dev/hcablk0 && mkdir -p /srv/db"
