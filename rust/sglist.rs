@@ -131,8 +131,8 @@ impl SegmentList {
     /// and maps writes: a reconnection must not fail, or take the kernel's reserve, for it. May
     /// sleep.
     pub fn add_slot(&mut self) {
-        self.slot =
-            DmaBuffer::new_if_plenty(self.pd.domain(), SLOT_ORDER, Direction::ToDevice).ok();
+        let slot = DmaBuffer::new_if_plenty(self.pd.domain(), SLOT_ORDER, Direction::ToDevice);
+        self.slot = slot.ok();
     }
 
     /// Takes the request's segments, maps them for the HCA and lays the region
