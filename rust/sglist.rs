@@ -127,9 +127,9 @@ impl SegmentList {
         })
     }
 
-    /// Allocates the list's write bounce slot, and maps it. Without memory for it the list has none,
-    /// and maps writes: a reconnection must not fail, or take the kernel's reserve, for it. May
-    /// sleep.
+    /// Allocates the list's write bounce slot, and maps it. Without memory for it the list has
+    /// none, and maps writes: a reconnection must not fail, or take the kernel's reserve, for it.
+    /// May sleep.
     pub fn add_slot(&mut self) {
         let slot = DmaBuffer::new_if_plenty(self.pd.domain(), SLOT_ORDER, Direction::ToDevice);
         self.slot = slot.ok();
