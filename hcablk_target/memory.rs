@@ -448,7 +448,7 @@ impl Memory {
 
     /// Records that a session no longer uses the device of a shared pool. Its wish stays while it
     /// may have borrowed buffers: they count in the pool, whose other sessions have their part
-    /// beside them. Sleeps.
+    /// in addition to these. Sleeps.
     fn leave_device(&self, shared_pool: &Arc<SharedPool>) {
         let mut state = self.state.lock();
         // Under the lock, so that no session starts to use the device, and no buffers are made.

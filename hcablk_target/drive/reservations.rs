@@ -242,13 +242,13 @@ impl Drive {
         let mut former = KBox::new(Reservations::new(), GFP_KERNEL)?;
         former.clone_from(&self.state.lock());
         kept.save(&former, next).inspect_err(|e| {
-            let told = match kept.is_uncertain() {
+            let effect = match kept.is_uncertain() {
                 true => "nothing is changed now, but the change may take effect when the target restarts",
                 false => "nothing is changed",
             };
             let errno = e.to_errno();
             if may_print(Lines::Reservations) {
-                pr_warn!("a reservation cannot be kept in its file (error {errno}): {told}\n");
+                pr_warn!("a reservation cannot be kept in its file (error {errno}): {effect}\n");
             }
         })
     }

@@ -521,8 +521,8 @@ impl Queue {
     }
 
     /// Closes queues as [`Self::close_all`] does, unless `is_left` returns `true` while the drive
-    /// works on their requests. Returns `false` in that case: the caller leaves it to another one
-    /// to close the queues.
+    /// works on their requests. Returns `false` in that case: the caller leaves the queues to a
+    /// different owner.
     fn close_unless<Q, I>(
         queues: impl Fn() -> I,
         mut severed: impl FnMut(),
@@ -560,7 +560,7 @@ impl Queue {
     }
 
     /// Waits until all requests are idle, for `ms` milliseconds at most, and not after `is_left`
-    /// has returned `true`. Returns whether they are idle.
+    /// has returned `true`. Returns whether all are idle.
     fn wait_idle(&self, ms: u32, is_left: &impl Fn() -> bool) -> bool {
         let mut left = ms;
         loop {
@@ -627,7 +627,7 @@ impl Queue {
     }
 
     /// [Severs](Self::sever) queues that were closed, or whose drive does not finish. Returns
-    /// whether that has succeeded for all of them.
+    /// whether all were severed.
     pub(crate) fn sever_all<Q: Deref<Target = Self>>(queues: impl Iterator<Item = Q>) -> bool {
         queues.fold(true, |all, queue| queue.sever() && all)
     }

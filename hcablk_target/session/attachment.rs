@@ -777,7 +777,7 @@ impl Attachment {
 }
 
 /// Finds out whether the acknowledged writes of a disk are durable, on the volume's workqueue: the
-/// drive may hang, while the teardown has an RDMA device to give back.
+/// drive may hang, while the teardown must release an RDMA device.
 struct DurableCheck {
     slot: WorkSlot<DurableCheck>,
     /// The disk and its drive, while the check runs.

@@ -31,7 +31,7 @@ writes() {
 	after=$(on c1 "dd if=/tmp/data of=$device bs=$2 count=$n oflag=direct${5:+,$5} && cat $initiator/vol1/stats") || die "$1"
 	sent=$(($(counted hca0 dma_bytes) - sent))
 	for name in "$4" copied_writes copied_bytes rdma_bytes; do
-		got+="$(($(count $name "$after") - $(count $name "$before"))) "
+		got+="$(($(count "$name" "$after") - $(count "$name" "$before"))) "
 	done
 	wanted="$n 0 0 $((n * $2)) "
 	[ "$3" = mapped ] || wanted="$n $n $((n * $2)) 0 "

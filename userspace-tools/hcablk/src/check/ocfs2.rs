@@ -253,10 +253,11 @@ mod tests {
 
     #[test]
     fn the_threshold_covers_the_wait() {
-        for (seconds, threshold) in [(60, "31"), (61, "32"), (600, "301")] {
+        for (seconds, threshold) in [(60, "51"), (61, "52"), (600, "321")] {
             assert_eq!(Wait::Seconds(seconds).threshold(), threshold);
         }
         assert!(Wait::Forever.exceeds(u64::MAX));
-        assert!(!Wait::Seconds(60).exceeds(60));
+        assert!(Wait::Seconds(60).exceeds(60));
+        assert!(!Wait::Seconds(60).exceeds(100));
     }
 }
