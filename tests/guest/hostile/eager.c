@@ -149,12 +149,16 @@ static void settle_some(struct peer *p, struct rng *r, unsigned int i, enum tric
 	post_message(p->c, &wr, b, 4 + 4 * b[1]);
 }
 
-/* Returns a number that no open eager write has; some share the low bits with one. */
-static uint16_t never_open(const struct peer *p, struct rng *r, unsigned int i)
+/* Returns a number that no open eager write has. */
+static uint16_t never_open(const struct peer *p, struct rng *r)
 {
-	if (chance(r, 500))
-		return p->requests[i].number + 1024 * (1 + below(r, 63));
 	return p->ring.oldest + p->credits + below(r, 65536 - p->credits);
+}
+
+/* Returns a number that no open eager write has, but that selects the same record of the initiator's: at most 1024. */
+static uint16_t wrapped(const struct peer *p, struct rng *r, unsigned int i)
+{
+	return p->requests[i].number + 1024 * (1 + below(r, 63));
 }
 
 /* Makes a malformed message with the answer to write i; returns its length. */
@@ -239,11 +243,15 @@ static void lie(struct peer *p, struct rng *r, unsigned int i, enum trick trick)
 	expect_end(p, trick_name(trick));
 	if (trick == EAGER_RESPONSE)
 		return respond(p, r, i);
-	if (trick != EAGER_FORGED || chance(r, 300))
+	/* The number of an answered write selects nothing. */
+	if (trick != EAGER_WRAPPED && (trick != EAGER_FORGED || chance(r, 300)))
 		add(b, write, OK);
 	switch (trick) {
 	case EAGER_FORGED:
-		add(b, never_open(p, r, i), OK);
+		add(b, never_open(p, r), OK);
+		break;
+	case EAGER_WRAPPED:
+		add(b, wrapped(p, r, i), OK);
 		break;
 	case EAGER_TWICE:
 		if (chance(r, 500))

@@ -15,6 +15,7 @@ not_asked="it answered what was not asked"
 # Answers to eager writes, by the writes' numbers.
 trick wrong-ring "$broken" 60
 trick eager-forged "$not_asked" 60
+trick eager-wrapped "$not_asked" 60
 trick eager-twice "$not_asked" 120
 trick eager-overdraw "it granted more credits than it has" 150
 trick eager-form "$nonsense" 60

@@ -58,7 +58,7 @@ trick overdraw "broke the protocol: it granted more credits than it has"
 trick empty "broke the protocol|$broken"
 trick other-length "broke the protocol: it sent data that was not asked for"
 trick other-value "broke the protocol: it answered what was not asked"
-for name in eager-forged eager-twice eager-form; do
+for name in eager-forged eager-wrapped eager-twice eager-form; do
 	trick $name "broke the protocol"
 done
 for name in admin-length admin-opcode admin-reserved admin-tag admin-size; do
