@@ -77,7 +77,7 @@ mod serve;
 
 /// The most responses whose SENDs have not completed: many more than an initiator waits for at a
 /// time.
-const ANSWERS: u32 = 32;
+const RESPONSES: u32 = 32;
 
 /// The interval for checking the volume, the portals and the initiator's silence, in milliseconds.
 const LOOK_MS: u32 = 250;
@@ -91,12 +91,12 @@ const GONE_MS: u32 = 500;
 
 /// The time that the end of an export waits for the next watch of an initiator whose last watch was
 /// answered, in milliseconds: without a watch the initiator is not notified of the end. It may be
-/// busy with that answer.
+/// busy with that response.
 const NEXT_WATCH_MS: u32 = 2000;
 
 /// Kinds of work requests, in work ids. The index is that of a message's buffer.
 mod kind {
-    pub(super) const ANSWER: u8 = 1;
+    pub(super) const RESPONSE: u8 = 1;
     pub(super) const RECEIVE: u8 = 2;
 }
 
@@ -107,7 +107,7 @@ fn silence_ms(tmo_s: u16) -> u32 {
 }
 
 /// The state that `Admin::state` protects.
-struct State {
+struct AdminState {
     /// The pending request for portals, and the generation that its initiator knows.
     portals: Option<(Tag, u32)>,
     /// A bit for each response buffer that is not being sent.
@@ -128,7 +128,7 @@ pub(crate) struct Admin {
     incoming: MessageBuffers<BUFFER_LEN>,
     outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<AdminState>,
     /// A message has arrived since the last check.
     heard: Atomic<bool>,
     /// No response is being sent.
@@ -142,7 +142,7 @@ pub(crate) struct Admin {
 
 impl Admin {
     const CAPACITY: Capacity = Capacity {
-        sends: ANSWERS,
+        sends: RESPONSES,
         receives: ADMIN_DEPTH as u32,
         send_entries: 1,
         receive_entries: 1,
@@ -152,7 +152,7 @@ impl Admin {
     pub(crate) fn bytes() -> u64 {
         crate::io::bytes_of_messages(
             ADMIN_DEPTH.into(),
-            ANSWERS.into(),
+            RESPONSES.into(),
             size_of::<Self>() as u64,
             BUFFER_LEN as u64,
         )
@@ -180,7 +180,7 @@ impl Admin {
                 pair,
                 incoming,
                 outgoing,
-                state <- new_irq_lock!(State {
+                state <- new_irq_lock!(AdminState {
                     portals: None,
                     free: u32::MAX,
                     silent_ms: 0,

@@ -15,8 +15,8 @@
 //! - [`fault`]: the errors that end a session; [`stats`]: the counters.
 //!
 //! A 4 KiB write whose data comes through the eager ring passes `Queue::receive`, `admit` and
-//! `start` (`receive.rs`), `begin` and `bio_done` (`drive.rs`), `answer` (`respond.rs`),
-//! `answer_eager` (`eager.rs`), and, when its SEND has completed, `release` (`reclaim.rs`).
+//! `start` (`receive.rs`), `begin` and `bio_done` (`drive.rs`), `respond` (`respond.rs`),
+//! `respond_eager` (`eager.rs`), and, when its SEND has completed, `release` (`reclaim.rs`).
 
 mod buffers;
 mod cache;
@@ -44,7 +44,7 @@ pub(crate) use self::{
     fault::Fault,
     limits::{
         QueueOptions,
-        Shape, //
+        QueueShape, //
     },
     queue::{
         Flushes,

@@ -3,7 +3,7 @@
 //! The memory of a port's sessions: all that peers can cause, never more than `memory_mib`.
 //!
 //! Every session is a [`Client`]. Its *reservation* belongs to its queue pairs until they are
-//! closed: their needs besides data (`Shape::overhead` of a queue: messages, pages for small
+//! closed: their needs besides data (`QueueShape::overhead` of a queue: messages, pages for small
 //! writes, the state of its requests, the rings of the RDMA device), the eager ring, and transfer
 //! buffers for one request of the largest agreed size. If too little memory is left, the session is
 //! refused before anything of a queue pair is allocated. Memory beyond the reservations is
@@ -140,14 +140,14 @@ pub(crate) struct Needs {
 }
 
 /// A shared pool, and the wishes of its clients.
-struct Place {
+struct PoolWishes {
     shared_pool: Arc<SharedPool>,
     clients: usize,
     /// Bytes that its clients may borrow.
     wishes: u64,
 }
 
-impl Place {
+impl PoolWishes {
     /// Returns the bytes for which the pool may make buffers: none once it has left its device.
     fn wishes(&self) -> u64 {
         match self.shared_pool.is_severed() {
@@ -173,9 +173,9 @@ enum Reserved {
     Stranded(u64),
 }
 
-struct State {
+struct AccountState {
     account: Account,
-    shared_pools: KVec<Place>,
+    shared_pools: KVec<PoolWishes>,
     hosts: KVec<Host>,
 }
 
@@ -184,7 +184,7 @@ struct State {
 pub(crate) struct Memory {
     queue: Arc<WorkQueue>,
     #[pin]
-    state: Mutex<State>,
+    state: Mutex<AccountState>,
     /// Memory was destroyed, or is no longer wanted.
     #[pin]
     freed: CondVar,
@@ -196,7 +196,7 @@ impl_has_work! {
     impl HasWork<Self> for Memory { self.work }
 }
 
-impl State {
+impl AccountState {
     fn held(&self) -> u64 {
         self.shared_pools
             .iter()
@@ -204,7 +204,7 @@ impl State {
             .sum()
     }
 
-    fn place_of(&mut self, shared_pool: &Arc<SharedPool>) -> Option<&mut Place> {
+    fn place_of(&mut self, shared_pool: &Arc<SharedPool>) -> Option<&mut PoolWishes> {
         let mut places = self.shared_pools.iter_mut();
         places.find(|place| Arc::ptr_eq(&place.shared_pool, shared_pool))
     }
@@ -254,7 +254,7 @@ impl State {
     /// Adjusts the shared pools to the memory that may be shared. Returns `false` if the limit
     /// would be exceeded until buffers are returned.
     fn balance(&mut self, freed: &CondVar) -> bool {
-        let wishes = self.shared_pools.iter().map(Place::wishes).sum();
+        let wishes = self.shared_pools.iter().map(PoolWishes::wishes).sum();
         let shareable = layout::shareable(self.account.goal(), self.account.owned(), wishes);
         for place in self.shared_pools.iter() {
             let part = layout::part(shareable, place.wishes(), wishes);
@@ -281,7 +281,7 @@ impl Memory {
         Arc::pin_init(
             pin_init!(Self {
                 queue: queue.clone(),
-                state <- new_mutex!(State {
+                state <- new_mutex!(AccountState {
                     account: Account::new(limit),
                     shared_pools: KVec::new(),
                     hosts: KVec::new(),
@@ -295,7 +295,7 @@ impl Memory {
 
     /// Calls `done` as soon as all that is accounted for fits the limit. Returns `false` if that
     /// took longer than [`ROOM_MS`]. Sleeps, with nothing locked.
-    fn when_there_is_room(&self, done: impl FnOnce(&mut State)) -> bool {
+    fn when_there_is_room(&self, done: impl FnOnce(&mut AccountState)) -> bool {
         let mut state = self.state.lock();
         let mut left = msecs_to_jiffies(ROOM_MS);
         while !state.balance(&self.freed) {
@@ -386,7 +386,7 @@ impl Memory {
         let at = match found {
             Some(at) => at,
             None => {
-                let place = Place {
+                let place = PoolWishes {
                     shared_pool: SharedPool::new(pd, self)?,
                     clients: 0,
                     wishes: 0,

@@ -33,7 +33,7 @@ use crate::{
         Fault,
         Queue,
         QueueConfig,
-        Shape, //
+        QueueShape, //
     },
     memory::{
         Charge,
@@ -56,9 +56,9 @@ use hcablk_core::{
             Window, //
         },
         connect::{
+            ConnectRequest,
             Epoch,
             Reason,
-            Request,
             SessionId, //
         },
         message::{
@@ -128,9 +128,6 @@ pub(crate) mod watched;
 /// The interval for trying to sever what a session still has of its RDMA device, in milliseconds.
 const SEVER_MS: u32 = 1000;
 
-/// The states of a session: see the module. A session is live from the start.
-type State = SessionState<EndReason>;
-
 /// A session. The session and its queues hold references to each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
@@ -163,8 +160,9 @@ pub(crate) struct Session {
     attached: IrqLock<Handles>,
     /// The number of requests to attach a volume that are not decided yet.
     attaching: Atomic<u32>,
+    /// See the module. A session is live from the start.
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<SessionState<EndReason>>,
     /// The admin queue pair. `None` once the teardown has closed it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
@@ -200,7 +198,7 @@ impl Session {
     pub(crate) fn new(
         registry: &Arc<Registry>,
         memory: &Arc<Memory>,
-        request: &Request,
+        request: &ConnectRequest,
         (proof, proven): (Option<Arc<SessionProof>>, Proven),
         pd: Arc<ProtectionDomain>,
         ends: Arc<WorkQueue>,
@@ -227,7 +225,7 @@ impl Session {
                 client <- new_mutex!(None),
                 attached <- new_irq_lock!(attached, "hcablk_attached"),
                 attaching: Atomic::new(0),
-                state <- new_irq_lock!(State::Live, "hcablk_session"),
+                state <- new_irq_lock!(SessionState::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
                 is_cut_off: Atomic::new(false),
                 port <- WatchedPort::new(),
@@ -240,7 +238,7 @@ impl Session {
             }),
             GFP_KERNEL,
         )?;
-        session.comes_to(trace::State::Live);
+        session.comes_to(trace::ConnectionState::Live);
         *session.keep_alive_timer.lock() =
             Some(Periodic::start(session.clone(), KEEP_ALIVE_PERIOD_MS)?);
         Ok(session)
@@ -358,7 +356,7 @@ impl Session {
     }
 
     /// Returns whether `request` names the session, in any epoch.
-    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+    pub(crate) fn is_named_by(&self, request: &ConnectRequest) -> bool {
         self.is_of_host() && self.id == request.session && self.host == request.host
     }
 
@@ -462,7 +460,7 @@ impl Session {
     }
 
     /// Emits the trace event of a new state.
-    fn comes_to(&self, state: trace::State) {
+    fn comes_to(&self, state: trace::ConnectionState) {
         trace::target::session(|| trace::Change {
             session: self.id.0,
             epoch: self.epoch.0,
@@ -485,7 +483,7 @@ impl Session {
                 return;
             }
         }
-        self.comes_to(trace::State::Ending);
+        self.comes_to(trace::ConnectionState::Ending);
         self.report_end(reason);
         // Queued once: the state never becomes live again.
         if self.ends.enqueue(self.clone()).is_err() {
@@ -534,7 +532,7 @@ impl Session {
                 }
                 false => {
                     if self.reason() == Some(EndReason::Detached) {
-                        admin.let_answers_leave();
+                        admin.let_responses_leave();
                     }
                     admin.shut();
                 }
@@ -546,7 +544,7 @@ impl Session {
         // Stop requests on all queues first, before waiting for a queue that is being replaced,
         // whose drive may never finish.
         for queue in queues() {
-            queue.comes_to(trace::State::Ending);
+            queue.comes_to(trace::ConnectionState::Ending);
             queue.shut();
         }
         let _alone = self.closing.lock();
@@ -607,7 +605,7 @@ impl Session {
             }
         }
         self.state.lock().finish();
-        self.comes_to(trace::State::Ended);
+        self.comes_to(trace::ConnectionState::Ended);
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
@@ -741,9 +739,9 @@ impl SessionProof {
 ///  Free ──attach──► Taken ──nothing left──► Left ──initiator detaches──► Free
 ///                     └─initiator detaches──► Asked ──nothing left──────►┘
 /// ```
-struct Handles(KVec<Place>);
+struct Handles(KVec<HandleUse>);
 
-enum Place {
+enum HandleUse {
     Free,
     Taken(Arc<Attachment>),
     /// The volume is attached, but the initiator has detached the handle and no longer names it.
@@ -757,7 +755,7 @@ impl Handles {
     fn new(count: u16) -> Result<Self> {
         let mut places = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for _ in 0..count {
-            places.push(Place::Free, GFP_KERNEL)?;
+            places.push(HandleUse::Free, GFP_KERNEL)?;
         }
         Ok(Self(places))
     }
@@ -768,8 +766,8 @@ impl Handles {
 
     fn get(&self, handle: Handle) -> Option<&Arc<Attachment>> {
         match self.0.get(usize::from(handle.0))? {
-            Place::Taken(attachment) | Place::Asked(attachment) => Some(attachment),
-            Place::Free | Place::Left => None,
+            HandleUse::Taken(attachment) | HandleUse::Asked(attachment) => Some(attachment),
+            HandleUse::Free | HandleUse::Left => None,
         }
     }
 
@@ -780,8 +778,8 @@ impl Handles {
     /// Assigns the first free handle to a volume. Returns `None` if no handle is free.
     fn take(&mut self, attachment: &Arc<Attachment>) -> Option<Handle> {
         let mut places = self.0.iter_mut().zip(0..);
-        let (place, number) = places.find(|(place, _)| matches!(place, Place::Free))?;
-        *place = Place::Taken(attachment.clone());
+        let (place, number) = places.find(|(place, _)| matches!(place, HandleUse::Free))?;
+        *place = HandleUse::Taken(attachment.clone());
         Some(Handle(number))
     }
 
@@ -789,10 +787,10 @@ impl Handles {
     /// completely, or `None` if the handle is not one of the initiator's.
     fn leave(&mut self, handle: Handle) -> Option<Option<Arc<Attachment>>> {
         let place = self.0.get_mut(usize::from(handle.0))?;
-        match core::mem::replace(place, Place::Free) {
-            Place::Left => Some(None),
-            Place::Taken(attachment) => {
-                *place = Place::Asked(attachment.clone());
+        match core::mem::replace(place, HandleUse::Free) {
+            HandleUse::Left => Some(None),
+            HandleUse::Taken(attachment) => {
+                *place = HandleUse::Asked(attachment.clone());
                 Some(Some(attachment))
             }
             former => {
@@ -805,12 +803,12 @@ impl Handles {
     /// Removes a volume that has ended completely.
     fn forget(&mut self, handle: Handle) -> Option<Arc<Attachment>> {
         let place = self.0.get_mut(usize::from(handle.0))?;
-        match core::mem::replace(place, Place::Free) {
-            Place::Taken(attachment) => {
-                *place = Place::Left;
+        match core::mem::replace(place, HandleUse::Free) {
+            HandleUse::Taken(attachment) => {
+                *place = HandleUse::Left;
                 Some(attachment)
             }
-            Place::Asked(attachment) => Some(attachment),
+            HandleUse::Asked(attachment) => Some(attachment),
             former => {
                 *place = former;
                 None
@@ -861,7 +859,7 @@ impl Session {
         if watched.is_ok() && self.state.lock().is_live() {
             *place = Some(admin.clone());
             for attachment in self.attachments() {
-                attachment.answer_by(&admin);
+                attachment.respond_through(&admin);
             }
             return Ok(admin);
         }
@@ -878,7 +876,7 @@ impl Session {
         index: u8,
         id: &Arc<Id>,
         backing: Arc<Backing>,
-        shape: Shape,
+        shape: QueueShape,
         charged: (&Arc<Client>, Charge),
     ) -> Result<Arc<Queue>> {
         let software = self.pd.is_software();
@@ -916,7 +914,7 @@ impl Session {
     }
 
     /// Answers a request to attach a volume, unless the session is ending. May sleep.
-    pub(crate) fn answer_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
+    pub(crate) fn respond_to_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
         // Under the lock, so that the teardown drops the last reference.
         if let Some(admin) = self.admin.lock().as_ref() {
             admin.attached(tag, outcome);
@@ -926,7 +924,7 @@ impl Session {
     /// Records that the initiator no longer watches any volume. Any context.
     pub(crate) fn nobody_watches(&self) {
         for attachment in self.attached.lock().iter() {
-            attachment.watched.told();
+            attachment.watched.notice_end();
         }
     }
 
@@ -937,7 +935,7 @@ impl Session {
             // The initiator cannot ask any more.
             self.is_cut_off.store(true, Release);
             for attachment in self.attached.lock().iter() {
-                attachment.durable_told();
+                attachment.durable_reported();
             }
         }
     }
@@ -1006,7 +1004,7 @@ impl Session {
             .find(|queue| queue.index() == index)
             .cloned();
         if let Some(queue) = found {
-            queue.comes_to(trace::State::Ending);
+            queue.comes_to(trace::ConnectionState::Ending);
             if !queue.close_alone() {
                 return true;
             }

@@ -198,11 +198,11 @@ impl Marks {
     }
 
     /// Adds the durations of a measured request whose response's SEND has completed.
-    pub(crate) fn end(&self, fetched: bool, times: &Times) {
+    pub(crate) fn end(&self, by_rdma_read: bool, times: &Times) {
         times.waiting.add(self.received, self.begun);
         // A request that was refused, or does not need the drive, was never submitted to it.
         if self.to_drive != 0 {
-            if fetched {
+            if by_rdma_read {
                 times.fetching.add(self.begun, self.to_drive);
             }
             times.drive.add(self.to_drive, self.from_drive);

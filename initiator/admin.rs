@@ -27,13 +27,13 @@
 use self::state::{
     period_ms,
     tag,
-    State,
+    AdminState,
     SENDS, //
 };
 use crate::{
     failure::{
+        ConnectStep,
         Failure,
-        Step,
         Violation, //
     },
     stats::AdminCounts, //
@@ -93,12 +93,12 @@ use kernel::{
     },
 };
 
-mod answer;
 mod fence;
 mod life;
 mod owner;
 mod portals;
 mod reserve;
+mod response;
 mod state;
 mod timer;
 
@@ -127,12 +127,12 @@ pub(crate) struct Admin {
     incoming: MessageBuffers<BUFFER_LEN>,
     outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<AdminState>,
     /// Held during a fence request.
     #[pin]
     fencing: Mutex<()>,
     #[pin]
-    fence_answered: Event,
+    fence_response: Event,
     /// The volume was reported, or no report will come any more.
     #[pin]
     told: Event,
@@ -140,7 +140,7 @@ pub(crate) struct Admin {
     #[pin]
     reserver: Mutex<()>,
     #[pin]
-    reserve_answered: Event,
+    reserve_response: Event,
     #[pin]
     timer: Mutex<Option<Running<Admin>>>,
     /// Written under the lock.
@@ -180,12 +180,12 @@ impl Admin {
                 pair,
                 incoming,
                 outgoing,
-                state <- new_irq_lock!(State::new(), "hcablk_admin"),
+                state <- new_irq_lock!(AdminState::new(), "hcablk_admin"),
                 fencing <- new_mutex!(()),
-                fence_answered <- Event::new(),
+                fence_response <- Event::new(),
                 told <- Event::new(),
                 reserver <- new_mutex!(()),
-                reserve_answered <- Event::new(),
+                reserve_response <- Event::new(),
                 timer <- new_mutex!(None),
                 counts: AdminCounts::default(),
                 protocol_errors: Counter::default(),
@@ -244,8 +244,8 @@ impl Admin {
             place.take()
         };
         drop(timer);
-        self.fence_answered.set();
-        self.reserve_answered.set();
+        self.fence_response.set();
+        self.reserve_response.set();
         self.told.set();
     }
 
@@ -255,7 +255,7 @@ impl Admin {
         let waited = self.told.wait_interruptible_ms(deadline.left_ms());
         match (self.news(), waited) {
             (Some(news), _) => Ok(news),
-            (None, Err(e)) => Err(Failure::of_wait(e, Step::Answer)),
+            (None, Err(e)) => Err(Failure::of_wait(e, ConnectStep::Response)),
             (None, Ok(())) => Err(Failure::Disconnected),
         }
     }
@@ -299,7 +299,7 @@ impl Admin {
     }
 
     /// Posts a request that is recorded as sent; does nothing without one. Under the lock.
-    fn post(&self, _state: &mut State, request: Option<AdminRequest>) -> Result {
+    fn post(&self, _state: &mut AdminState, request: Option<AdminRequest>) -> Result {
         let Some(request) = request else {
             return Ok(());
         };
@@ -315,7 +315,7 @@ impl Admin {
     }
 
     /// Posts the watch if it is due. As [`Self::post`].
-    fn send_watch(&self, state: &mut State) -> Result {
+    fn send_watch(&self, state: &mut AdminState) -> Result {
         let watch = state.watch_due();
         self.post(state, watch)
     }

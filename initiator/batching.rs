@@ -96,7 +96,7 @@ impl Outstanding {
 
     /// Decodes the result of [`Self::word`].
     #[inline]
-    pub(crate) fn of(word: u64) -> Self {
+    pub(crate) fn from_word(word: u64) -> Self {
         Self(word)
     }
 
@@ -248,7 +248,7 @@ impl Batching {
 
     /// Accounts for the response to a request that was issued as `solicited`.
     #[inline]
-    pub(crate) fn answered(&mut self, solicited: Solicited) {
+    pub(crate) fn responded(&mut self, solicited: Solicited) {
         self.outstanding.take(match solicited {
             Solicited::Yes => Outstanding::SOLICITED,
             Solicited::No => Outstanding::UNSOLICITED,

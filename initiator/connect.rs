@@ -6,8 +6,8 @@
 use self::sealed::Sealed;
 use crate::{
     failure::{
+        ConnectStep, //
         Failure,
-        Step, //
     },
     io::Queue,
     session::Session, //
@@ -22,9 +22,9 @@ use hcablk_core::{
             SEALED_REPLY_LEN, //
         },
         connect::{
+            ConnectRequest,
             Reject,
             Reply,
-            Request,
             REPLY_MIN_LEN,
             REQUEST_LEN, //
         },
@@ -65,7 +65,7 @@ pub(crate) use self::{
 };
 
 /// Milliseconds for one try to resolve the address. The kernel checks again at the end of a try,
-/// and it may have missed an earlier answer: an answer that arrives while `process_one_req()` of
+/// and it may have missed an earlier reply: a reply that arrives while `process_one_req()` of
 /// `core/addr.c` runs is seen only then.
 const RESOLVE_MS: u32 = 500;
 
@@ -92,26 +92,26 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 /// The event handler of one connection: during its setup, and later when it is lost.
 #[pin_data]
-pub(crate) struct Link {
+pub(crate) struct CmLink {
     #[pin]
-    state: IrqLock<LinkState>,
+    state: IrqLock<CmLinkState>,
     #[pin]
     changed: Event,
 }
 
-struct LinkState {
+struct CmLinkState {
     news: News,
     /// The session to notify when the connection is lost.
     owner: Option<Arc<Session>>,
 }
 
-impl Link {
+impl CmLink {
     /// Creates an identifier and the link that handles its events.
     fn new() -> Result<(Arc<Self>, Arc<Id>), Failure> {
         let setup = |e| Failure::Setup("a connection", e);
         let link = Arc::pin_init(
             pin_init!(Self {
-                state <- new_irq_lock!(LinkState {
+                state <- new_irq_lock!(CmLinkState {
                     news: News::Nothing,
                     owner: None,
                 }, "hcablk_link"),
@@ -155,7 +155,7 @@ impl Link {
 
     /// Waits for the step's event, or for a signal: the thread that makes a disk for a user is the
     /// user's own.
-    fn wait(&self, step: Step, deadline: Deadline) -> Result<News, Failure> {
+    fn wait(&self, step: ConnectStep, deadline: Deadline) -> Result<News, Failure> {
         self.changed
             .wait_interruptible_ms(deadline.left_ms())
             .map_err(|e| Failure::of_wait(e, step))?;
@@ -189,16 +189,16 @@ impl Link {
         deadline: Deadline,
     ) -> Result<(), Failure> {
         id.resolve_address(address, deadline.left_ms().min(RESOLVE_MS))
-            .map_err(|e| Failure::Step(Step::Address, e))
+            .map_err(|e| Failure::Step(ConnectStep::Address, e))
     }
 
     /// Waits until `address` is resolved, retrying until the deadline.
     fn resolved(&self, id: &Id, address: &SocketAddr, deadline: Deadline) -> Result<(), Failure> {
         loop {
-            match self.wait(Step::Address, deadline) {
+            match self.wait(ConnectStep::Address, deadline) {
                 Err(Failure::Step(_, e)) if e == ETIMEDOUT => {
                     if deadline.has_passed() {
-                        return Err(Failure::Timeout(Step::Address));
+                        return Err(Failure::Timeout(ConnectStep::Address));
                     }
                     self.begin_resolve(id, address, deadline)?;
                 }
@@ -208,7 +208,7 @@ impl Link {
     }
 }
 
-impl cm::Handler for Link {
+impl cm::Handler for CmLink {
     fn event(&self, event: cm::Event<'_>) {
         let lost = match event {
             cm::Event::AddressResolved => return self.report(News::AddressResolved),
@@ -227,7 +227,7 @@ impl cm::Handler for Link {
                 None => Failure::NotATarget,
             },
             cm::Event::StaleConnection => Failure::StaleConnection,
-            cm::Event::Failed(e) => Failure::Step(Step::Answer, e),
+            cm::Event::Failed(e) => Failure::Step(ConnectStep::Response, e),
             cm::Event::Disconnected => Failure::Disconnected,
             cm::Event::DeviceRemoval => Failure::DeviceRemoved,
         };
@@ -244,16 +244,16 @@ impl cm::Handler for Link {
 
 /// A queue pair that is being connected.
 pub(crate) struct Rising {
-    link: Arc<Link>,
+    link: Arc<CmLink>,
     id: Arc<Id>,
-    request: Request,
+    request: ConnectRequest,
     ends: Ends,
     sealed: Option<Sealed>,
 }
 
 impl Rising {
     /// Starts with an identifier whose address is resolved, or will be.
-    pub(crate) fn new(link: Arc<Link>, id: Arc<Id>, request: Request) -> Self {
+    pub(crate) fn new(link: Arc<CmLink>, id: Arc<Id>, request: ConnectRequest) -> Self {
         Self {
             link,
             id,
@@ -271,11 +271,11 @@ impl Rising {
     fn begin_route(&self, deadline: Deadline) -> Result<(), Failure> {
         self.id
             .resolve_route(deadline.left_ms())
-            .map_err(|e| Failure::Step(Step::Route, e))
+            .map_err(|e| Failure::Step(ConnectStep::Route, e))
     }
 
     fn route_resolved(&mut self, deadline: Deadline) -> Result<(), Failure> {
-        if let News::RouteResolved(ends) = self.link.wait(Step::Route, deadline)? {
+        if let News::RouteResolved(ends) = self.link.wait(ConnectStep::Route, deadline)? {
             self.ends = ends;
         }
         Ok(())
@@ -339,14 +339,17 @@ impl Rising {
     }
 
     /// Waits for the reply for `queue`, and brings the queue up if the reply is the target's.
-    fn answer_for(&self, queue: &Queue, deadline: Deadline) -> Result<Reply, Failure> {
-        let reply = self.answer(deadline)?;
+    fn reply_for(&self, queue: &Queue, deadline: Deadline) -> Result<Reply, Failure> {
+        let reply = self.reply(deadline)?;
         establish(queue.pair())?;
         Ok(reply)
     }
 
-    fn answer(&self, deadline: Deadline) -> Result<Reply, Failure> {
-        let reply = match (self.link.wait(Step::Answer, deadline)?, &self.sealed) {
+    fn reply(&self, deadline: Deadline) -> Result<Reply, Failure> {
+        let reply = match (
+            self.link.wait(ConnectStep::Response, deadline)?,
+            &self.sealed,
+        ) {
             (News::Granted(bytes, _), None) => padded(&bytes),
             (News::Granted(bytes, target_qp), Some(sealed)) => sealed.open(&bytes, target_qp)?,
             (News::Rejected(reject, _), None) => return Err(Failure::Refused(reject)),
@@ -367,7 +370,7 @@ impl Rising {
         self.resolve_route(deadline)?;
         owner.clone().make_admin(&self.id)?;
         self.send(owner, &self.request.encode())?;
-        self.answer(deadline)
+        self.reply(deadline)
     }
 }
 
@@ -383,7 +386,7 @@ fn not_sent(e: Error) -> Failure {
     if e == errno::econnrefused() {
         Failure::NotListening
     } else {
-        Failure::Step(Step::Answer, e)
+        Failure::Step(ConnectStep::Response, e)
     }
 }
 
@@ -399,7 +402,7 @@ pub(crate) fn bring_up(
     attempt: &AttemptLinks,
     count: u8,
     address: &SocketAddr,
-    request: &Request,
+    request: &ConnectRequest,
     deadline: Deadline,
 ) -> Result<KVec<(Arc<Queue>, Reply)>, Failure> {
     let memory = |e: kernel::alloc::AllocError| Failure::Setup("a connection", e.into());
@@ -407,7 +410,7 @@ pub(crate) fn bring_up(
     for queue in 0..count {
         let (link, id) = attempt.connection()?;
         link.begin_resolve(&id, address, deadline)?;
-        let one = Rising::new(link, id, Request { queue, ..*request });
+        let one = Rising::new(link, id, ConnectRequest { queue, ..*request });
         rising.push(one, GFP_KERNEL).map_err(memory)?;
     }
     for one in rising.iter() {
@@ -428,7 +431,7 @@ pub(crate) fn bring_up(
     }
     let mut replies = KVec::new();
     for (one, queue) in rising.iter().zip(up) {
-        let reply = one.answer_for(&queue, deadline)?;
+        let reply = one.reply_for(&queue, deadline)?;
         replies.push((queue, reply), GFP_KERNEL).map_err(memory)?;
     }
     Ok(replies)
@@ -439,23 +442,23 @@ pub(crate) fn bring_up(
 pub(crate) fn bring_up_instead(
     owner: &Arc<Session>,
     address: &SocketAddr,
-    request: Request,
+    request: ConnectRequest,
     deadline: Deadline,
 ) -> Result<(Arc<Queue>, Reply), Failure> {
-    let (link, id) = Link::new()?;
+    let (link, id) = CmLink::new()?;
     let up = owner
-        .has_coming(Some(&link))
+        .set_replacement_link(Some(&link))
         .and_then(|()| bring_up_by(owner, (link, id), address, request, deadline));
-    let _ = owner.has_coming(None); // The wait is over, so the result does not matter.
+    let _ = owner.set_replacement_link(None); // The wait is over, so the result does not matter.
     up
 }
 
 /// Does the work of [`bring_up_instead`] with a new `link`.
 fn bring_up_by(
     owner: &Arc<Session>,
-    (link, id): (Arc<Link>, Arc<Id>),
+    (link, id): (Arc<CmLink>, Arc<Id>),
     address: &SocketAddr,
-    request: Request,
+    request: ConnectRequest,
     deadline: Deadline,
 ) -> Result<(Arc<Queue>, Reply), Failure> {
     link.resolve(&id, address, deadline)?;
@@ -463,7 +466,7 @@ fn bring_up_by(
     one.resolve_route(deadline)?;
     let queue = one.make_queue(owner)?;
     let sent = one.send_request(owner, &queue);
-    match sent.and_then(|()| one.answer_for(&queue, deadline)) {
+    match sent.and_then(|()| one.reply_for(&queue, deadline)) {
         Ok(reply) => Ok((queue, reply)),
         Err(failure) => {
             queue.close();

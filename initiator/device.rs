@@ -34,18 +34,18 @@
 
 use self::{
     announce::Announcements,
-    events::Told,
+    events::Announced,
     limits::FollowedLimits,
     lost_writes::LostWrites,
-    past::Past,
+    past::DestroyedQueues,
     path::{
         session_of,
         Path,
         PathState, //
     },
     shown::{
-        Shown,
-        State, //
+        DeviceState, //
+        DeviceStatus,
     },
 };
 use crate::{
@@ -192,12 +192,12 @@ pub(crate) struct Device {
     #[pin]
     control: Mutex<Control>,
     #[pin]
-    shown: Mutex<Shown>,
+    shown: Mutex<DeviceStatus>,
     #[pin]
-    told: Mutex<Told>,
+    announced: Mutex<Announced>,
     announcements: Arc<Announcements>,
     #[pin]
-    past: Mutex<Past>,
+    past: Mutex<DestroyedQueues>,
     /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
@@ -218,7 +218,7 @@ impl Device {
         identities: &Arc<Identities>,
         module: &'static ThisModule,
     ) -> Result<Arc<Self>> {
-        let identity = identities.of(name)?;
+        let identity = identities.identify(name)?;
         let mut paths = KVec::new();
         paths.push(Path::new(0, queues)?, GFP_KERNEL)?;
         let announcements = Announcements::new(name, queues)?;
@@ -237,8 +237,8 @@ impl Device {
                     pin: None,
                     lost: None,
                 }),
-                shown <- new_mutex!(Shown {
-                    state: State::New,
+                shown <- new_mutex!(DeviceStatus {
+                    state: DeviceState::New,
                     failure: None,
                     disk: None,
                     session: None,
@@ -247,9 +247,9 @@ impl Device {
                     sessions: no_sessions(),
                     timing: false,
                 }),
-                told <- new_mutex!(Told::new()),
+                announced <- new_mutex!(Announced::new()),
                 announcements,
-                past <- new_mutex!(Past::default()),
+                past <- new_mutex!(DestroyedQueues::default()),
                 paths <- new_mutex!(paths),
             }),
             GFP_KERNEL,
@@ -263,7 +263,10 @@ impl Device {
     /// Changes settings. Fails with `EBUSY` unless the device is idle.
     pub(crate) fn configure(&self, change: impl FnOnce(&mut Settings)) -> Result {
         let mut settings = self.settings.lock();
-        if !matches!(self.shown.lock().state, State::New | State::Failed) {
+        if !matches!(
+            self.shown.lock().state,
+            DeviceState::New | DeviceState::Failed
+        ) {
             return Err(EBUSY);
         }
         change(&mut settings);
@@ -287,7 +290,7 @@ impl Device {
         let (settings, before) = {
             let settings = self.settings.lock();
             let mut shown = self.shown.lock();
-            let before = core::mem::replace(&mut shown.state, State::Connecting);
+            let before = core::mem::replace(&mut shown.state, DeviceState::Connecting);
             shown.failure = None;
             (*settings, before)
         };
@@ -296,7 +299,7 @@ impl Device {
             Ok((path, active)) => {
                 path.set_state(PathState::Live, None);
                 self.set_announcer(Some(active.disk.announcer()));
-                self.show_sessions(&active, State::Live, None);
+                self.show_sessions(&active, DeviceState::Live, None);
                 pr_info!(
                     "{}: connected as {} with {} queues\n",
                     **self,
@@ -335,7 +338,7 @@ impl Device {
         }
         let Some(active) = control.active.take() else {
             control.lost = None;
-            self.set_state(State::New);
+            self.set_state(DeviceState::New);
             self.tell_changes();
             return Ok(());
         };
@@ -373,10 +376,10 @@ impl Device {
             return Err(e);
         }
         control.lost = None;
-        self.set_state(State::Disconnecting);
+        self.set_state(DeviceState::Disconnecting);
         self.tell_changes();
         self.end_paths(&head, &sessions);
-        self.forget_session(State::New, None);
+        self.forget_session(DeviceState::New, None);
         self.tell_changes();
         control.pin = None;
         pr_info!("{self}: disconnected\n");
@@ -397,7 +400,7 @@ impl Device {
             // No write is acknowledged any more that a given-up request could overwrite.
             for session in sessions.iter().flatten() {
                 session.requests().synchronize();
-                session.head().go();
+                session.head().begin_removal();
             }
             self.end_attempts();
             for session in sessions.iter().flatten() {
@@ -477,20 +480,20 @@ impl Device {
         {
             // A user that sees the disk gone finds the reason.
             let mut shown = self.shown.lock();
-            shown.state = State::Failing;
+            shown.state = DeviceState::Failing;
             shown.failure = Some(failure);
         }
         self.tell_changes();
         if let Some(active) = control.active.take() {
             control.lost = active.volume.wwid;
-            active.head.go();
+            active.head.begin_removal();
             active.head.fail_waiting();
             // Not earlier: sending uevents may wait for memory, and memory for the disk's requests.
             self.set_announcer(None);
             active.disk.remove();
             self.end_paths(&active.head, &active.sessions);
         }
-        self.forget_session(State::Failed, Some(failure));
+        self.forget_session(DeviceState::Failed, Some(failure));
         self.tell_changes();
         control.pin = None;
     }

@@ -33,10 +33,10 @@ use hcablk_core::{
     },
     proto::{
         discovery::{
+            DiscoveryReply,
             Entry,
             List,
             Question,
-            Told,
             VolumeEntry,
             VolumeMode, //
         },
@@ -71,9 +71,9 @@ struct Settings {
 }
 
 /// The result of the last request.
-enum Answer {
+enum LastResult {
     Nothing,
-    Told(Told),
+    Reply(DiscoveryReply),
     Failed(Failure),
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Asker {
     #[pin]
     asking: Mutex<()>,
     #[pin]
-    answer: Mutex<Answer>,
+    result: Mutex<LastResult>,
 }
 
 impl Node for Root {
@@ -107,7 +107,7 @@ impl Node for Root {
                 }),
                 keys <- new_mutex!(Keys::default()),
                 asking <- new_mutex!(()),
-                answer <- new_mutex!(Answer::Nothing),
+                result <- new_mutex!(LastResult::Nothing),
             }),
             GFP_KERNEL,
         )
@@ -137,16 +137,16 @@ impl Asker {
         let (list, index) = parse_question(text)?;
         // Waiting for the other request could last until its target responds.
         let _alone = self.asking.try_lock().ok_or(EBUSY)?;
-        let told = self.ask_for(list, index);
-        let failure = told.as_ref().err().copied();
-        *self.answer.lock() = match told {
-            Ok(told) => Answer::Told(told),
-            Err(failure) => Answer::Failed(failure),
+        let reply = self.ask_for(list, index);
+        let failure = reply.as_ref().err().copied();
+        *self.result.lock() = match reply {
+            Ok(reply) => LastResult::Reply(reply),
+            Err(failure) => LastResult::Failed(failure),
         };
         failure.map_or(Ok(()), |failure| Err(failure.errno()))
     }
 
-    fn ask_for(&self, list: List, index: u32) -> Result<Told, Failure> {
+    fn ask_for(&self, list: List, index: u32) -> Result<DiscoveryReply, Failure> {
         let settings = *self.settings.lock();
         let ip = settings.address.ok_or(Failure::Unset("address"))?;
         let question = Question {
@@ -162,13 +162,13 @@ impl Asker {
         connect::ask(&address, &question, pair, deadline)
     }
 
-    fn show_answer(&self, out: &mut Output<'_>) -> Result {
-        let Answer::Told(told) = &*self.answer.lock() else {
+    fn show_reply(&self, out: &mut Output<'_>) -> Result {
+        let LastResult::Reply(reply) = &*self.result.lock() else {
             return Ok(());
         };
-        writeln!(out, "count {}", told.count)?;
-        writeln!(out, "revision {:08x}", told.revision)?;
-        match &told.entry {
+        writeln!(out, "count {}", reply.count)?;
+        writeln!(out, "revision {:08x}", reply.revision)?;
+        match &reply.entry {
             None => Ok(()),
             Some(Entry::Volume(volume)) => show_volume(volume, out),
             Some(Entry::Portal(portal)) => {
@@ -259,9 +259,9 @@ impl Node for Asker {
             |_, out| writeln!(out),
             |asker, _, text| asker.ask(text),
         ),
-        Attribute::read_only(c"answer", |asker, out| asker.show_answer(out)),
-        Attribute::read_only(c"error", |asker, out| match &*asker.answer.lock() {
-            Answer::Failed(failure) => writeln!(out, "{failure}"),
+        Attribute::read_only(c"answer", |asker, out| asker.show_reply(out)),
+        Attribute::read_only(c"error", |asker, out| match &*asker.result.lock() {
+            LastResult::Failed(failure) => writeln!(out, "{failure}"),
             _ => writeln!(out),
         }),
     ];

@@ -19,21 +19,21 @@ use kernel::prelude::*;
 
 /// A step of connecting, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ConnectStep {
     /// Find the device that leads to the address.
     Address,
     /// Find the route to the address.
     Route,
     /// Get the target's response.
-    Answer,
+    Response,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ConnectStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Address => "looking for an RDMA device that reaches the address",
             Self::Route => "looking for a route",
-            Self::Answer => "waiting for the target's answer",
+            Self::Response => "waiting for the target's response",
         })
     }
 }
@@ -89,9 +89,9 @@ pub(crate) enum Failure {
     /// A setting is missing.
     Unset(&'static str),
     /// A step of connecting failed.
-    Step(Step, Error),
+    Step(ConnectStep, Error),
     /// A step of connecting timed out.
-    Timeout(Step),
+    Timeout(ConnectStep),
     /// No target listens at the address and port.
     NotListening,
     /// The target's connection manager still has a connection from before this host started again.
@@ -107,7 +107,7 @@ pub(crate) enum Failure {
     /// The peer is not an hcablk target.
     NotATarget,
     /// This part of the response to a request is invalid.
-    BadAnswer(&'static str),
+    BadReply(&'static str),
     /// The RDMA device lacks this feature or resource.
     Device(&'static str),
     /// The machine is short of memory, queue pairs or another resource, or the disk could not be
@@ -174,7 +174,7 @@ impl Failure {
                 Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
                 Reason::Entry | Reason::OwnSession => errno::eproto(),
             },
-            Self::NotATarget | Self::BadAnswer(_) | Self::Protocol(_) | Self::Stranger(_) => {
+            Self::NotATarget | Self::BadReply(_) | Self::Protocol(_) | Self::Stranger(_) => {
                 errno::eproto()
             }
             Self::Device(_) => ENODEV,
@@ -199,7 +199,7 @@ impl Failure {
 
 impl Failure {
     /// Returns the failure that an error of a wait for `step` stands for.
-    pub(crate) fn of_wait(e: Error, step: Step) -> Self {
+    pub(crate) fn of_wait(e: Error, step: ConnectStep) -> Self {
         match e == EINTR {
             true => Self::Interrupted,
             false => Self::Timeout(step),
@@ -224,7 +224,7 @@ impl Failure {
             | Self::NotListening
             | Self::StaleConnection
             | Self::NotATarget
-            | Self::BadAnswer(_)
+            | Self::BadReply(_)
             | Self::Setup(..)
             | Self::Disconnected
             | Self::Flushed
@@ -327,7 +327,7 @@ impl fmt::Display for Failure {
                 Reason::Malformed => f.write_str("the target did not understand the request"),
             },
             Self::NotATarget => f.write_str("the peer is not an hcablk target"),
-            Self::BadAnswer(what) => write!(f, "the target's answer makes no sense: {what}"),
+            Self::BadReply(what) => write!(f, "the target's reply makes no sense: {what}"),
             Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),
             Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
             Self::Disconnected => f.write_str("the target closed the connection"),

@@ -21,7 +21,7 @@ use crate::{
         Policy,
         Settings, //
     },
-    shape::Shape,
+    shape::QueueShape,
     unflushed::Unflushed, //
 };
 use hcablk_core::{
@@ -94,7 +94,7 @@ impl Moment for Deadline {
 #[pin_data]
 pub(crate) struct Head {
     requests: Arc<Requests<Driver>>,
-    shape: Shape,
+    shape: QueueShape,
     no_path: Arc<NoPath>,
     /// The disk has been added: later sessions continue its account of writes.
     begun: Atomic<bool>,
@@ -127,7 +127,7 @@ pub(crate) static DISKS: Uses = Uses::new(c"disks of hcablk are connected");
 
 impl Head {
     /// Creates the head of a disk of `queues` hardware queues. May sleep.
-    pub(crate) fn new(queues: u32, shape: Shape) -> Result<Arc<Self>> {
+    pub(crate) fn new(queues: u32, shape: QueueShape) -> Result<Arc<Self>> {
         let requests = Requests::new(queues, shape.depth.into())?;
         let no_path = NoPath::new()?;
         let unflushed = Arc::new(Unflushed::new(), GFP_KERNEL)?;
@@ -161,15 +161,15 @@ impl Head {
 
     /// Returns the sizes of a session of this disk on a device that allows `fitted`, `None` if
     /// these are less than the block layer was promised.
-    pub(crate) fn shape_on(&self, fitted: Shape) -> Option<Shape> {
-        let Shape {
+    pub(crate) fn shape_on(&self, fitted: QueueShape) -> Option<QueueShape> {
+        let QueueShape {
             depth,
             segments,
             bytes,
             ..
         } = self.shape;
         (fitted.depth >= depth && fitted.segments >= segments && fitted.bytes >= bytes).then_some(
-            Shape {
+            QueueShape {
                 depth,
                 segments,
                 bytes,
@@ -242,7 +242,7 @@ impl Head {
 
     /// Records that the disk is being removed: from here on nothing waits for a path or a fence.
     /// Any context.
-    pub(crate) fn go(&self) {
+    pub(crate) fn begin_removal(&self) {
         self.going.set();
     }
 

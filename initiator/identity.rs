@@ -41,7 +41,7 @@ use kernel::{
 };
 
 /// A disk that the module has, or had.
-struct Named {
+struct NumberedDisk {
     name: CString,
     /// Number of [`Identity`]s of the disk.
     users: u32,
@@ -51,7 +51,7 @@ struct Named {
 
 /// The disks; the index is the disk's number.
 struct Disks {
-    list: KVec<Named>,
+    list: KVec<NumberedDisk>,
     /// Number of removals so far.
     forgotten: u64,
 }
@@ -68,7 +68,7 @@ impl Disks {
             disk.users += 1;
             return known.ok_or(EINVAL);
         }
-        let new = Named {
+        let new = NumberedDisk {
             name: CString::try_from_fmt(fmt!("{name}"))?,
             users: 1,
             forgotten: 0,
@@ -134,7 +134,7 @@ impl Identities {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                instance: HostInstance::of(system::random_u64()),
+                instance: HostInstance::from_random(system::random_u64()),
                 disks <- new_mutex!(Disks {
                     list: KVec::new(),
                     forgotten: 0,
@@ -147,7 +147,7 @@ impl Identities {
 
     /// Returns the identity of the disk that is called `name`. May sleep. Fails with `ENOMEM`, and
     /// with `EOVERFLOW` if [`DISK_MAX`] others have one.
-    pub(crate) fn of(self: &Arc<Self>, name: &str) -> Result<Identity> {
+    pub(crate) fn identify(self: &Arc<Self>, name: &str) -> Result<Identity> {
         let place = self.disks.lock().take(name)?;
         // Disk numbers start at 1, so that no id is 0.
         let disk = u16::try_from(place + 1).ok();

@@ -9,7 +9,7 @@
 //!   its end.
 //! - [`issue`]: turns requests of the block layer into work requests; [`send_queue`]: credits,
 //!   slots, doorbells.
-//! - [`transfers`]: the data paths of requests; [`eager`], [`registered`]: two of them.
+//! - [`data_paths`]: the data paths of requests; [`eager`], [`registered`]: two of them.
 //! - [`complete`]: handles the target's responses and ends requests; [`status`]: translates their
 //!   status.
 //! - [`trace`]: describes queues and requests to tracepoints.
@@ -20,6 +20,7 @@
 //! (`complete.rs`).
 
 mod complete;
+mod data_paths;
 mod eager;
 mod hw_queue;
 mod issue;
@@ -29,7 +30,6 @@ mod registered;
 mod send_queue;
 mod status;
 mod trace;
-mod transfers;
 
 pub(crate) use self::{
     hw_queue::{

@@ -12,7 +12,7 @@ use hcablk_core::{
     proto::{
         auth::Channel,
         connect::{
-            Request,
+            ConnectRequest,
             REQUEST_LEN, //
         },
     },
@@ -104,7 +104,7 @@ impl SessionProof {
     }
 
     /// Encodes a request with a number that no other request has.
-    pub(crate) fn seal(&self, request: &Request, channel: &Channel) -> [u8; REQUEST_LEN] {
+    pub(crate) fn seal(&self, request: &ConnectRequest, channel: &Channel) -> [u8; REQUEST_LEN] {
         let number = self.count.fetch_add(1, Relaxed).wrapping_add(1);
         self.key.seal_request(request, self.handle, number, channel)
     }

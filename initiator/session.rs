@@ -40,7 +40,7 @@
 
 use crate::{
     admin::Admin,
-    connect::Link,
+    connect::CmLink,
     device::Device,
     failure::Failure,
     head::Head,
@@ -51,7 +51,7 @@ use crate::{
     },
     keys::SessionProof,
     settings::Settings,
-    shape::Shape,
+    shape::QueueShape,
     workqueues::WorkQueues, //
 };
 use hcablk_core::{
@@ -118,10 +118,6 @@ mod watch;
 
 pub(crate) use self::watch::UNSOUND_LIMITS;
 
-/// The state of a session; see the module's picture. The reason is `None` if the session has not
-/// failed.
-type State = SessionState<Option<Failure>>;
-
 /// The target's report of the volume, the same on every queue pair of a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VolumeInfo {
@@ -135,7 +131,7 @@ pub(crate) struct VolumeInfo {
 
 impl VolumeInfo {
     /// Returns the report in `reply`.
-    pub(crate) fn of(reply: &Reply) -> Self {
+    pub(crate) fn from_reply(reply: &Reply) -> Self {
         Self {
             geometry: reply.geometry,
             wwid: reply.id,
@@ -147,7 +143,7 @@ impl VolumeInfo {
     /// Returns whether `reply` is about the same volume; its size, and whether it is read-only, may
     /// differ.
     pub(crate) fn is_in(&self, reply: &Reply) -> bool {
-        let mut now = Self::of(reply);
+        let mut now = Self::from_reply(reply);
         now.geometry.capacity = self.geometry.capacity;
         now.geometry.read_only = self.geometry.read_only;
         now.limits = self.limits;
@@ -174,14 +170,15 @@ pub(crate) struct Session {
     id: SessionId,
     epoch: Epoch,
     settings: Settings,
-    shape: Shape,
+    shape: QueueShape,
     /// Cleared when the teardown releases the RDMA device.
     #[pin]
     pd: Mutex<Option<Arc<ProtectionDomain>>>,
     head: Arc<Head>,
     requests: Arc<Requests<Driver>>,
+    /// See the module's picture. The reason is `None` if the session has not failed.
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<SessionState<Option<Failure>>>,
     /// Cleared by the teardown after its last use.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
@@ -200,7 +197,7 @@ pub(crate) struct Session {
     /// The link of a replacement queue pair that is being connected: the end of the session
     /// interrupts the wait for it.
     #[pin]
-    coming: IrqLock<Option<Arc<Link>>>,
+    replacement_link: IrqLock<Option<Arc<CmLink>>>,
     /// Set when the session goes live.
     #[pin]
     volume: Mutex<Option<VolumeInfo>>,
@@ -246,7 +243,7 @@ impl Session {
         id: SessionId,
         epoch: Epoch,
         settings: Settings,
-        shape: Shape,
+        shape: QueueShape,
         pd: Arc<ProtectionDomain>,
         head: &Arc<Head>,
     ) -> Result<Arc<Self>> {
@@ -262,13 +259,13 @@ impl Session {
                 pd <- new_mutex!(Some(pd)),
                 head: head.clone(),
                 requests,
-                state <- new_irq_lock!(State::Connecting, "hcablk_session"),
+                state <- new_irq_lock!(SessionState::Connecting, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
                 proof <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
-                coming <- new_irq_lock!(None, "hcablk_coming"),
+                replacement_link <- new_irq_lock!(None, "hcablk_coming"),
                 volume <- new_mutex!(None),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),
@@ -282,7 +279,7 @@ impl Session {
             }),
             GFP_KERNEL,
         )?;
-        session.comes_to(trace::State::Connecting);
+        session.comes_to(trace::ConnectionState::Connecting);
         Ok(session)
     }
 
@@ -320,7 +317,7 @@ impl Session {
         &self.settings
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> QueueShape {
         self.shape
     }
 
@@ -363,7 +360,7 @@ impl Session {
                 .go_live()
                 .map_err(|failure| failure.unwrap_or(Failure::Disconnected))?;
         }
-        self.comes_to(trace::State::Live);
+        self.comes_to(trace::ConnectionState::Live);
         let keep_alive_timer = Periodic::start(self.clone(), KEEP_ALIVE_PERIOD_MS)
             .map_err(|e| Failure::Setup("the keep-alive timer", e))?;
         // A teardown that has run already would not find the timer.
@@ -390,14 +387,14 @@ impl Session {
     /// Returns why the session ended, once the teardown is done.
     pub(crate) fn has_ended(&self) -> Option<Failure> {
         match *self.state.lock() {
-            State::Ended(failure) => failure,
+            SessionState::Ended(failure) => failure,
             _ => None,
         }
     }
 
     /// Returns whether the teardown is done: the queues are retired.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(*self.state.lock(), State::Ended(_))
+        matches!(*self.state.lock(), SessionState::Ended(_))
     }
 
     /// Returns why the session ended as a negative errno; 0 if it has not failed.
@@ -407,7 +404,7 @@ impl Session {
     }
 
     /// Traces that the session has entered `state`.
-    fn comes_to(&self, state: trace::State) {
+    fn comes_to(&self, state: trace::ConnectionState) {
         trace::initiator::session(|| trace::Change {
             session: self.id.0,
             epoch: self.epoch.0,
@@ -444,10 +441,10 @@ impl Session {
                 return;
             }
         }
-        self.comes_to(trace::State::Ending);
+        self.comes_to(trace::ConnectionState::Ending);
         // A replacement of a queue pair holds a lock that the teardown needs.
-        let coming = self.coming.lock().take();
-        if let Some(link) = coming {
+        let link = self.replacement_link.lock().take();
+        if let Some(link) = link {
             link.interrupt(failure.unwrap_or(Failure::Disconnected));
         }
         // Queued once: no state leads back.
@@ -502,8 +499,9 @@ impl Session {
     /// Watches the port of `id` until the session ends, which it does when the port goes down.
     /// Sleeps.
     fn watch_port(self: &Arc<Self>, id: &Arc<Id>) -> Result {
-        self.port
-            .watch(id, self.clone(), || *self.state.lock() != State::Connecting)
+        self.port.watch(id, self.clone(), || {
+            *self.state.lock() != SessionState::Connecting
+        })
     }
 }
 
@@ -622,7 +620,7 @@ impl Session {
             return Err(Failure::Setup("the watch of the port", e));
         }
         let mut place = self.admin.lock();
-        if *self.state.lock() == State::Connecting {
+        if *self.state.lock() == SessionState::Connecting {
             *place = Some(admin.clone());
             return Ok(admin);
         }
@@ -647,13 +645,13 @@ impl Session {
         let mut queues = self.queues.lock();
         let state = *self.state.lock();
         let result = match state {
-            State::Connecting => queues
+            SessionState::Connecting => queues
                 .push(queue.clone(), GFP_KERNEL)
                 .map_err(|e| Failure::Setup("a queue pair", e.into())),
-            State::Ending(failure) | State::Ended(failure) => {
+            SessionState::Ending(failure) | SessionState::Ended(failure) => {
                 Err(failure.unwrap_or(Failure::Disconnected))
             }
-            State::Live => Err(Failure::Setup("a queue pair", EBUSY)),
+            SessionState::Live => Err(Failure::Setup("a queue pair", EBUSY)),
         };
         drop(queues);
         if result.is_err() {
@@ -669,8 +667,8 @@ impl Session {
 
     /// Registers `link`, on which a replacement queue pair is being connected, to be interrupted
     /// when the session ends; `None`: unregisters it. Fails if the session has ended.
-    pub(crate) fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure> {
-        *self.coming.lock() = link.cloned();
+    pub(crate) fn set_replacement_link(&self, link: Option<&Arc<CmLink>>) -> Result<(), Failure> {
+        *self.replacement_link.lock() = link.cloned();
         // The end of the session sets its state before it looks for the link.
         match self.state.lock().reason() {
             None => Ok(()),

@@ -33,7 +33,7 @@ const SEGMENTS_MAX: u32 = TRANSFER_MAX / REGION_PAGE;
 
 /// Sizes of a queue and of the requests on it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct QueueShape {
     /// Requests in flight.
     pub(crate) depth: u16,
     /// Segments of a request.
@@ -50,7 +50,7 @@ pub(crate) struct Shape {
     pub(crate) inline_segments: u16,
 }
 
-impl Shape {
+impl QueueShape {
     /// Returns the number of send queue slots: those of each request, as many as can wait for the
     /// next signaled work request, and three: for a keep-alive, for a fence, and to register the
     /// read bounce slots. An eager write may need more.

@@ -148,7 +148,7 @@ metrics! {
 pub(crate) struct Marks {
     made: u64,
     sent: u64,
-    answered: u64,
+    responded: u64,
 }
 
 impl Marks {
@@ -159,7 +159,7 @@ impl Marks {
             *self = Self {
                 made,
                 sent: now_ns(),
-                answered: 0,
+                responded: 0,
             };
         } else {
             self.sent = 0;
@@ -168,9 +168,9 @@ impl Marks {
 
     /// Records the arrival of the response.
     #[inline]
-    pub(crate) fn answer(&mut self) {
+    pub(crate) fn note_response(&mut self) {
         if self.sent != 0 {
-            self.answered = now_ns();
+            self.responded = now_ns();
         }
     }
 
@@ -189,8 +189,8 @@ impl Marks {
         if self.made != 0 {
             times.queued.add(self.made, self.sent);
         }
-        times.sent.add(self.sent, self.answered);
-        times.ending.add(self.answered, now_ns());
+        times.sent.add(self.sent, self.responded);
+        times.ending.add(self.responded, now_ns());
         *self = Self::default();
     }
 }

@@ -38,7 +38,7 @@ mod state_file;
 mod status;
 mod tag_set;
 
-pub(crate) use self::held::Held;
+pub(crate) use self::held::HeldRequest;
 pub use self::{
     bdev::BlockDevice,
     bio::{

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`SegmentList::release`] is refused while the peer may have access. Until it succeeds the
-//! request is [`Held`]: it cannot be ended.
+//! request is [`HeldRequest`]: it cannot be ended.
 //!
 //! # The write bounce slot
 //!
@@ -20,13 +20,13 @@
 //! which [`SegmentList::map_or_copy`] copies the data of a write of up to [`SLOT_BYTES`] bytes. The
 //! list is then in the state *Copied*, which differs from *Mapped* in that nothing is mapped or
 //! unmapped, and that it cannot be registered: no peer ever has a key to a slot. Its request is
-//! `Held` like any other, although the HCA does not reach the request's memory: when the request
-//! ends, its tag, and with it the slot, serves the next request.
+//! `HeldRequest` like any other, although the HCA does not reach the request's memory: when the
+//! request ends, its tag, and with it the slot, serves the next request.
 
 use crate::{
     bindings,
     blkdev::{
-        Held,
+        HeldRequest,
         RequestRef, //
     },
     rdma::faults,
@@ -74,7 +74,7 @@ const _: () = assert!(SLOT_BYTES == 4096);
 pub struct SegmentList {
     table: KVec<bindings::scatterlist>,
     mapping: Mapping,
-    held: Option<Held>,
+    held: Option<HeldRequest>,
     direction: Direction,
     /// `None` after [`SegmentList::revoke`].
     region: Option<MemoryRegion>,
@@ -182,7 +182,7 @@ impl SegmentList {
             address: slot.slice(0, bytes as usize).address(),
             length: bytes,
         };
-        self.held = Some(Held::of(request));
+        self.held = Some(HeldRequest::hold(request));
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl SegmentList {
         mapped::add();
         // INVARIANT: Mapped just now.
         self.mapping = mapping;
-        self.held = Some(Held::of(request));
+        self.held = Some(HeldRequest::hold(request));
         self.direction = direction;
         Ok(())
     }

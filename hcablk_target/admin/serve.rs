@@ -6,11 +6,11 @@ use super::{
     kind,
     silence_ms,
     Admin,
-    State,
-    ANSWERS,
+    AdminState,
     GONE_MS,
     LOOK_MS,
     NEXT_WATCH_MS, //
+    RESPONSES,
 };
 use crate::{
     io::Fault,
@@ -59,11 +59,11 @@ use hcablk_core::{
 use kernel::sync::Arc;
 
 /// The response buffers that notices leave free for requests that are answered at once.
-const NEWS_LEAVE: u32 = ANSWERS / 2;
+const NEWS_LEAVE: u32 = RESPONSES / 2;
 
-/// The value of `State::free` when no response is being sent.
+/// The value of `AdminState::free` when no response is being sent.
 const ALL_FREE: u32 = u32::MAX;
-const _: () = assert!(ANSWERS == u32::BITS);
+const _: () = assert!(RESPONSES == u32::BITS);
 
 impl Admin {
     /// Handles a received message. Completion handler.
@@ -88,7 +88,7 @@ impl Admin {
         match op {
             AdminOp::KeepAlive { tmo_s } => {
                 self.state.lock().limit_ms = silence_ms(tmo_s);
-                self.answer(tag, Status::Ok);
+                self.respond_status(tag, Status::Ok);
             }
             AdminOp::Portals { known } => self.keep_portals(tag, known),
             AdminOp::Attach(attach) => {
@@ -104,7 +104,7 @@ impl Admin {
             }
             AdminOp::Detach if !self.session.is_of_host() => self.fail(Fault::Admin(BUFFER_LEN)),
             AdminOp::Detach => {
-                self.answer(tag, Status::Ok);
+                self.respond_status(tag, Status::Ok);
                 if !self.session.detach(volume) {
                     self.fail(Fault::Detach(volume));
                 }
@@ -115,7 +115,7 @@ impl Admin {
                 Some(attachment) if attachment.is_published() || !self.session.is_of_host() => {
                     self.serve_volume(&attachment, tag, op);
                 }
-                _ => self.answer(tag, Status::Gone),
+                _ => self.respond_status(tag, Status::Gone),
             },
         }
     }
@@ -133,7 +133,7 @@ impl Admin {
                     Ok(false) => Status::Draining,
                     Err(_) => Status::Invalid,
                 };
-                self.answer(tag, status);
+                self.respond_status(tag, status);
             }
             AdminOp::Durable => {
                 let status = match volume.durable() {
@@ -141,14 +141,14 @@ impl Admin {
                     Some(true) => Status::Ok,
                     Some(false) => Status::Invalid,
                 };
-                self.answer(tag, status);
+                self.respond_status(tag, status);
                 if status != Status::Draining {
-                    volume.durable_told();
+                    volume.durable_reported();
                 }
             }
             AdminOp::Reservation { sequence, op } => {
                 if let Err(status) = volume.reserve(tag, sequence, op) {
-                    self.answer(tag, status);
+                    self.respond_status(tag, status);
                 }
             }
             AdminOp::ReadKey { index } => self.tell_reservation(volume, tag, Some(index)),
@@ -160,11 +160,11 @@ impl Admin {
             } => {
                 volume.set_flushes(known.write_cache, flushes);
                 match volume.watched.begin(tag, known, generation) {
-                    Begun::Kept => self.look_at_volume(volume),
+                    Begun::Pending => self.look_at_volume(volume),
                     Begun::Second => self.fail(Fault::SecondWatch),
                     Begun::Ending => {
-                        self.answer(tag, Status::Gone);
-                        volume.watched.told();
+                        self.respond_status(tag, Status::Gone);
+                        volume.watched.notice_end();
                     }
                 }
             }
@@ -240,17 +240,17 @@ impl Admin {
             // Without a free buffer the watch is not answered; the initiator's next requests will
             // be.
             (Some(tag), _) if asks || self.state.lock().free != 0 => {
-                self.answer(tag, Status::Gone);
+                self.respond_status(tag, Status::Gone);
             }
             (None, true) if asks => {
-                if !volume.watched.is_told_within(NEXT_WATCH_MS) {
+                if !volume.watched.is_noticed_within(NEXT_WATCH_MS) {
                     return;
                 }
             }
             _ => return,
         }
         if asks {
-            self.let_answers_leave();
+            self.let_responses_leave();
         }
     }
 
@@ -261,17 +261,17 @@ impl Admin {
 
     /// Waits until the last response has been sent, for [`GONE_MS`] at most: the session ends in
     /// any case. Sleeps.
-    pub(crate) fn let_answers_leave(&self) {
+    pub(crate) fn let_responses_leave(&self) {
         let _ = self.all_sent.wait_ms(GONE_MS);
     }
 
     /// Answers a request for a change of reservations that has been made. Any context.
-    pub(crate) fn answer_change(&self, tag: Tag, status: Status) {
-        self.answer(tag, status);
+    pub(crate) fn respond_to_change(&self, tag: Tag, status: Status) {
+        self.respond_status(tag, status);
     }
 
     /// Sends a response with a status only. Any context.
-    fn answer(&self, tag: Tag, status: Status) {
+    fn respond_status(&self, tag: Tag, status: Status) {
         self.respond(AdminResponse::bare(tag, status));
     }
 
@@ -293,21 +293,21 @@ impl Admin {
                 let message = [Sge::new(slice)];
                 let mut send = Send::new(&message);
                 send.solicited();
-                send.signal(WorkId::new(kind::ANSWER, buffer));
+                send.signal(WorkId::new(kind::RESPONSE, buffer));
                 let mut chain = Chain::new();
                 chain.push(&mut send);
                 self.pair.post(&chain)
             });
         drop(state);
         if posted.is_err() {
-            self.fail(Fault::Unposted("an answer", None));
+            self.fail(Fault::Unposted("a response", None));
         }
     }
 
     /// Handles the completion of a response's SEND.
     fn sent(&self, buffer: u32) {
         let mut state = self.state.lock();
-        state.free |= 1 << (buffer % ANSWERS);
+        state.free |= 1 << (buffer % RESPONSES);
         if state.free == ALL_FREE {
             self.all_sent.set();
         }
@@ -326,10 +326,10 @@ impl Admin {
     }
 }
 
-impl State {
+impl AdminState {
     fn take_buffer(&mut self) -> Option<u32> {
         let buffer = self.free.trailing_zeros();
-        (buffer < ANSWERS).then(|| {
+        (buffer < RESPONSES).then(|| {
             self.free &= !(1 << buffer);
             buffer
         })
@@ -343,7 +343,7 @@ impl Handler for Admin {
         let work = completion.work();
         let ok = completion.is_ok();
         match work.kind {
-            kind::ANSWER => self.sent(work.index),
+            kind::RESPONSE => self.sent(work.index),
             kind::RECEIVE if ok => self.receive(work.index, completion),
             _ => {}
         }
@@ -352,7 +352,7 @@ impl Handler for Admin {
                 Fault::Flushed
             } else {
                 let what = match work.kind {
-                    kind::ANSWER => "an answer",
+                    kind::RESPONSE => "a response",
                     _ => "receiving",
                 };
                 Fault::Work(what, completion.status(), None)

@@ -161,7 +161,7 @@ pub(crate) enum Route {
 
 impl Route {
     /// Returns the route as the file layer names it.
-    pub(crate) fn way(self) -> FileAccess {
+    pub(crate) fn file_access(self) -> FileAccess {
         match self {
             Route::Device | Route::File => FileAccess::Direct,
             Route::Cache => FileAccess::Cached,
@@ -702,7 +702,7 @@ impl Backing {
     fn limits_of(&self, drive: &LiveLimits, block: u32) -> VolumeLimits {
         let sectors = |sectors: u32| longest(u64::from(sectors) << 9, block);
         let (atomic_min, atomic_max) = drive.atomic_write;
-        let atomic = AtomicWrites::of(
+        let atomic = AtomicWrites::from_bytes(
             atomic_min,
             atomic_max.min(TRANSFER_USUAL),
             drive.atomic_write_boundary,

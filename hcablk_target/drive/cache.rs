@@ -8,8 +8,8 @@
 //! use one; this file has the memory; `io/cache.rs` has the requests' part.
 //!
 //! ```text
-//!  begin ──► enter_cache ──┬─ a read, all there: lines ──copy──► buffers ──► answer
-//!                          └─ else: drive ──► leave_cache ──copy──► lines ──► answer
+//!  begin ──► enter_cache ──┬─ a read, all there: lines ──copy──► buffers ──► response
+//!                          └─ else: drive ──► leave_cache ──copy──► lines ──► response
 //! ```
 //!
 //! Lines in peer memory need no buffers: the DMA of drive and HCA goes directly to and from them,

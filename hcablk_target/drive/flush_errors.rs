@@ -13,11 +13,11 @@
 //!
 //! ```text
 //!   a flush fails, or a write
-//!   with FUA whose flush may have       an answer with it has arrived
+//!   with FUA whose flush may have       a response with it has arrived
 //!  None ────────────────► Owed(status) ─────────────────────────────────► None
 //!                            │ one was sent by a session                    ▲
 //!                            ▼                                              │
-//!                         Sent(status, session)                             │ an answer with it was sent
+//!                         Sent(status, session)                             │ a response with it was sent
 //!                            │ a flush of another session                   │
 //!                            ▼                                              │
 //!                         Repeated(status) ─────────────────────────────────┘
@@ -29,7 +29,7 @@ use crate::proto::message::Status;
 pub(crate) type Teller = u32;
 
 #[derive(Clone, Copy)]
-enum State {
+enum FlushErrorState {
     None,
     Owed(Status),
     Sent(Status, Teller),
@@ -38,7 +38,7 @@ enum State {
 
 /// The flush errors of a disk: see the module.
 pub(crate) struct FlushErrors {
-    state: State,
+    state: FlushErrorState,
     /// The number of errors so far, never 0 once there was one.
     number: u32,
 }
@@ -46,14 +46,14 @@ pub(crate) struct FlushErrors {
 impl FlushErrors {
     pub(crate) const fn new() -> Self {
         Self {
-            state: State::None,
+            state: FlushErrorState::None,
             number: 0,
         }
     }
 
     /// Records that acknowledged writes may be lost, because of `error`: the next flush reports it.
     pub(crate) fn owe(&mut self, error: Status) {
-        self.state = State::Owed(error);
+        self.state = FlushErrorState::Owed(error);
         self.number = self.number.wrapping_add(1).max(1);
     }
 
@@ -64,12 +64,14 @@ impl FlushErrors {
             self.owe(own);
         }
         match self.state {
-            State::Sent(status, teller) if teller != by => {
-                self.state = State::Repeated(status);
+            FlushErrorState::Sent(status, teller) if teller != by => {
+                self.state = FlushErrorState::Repeated(status);
                 (status, self.number)
             }
-            State::Owed(status) | State::Repeated(status) => (status, self.number),
-            State::None | State::Sent(..) => (Status::Ok, 0),
+            FlushErrorState::Owed(status) | FlushErrorState::Repeated(status) => {
+                (status, self.number)
+            }
+            FlushErrorState::None | FlushErrorState::Sent(..) => (Status::Ok, 0),
         }
     }
 
@@ -80,15 +82,17 @@ impl FlushErrors {
             return;
         }
         self.state = match self.state {
-            State::Owed(status) if !arrived => State::Sent(status, by),
-            State::Sent(status, teller) if !arrived => State::Sent(status, teller),
-            _ => State::None,
+            FlushErrorState::Owed(status) if !arrived => FlushErrorState::Sent(status, by),
+            FlushErrorState::Sent(status, teller) if !arrived => {
+                FlushErrorState::Sent(status, teller)
+            }
+            _ => FlushErrorState::None,
         };
     }
 
     /// Returns whether every error has been reported.
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self.state, State::None)
+        matches!(self.state, FlushErrorState::None)
     }
 }
 
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_until_an_answer_with_it_was_sent() {
+    fn an_error_is_reported_until_a_response_with_it_was_sent() {
         let mut errors = FlushErrors::new();
         let (status, first) = errors.end(Status::IoError, 1);
         assert_eq!(status, Status::IoError);
@@ -120,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_error_is_not_told_by_an_earlier_answer() {
+    fn an_earlier_response_does_not_report_a_later_error() {
         let mut errors = FlushErrors::new();
         let (_, first) = errors.end(Status::IoError, 1);
         let (status, second) = errors.end(Status::NoSpace, 1);
@@ -136,7 +140,7 @@ mod tests {
     #[test]
     fn numbers_never_are_0() {
         let mut errors = FlushErrors {
-            state: State::None,
+            state: FlushErrorState::None,
             number: u32::MAX,
         };
         let (_, number) = errors.end(Status::Medium, 1);
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_answer_with_the_same_error_changes_nothing() {
+    fn a_second_response_with_the_same_error_changes_nothing() {
         let mut errors = FlushErrors::new();
         let (_, number) = errors.end(Status::IoError, 1);
         assert_eq!(errors.end(Status::Ok, 1), (Status::IoError, number));

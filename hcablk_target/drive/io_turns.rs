@@ -34,14 +34,14 @@ use kernel::{
     sync::Arc, //
 };
 
-struct State {
+struct IoTurnsState {
     turns: HostTurns,
     /// `lines` and `waiting` have the same, constant length.
     lines: KVec<Line>,
     waiting: KVec<DeferredList>,
 }
 
-impl State {
+impl IoTurnsState {
     fn new(workers: u16) -> Result<Self> {
         let mut lines = KVec::with_capacity(LINES, GFP_KERNEL)?;
         let mut waiting = KVec::with_capacity(LINES, GFP_KERNEL)?;
@@ -86,13 +86,13 @@ impl State {
 #[pin_data]
 pub(crate) struct IoTurns {
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<IoTurnsState>,
 }
 
 impl IoTurns {
     /// Creates the turns of a drive on which `workers` requests run at the same time. May sleep.
     pub(crate) fn new(workers: u16) -> Result<Arc<Self>> {
-        let state = State::new(workers)?;
+        let state = IoTurnsState::new(workers)?;
         Arc::pin_init(
             pin_init!(Self {
                 state <- new_irq_lock!(state, "hcablk_io_turns"),

@@ -43,7 +43,7 @@ use kernel::{
 pub(crate) enum Source {
     /// The device that is nearest to the drive and the HCA.
     Nearest,
-    Named(PciAddress),
+    Address(PciAddress),
 }
 
 impl Source {
@@ -51,7 +51,7 @@ impl Source {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         match text {
             "auto" => Ok(Self::Nearest),
-            _ => PciAddress::parse(text).map(Self::Named).ok_or(EINVAL),
+            _ => PciAddress::parse(text).map(Self::Address).ok_or(EINVAL),
         }
     }
 }
@@ -60,7 +60,7 @@ impl core::fmt::Display for Source {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Nearest => f.write_str("auto"),
-            Self::Named(address) => address.fmt(f),
+            Self::Address(address) => address.fmt(f),
         }
     }
 }
@@ -74,8 +74,8 @@ pub(crate) fn find(source: Source, clients: &Clients<'_>) -> Result<Arc<Provider
     let provider = match source {
         Source::Nearest => Provider::nearest(clients)
             .ok_or("no device lends memory that the drive and the HCA reach")?,
-        Source::Named(address) => {
-            let provider = Provider::named(address).ok_or("there is no such PCI device")?;
+        Source::Address(address) => {
+            let provider = Provider::find(address).ok_or("there is no such PCI device")?;
             if !provider.is_reached_by(clients) {
                 return Err(OUT_OF_REACH);
             }

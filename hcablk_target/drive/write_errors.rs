@@ -25,9 +25,9 @@ use hcablk_core::{
     blkdev::WbErrCursor,
     proto::{
         connect::{
+            ConnectRequest,
             Epoch,
             ExportInstance,
-            Request,
             SessionId,
             PATHS_MAX, //
         },
@@ -102,7 +102,7 @@ impl WriteErrors {
         let seen_failures = failures.count();
         Arc::pin_init(
             pin_init!(Self {
-                instance: ExportInstance::of(system::random_u64()),
+                instance: ExportInstance::from_number(system::random_u64()),
                 seen <- new_mutex!(Seen {
                     cursor,
                     count: 0,
@@ -332,7 +332,7 @@ impl Records {
     }
 
     /// Returns the last epoch of the session that `request` names, if it is recorded.
-    pub(crate) fn last_epoch(&self, request: &Request) -> Option<Epoch> {
+    pub(crate) fn last_epoch(&self, request: &ConnectRequest) -> Option<Epoch> {
         let list = self.list.lock();
         let found = list
             .iter()
@@ -365,7 +365,11 @@ impl Records {
     /// the request resumes former epochs, else a new one. May sleep. Fails with `ESTALE` if the
     /// session id had this epoch or a later one, or, if the request does not resume, any session of
     /// the disk had; and with `ENOMEM`.
-    pub(crate) fn begin(&self, request: &Request, backing: &Backing) -> Result<WriteErrorsUse> {
+    pub(crate) fn begin(
+        &self,
+        request: &ConnectRequest,
+        backing: &Backing,
+    ) -> Result<WriteErrorsUse> {
         let mut list = self.list.lock();
         let found = list
             .iter()

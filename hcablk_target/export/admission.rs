@@ -4,9 +4,9 @@
 //! its tests run on the host.
 
 use crate::proto::connect::{
+    ConnectRequest, //
     Epoch,
     Reason,
-    Request, //
 };
 
 /// The state of the target that matters for a request.
@@ -85,7 +85,7 @@ pub(crate) enum Decision {
 /// A host without the required proof learns nothing about a volume; a host that is not allowed
 /// learns only that it cannot have the volume. A session's newer epoch replaces the older one, and
 /// a host's newer instance the older ones, only when these can no longer write.
-pub(crate) fn decide(request: &Request, view: &View) -> Decision {
+pub(crate) fn decide(request: &ConnectRequest, view: &View) -> Decision {
     let refuse = Decision::Refuse;
     let Some(volume) = view.volume else {
         return refuse(Reason::UnknownVolume);
@@ -153,8 +153,8 @@ mod tests {
         ADMIN_QUEUE, //
     };
 
-    fn request(queue: u8, epoch: u32) -> Request {
-        Request {
+    fn request(queue: u8, epoch: u32) -> ConnectRequest {
+        ConnectRequest {
             version_min: 2,
             version_max: 2,
             depth: 128,
@@ -378,7 +378,7 @@ mod tests {
         let no_session = Decision::Refuse(Reason::NoSession);
         for queue in [0, 1] {
             let with = |epoch, s: Option<Session>| {
-                let request = Request {
+                let request = ConnectRequest {
                     replace: true,
                     ..request(queue, epoch)
                 };

@@ -35,9 +35,9 @@ use crate::{
 use hcablk_core::{
     proto::{
         connect::{
+            ConnectRequest, //
             Geometry,
             Reason,
-            Request, //
         },
         message::{
             Attach,
@@ -72,7 +72,7 @@ use kernel::{
 const ATTACHED_PER_HOST: usize = 16;
 
 /// The time limit for the end of an older attachment, in milliseconds: the longest time that an
-/// initiator may wait for the answer.
+/// initiator may wait for the response.
 const WAIT_MS: u32 = 600_000;
 /// The interval for checking whether the initiator still waits, in milliseconds.
 const LOOK_MS: u32 = 500;
@@ -89,7 +89,7 @@ impl Registry {
     /// allocated. The decisive check is made when an attachment is listed.
     pub(super) fn check_count(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         volume: &Arc<Volume>,
     ) -> Result<(), Refusal> {
         match self.attachments_of(request.host, volume) >= ATTACHED_PER_HOST {
@@ -106,7 +106,7 @@ impl Registry {
         session: &Arc<Session>,
         volume: &Arc<Volume>,
         (exported, write_errors): (Exported, WriteErrorsUse),
-        request: &Request,
+        request: &ConnectRequest,
         proven: Proven,
     ) -> Result<Option<Arc<Attachment>>, Refusal> {
         // Held until an attachment that is not listed has ended: its workqueue is dropped with the
@@ -153,7 +153,7 @@ impl Registry {
     /// may have a limited number.
     pub(super) fn wait_for_drive_of(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         volume: Option<&Arc<Volume>>,
     ) -> Result<DriveWaiter<'_>, Refusal> {
         let file = |volume: &Arc<Volume>| volume.with_backing(|backing| backing.file().id());
@@ -166,7 +166,7 @@ impl Registry {
     /// completely, as [`wait_for`].
     pub(super) fn wait_for_other_instances(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         is_lost: impl Fn() -> bool,
     ) -> Result<(), Refusal> {
         let other = |attachment: &Attachment| attachment.is_of_other_instance(request);
@@ -271,14 +271,14 @@ pub(crate) fn begin(
 
 impl Attaching {
     /// Returns the connection request that would begin a session of this volume only.
-    fn request(&self) -> Request {
+    fn request(&self) -> ConnectRequest {
         let Attach {
             volume,
             disk,
             epoch,
             resume,
         } = self.attach;
-        Request {
+        ConnectRequest {
             version_min: VERSION_OF_HOST,
             version_max: VERSION_OF_HOST,
             depth: DEPTH_MAX,
@@ -306,10 +306,10 @@ impl Attaching {
             }
             refusal.reason()
         });
-        self.session.answer_attach(self.tag, outcome);
+        self.session.respond_to_attach(self.tag, outcome);
     }
 
-    fn attach(&self, request: &Request) -> Result<Attached, Refusal> {
+    fn attach(&self, request: &ConnectRequest) -> Result<Attached, Refusal> {
         let (attachment, volume) = self.find(request)?;
         // As in `Registry::attach()`.
         let _open = attachment.backing();
@@ -341,7 +341,7 @@ impl Attaching {
     }
 
     /// Attaches the volume once no older attachment prevents it.
-    fn find(&self, request: &Request) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
+    fn find(&self, request: &ConnectRequest) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         let (registry, proven) = (&self.registry, self.session.proven());
         let is_lost = || self.session.is_ending();
         loop {

@@ -43,9 +43,9 @@ use hcablk_core::{
     proto::{
         auth::Asked,
         connect::{
+            ConnectRequest,
             Reason,
             Reject,
-            Request,
             REQUEST_LEN, //
         },
     },
@@ -91,18 +91,18 @@ mod sizing;
 
 /// Listens for the loss of a connection.
 #[pin_data]
-struct Link {
+struct CmLink {
     #[pin]
-    state: IrqLock<LinkState>,
+    state: IrqLock<CmLinkState>,
 }
 
-struct LinkState {
+struct CmLinkState {
     /// The session of the connection, and the index of its queue pair.
     session: Option<(Arc<Session>, u8)>,
     lost: Option<Fault>,
 }
 
-impl Link {
+impl CmLink {
     /// Returns whether the initiator has stopped waiting.
     fn is_lost(&self) -> bool {
         self.state.lock().lost.is_some()
@@ -122,7 +122,7 @@ impl Link {
     }
 }
 
-impl cm::Handler for Link {
+impl cm::Handler for CmLink {
     fn event(&self, event: cm::Event<'_>) {
         let fault = match event {
             cm::Event::AddressResolved
@@ -158,7 +158,7 @@ pub(crate) struct Connect {
     peer: Peer,
     _pending: Pending,
     #[pin]
-    claimed: Mutex<Option<(Arc<Link>, Arc<Id>)>>,
+    claimed: Mutex<Option<(Arc<CmLink>, Arc<Id>)>>,
     #[pin]
     work: Work<Connect>,
 }
@@ -175,8 +175,8 @@ pub(crate) fn begin(
 ) -> Result {
     let pending = registry.wait_in_line()?;
     let link = Arc::pin_init(
-        pin_init!(Link {
-            state <- new_irq_lock!(LinkState {
+        pin_init!(CmLink {
+            state <- new_irq_lock!(CmLinkState {
                 session: None,
                 lost: None,
             }, "hcablk_link"),
@@ -249,12 +249,12 @@ impl Connect {
         match request {
             // Rate-limited: a refused peer may try again at once.
             _ if !may_print(Lines::Refusals) => {}
-            Some(Request {
+            Some(ConnectRequest {
                 host,
                 volume: Some(volume),
                 ..
             }) => pr_warn!("refused {host} for volume {volume}: {refusal}\n"),
-            Some(Request { host, .. }) => pr_warn!("refused {host}: {refusal}\n"),
+            Some(ConnectRequest { host, .. }) => pr_warn!("refused {host}: {refusal}\n"),
             None => pr_warn!("refused a connection: {refusal}\n"),
         }
         // No event may arrive for an identifier that is dropped here.
@@ -265,9 +265,9 @@ impl Connect {
     /// this begins a new session.
     fn find_attachment(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         seal: Option<&Seal>,
-        link: &Link,
+        link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         loop {
@@ -329,7 +329,7 @@ impl Connect {
     /// Returns why the queue pair of `id` cannot belong to `session`, or `None` if it can.
     fn is_foreign(
         session: &Session,
-        request: &Request,
+        request: &ConnectRequest,
         seal: Option<&Seal>,
         id: &Id,
     ) -> Option<&'static str> {
@@ -350,7 +350,7 @@ impl Connect {
     /// be decided again, since sessions of another instance of its host exist by then.
     fn begin_session(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         seal: Option<&Seal>,
         id: &Arc<Id>,
         volume: &Arc<Volume>,
@@ -377,7 +377,7 @@ impl Connect {
     /// Creates a session without queue pairs and volumes, whose teardown runs on `ends`.
     fn make_session(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         seal: Option<&Seal>,
         id: &Arc<Id>,
         ends: Arc<WorkQueue>,
@@ -393,9 +393,9 @@ impl Connect {
     /// creates a new session.
     fn find_session(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         seal: Option<&Seal>,
-        link: &Link,
+        link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<Arc<Session>, Refusal> {
         loop {

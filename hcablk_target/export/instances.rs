@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     fn instance(n: u64) -> HostInstance {
-        HostInstance::of(n << 16)
+        HostInstance::from_random(n << 16)
     }
 
     #[test]

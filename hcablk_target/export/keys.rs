@@ -104,7 +104,7 @@ impl Proven {
 
 impl Pairs {
     /// Computes the pair keys of a host's keys and this target's.
-    pub(crate) fn of(hosts: [&Key; KEYS_MAX], target: [&Key; KEYS_MAX]) -> Self {
+    pub(crate) fn derive(hosts: [&Key; KEYS_MAX], target: [&Key; KEYS_MAX]) -> Self {
         Self {
             pairs: hosts.map(|host| target.map(|target| host.pair(target))),
             host: hosts.map(Key::print),

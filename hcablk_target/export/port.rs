@@ -102,13 +102,13 @@ impl Tick for Retry {
     }
 }
 
-struct State {
+struct PortState {
     settings: Settings,
     listening: Option<Listening>,
     error: Option<Error>,
 }
 
-impl State {
+impl PortState {
     fn address(&self) -> SocketAddr {
         SocketAddr::new(self.settings.address, self.settings.port)
     }
@@ -120,7 +120,7 @@ pub(crate) struct Port {
     registry: Arc<Registry>,
     begin: Begin,
     #[pin]
-    state: Mutex<State>,
+    state: Mutex<PortState>,
     /// A copy for connection requests, which must not wait for `state`.
     #[pin]
     limits: Mutex<Limits>,
@@ -156,7 +156,7 @@ impl Port {
             pin_init!(Self {
                 registry: registry.clone(),
                 begin,
-                state <- new_mutex!(State {
+                state <- new_mutex!(PortState {
                     settings: DEFAULT,
                     listening: None,
                     error: None,

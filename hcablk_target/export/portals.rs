@@ -13,10 +13,10 @@ use core::net::{
     SocketAddr, //
 };
 
-/// Adds `portals`, the addresses at which the target listens, to the answer to a question that
+/// Adds `portals`, the addresses at which the target listens, to the response to a question that
 /// arrived at the address `own`; each address once. A port that listens at any address is reported
 /// with `own`, if it can have received the question: an IPv4 port receives nothing over IPv6.
-pub(crate) fn tell(portals: &[SocketAddr], own: IpAddr, listing: &mut Listing) {
+pub(crate) fn list(portals: &[SocketAddr], own: IpAddr, listing: &mut Listing) {
     let here = |portal: &SocketAddr| match portal {
         portal if !portal.ip().is_unspecified() => Some(*portal),
         SocketAddr::V4(_) if own.is_ipv6() => None,
@@ -50,7 +50,7 @@ mod tests {
 
     /// Returns the portals among `portals` that are reported to a host that asks at the address
     /// `own`.
-    fn told(portals: &[&str], own: &str) -> Vec<String> {
+    fn listed(portals: &[&str], own: &str) -> Vec<String> {
         let portals: Vec<SocketAddr> = portals.iter().map(|p| p.parse().unwrap()).collect();
         let entry = |index| {
             let mut listing = Listing::new(&Question {
@@ -60,8 +60,8 @@ mod tests {
                 list: List::Portals,
                 index,
             });
-            tell(&portals, own.parse().unwrap(), &mut listing);
-            match listing.told().entry? {
+            list(&portals, own.parse().unwrap(), &mut listing);
+            match listing.into_reply().entry? {
                 Entry::Portal(portal) => Some(SocketAddr::new(portal.ip, portal.port).to_string()),
                 Entry::Volume(_) => panic!("a volume"),
             }
@@ -78,7 +78,7 @@ mod tests {
             "[::]:7745",
         ];
         assert_eq!(
-            told(&portals, "10.0.0.1"),
+            listed(&portals, "10.0.0.1"),
             ["10.0.0.1:7744", "10.0.0.2:7744", "10.0.0.1:7745"]
         );
     }
@@ -87,15 +87,15 @@ mod tests {
     fn nobody_is_sent_by_ipv6_to_what_has_ipv4_only() {
         let portals = ["0.0.0.0:7744", "10.0.0.2:7744", "[::]:7745"];
         assert_eq!(
-            told(&portals, "fd00::1"),
+            listed(&portals, "fd00::1"),
             ["10.0.0.2:7744", "[fd00::1]:7745"]
         );
-        assert!(told(&["0.0.0.0:7744"], "fd00::1").is_empty());
+        assert!(listed(&["0.0.0.0:7744"], "fd00::1").is_empty());
     }
 
     #[test]
     fn each_is_told_once() {
         let portals = ["10.0.0.1:7744", "[::]:7744", "0.0.0.0:7744"];
-        assert_eq!(told(&portals, "10.0.0.1"), ["10.0.0.1:7744"]);
+        assert_eq!(listed(&portals, "10.0.0.1"), ["10.0.0.1:7744"]);
     }
 }

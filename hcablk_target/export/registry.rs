@@ -45,7 +45,7 @@ use hcablk_core::{
     },
     proto::{
         auth::Challenged,
-        connect::Request,
+        connect::ConnectRequest,
         name::HostId, //
     },
     sync::{
@@ -291,7 +291,11 @@ impl Registry {
 
     /// Returns the state that admission needs for a request proven as `proven`, with the volume and
     /// the session that the request names.
-    pub(crate) fn view(&self, request: &Request, proven: Proven) -> (admission::View, Found) {
+    pub(crate) fn view(
+        &self,
+        request: &ConnectRequest,
+        proven: Proven,
+    ) -> (admission::View, Found) {
         let lists = self.lists.lock();
         let exported = |v: &&Arc<Volume>| Some(v.name()) == request.volume && v.is_exported();
         let volume = lists.volumes.iter().find(exported);
@@ -324,7 +328,7 @@ impl Registry {
     /// with the session that it names. The host is allowed if it may use any volume.
     pub(crate) fn view_of_host(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         proven: Proven,
     ) -> (admission::View, Option<Arc<Session>>) {
         let lists = self.lists.lock();
@@ -432,7 +436,7 @@ impl Registry {
         &self,
         attachment: &Arc<Attachment>,
         volume: &Arc<Volume>,
-        request: &Request,
+        request: &ConnectRequest,
         most: usize,
     ) -> Result {
         let mut lists = self.lists.lock();
@@ -475,7 +479,7 @@ impl Registry {
     /// a later one has connected or the request may no longer begin a session: for example, its
     /// host was evicted, or its key withdrawn since the decision. Both happen under one lock, so
     /// that an older instance cannot supersede a session that has begun.
-    pub(crate) fn supersede(&self, volume: &Volume, request: &Request, proven: Proven) {
+    pub(crate) fn supersede(&self, volume: &Volume, request: &ConnectRequest, proven: Proven) {
         {
             let lists = self.lists.lock();
             let (seen, _) = self.admission(volume, request, proven);
@@ -499,7 +503,7 @@ impl Registry {
         &self,
         attachment: &Attachment,
         volume: &Volume,
-        (request, proven): (&Request, Proven),
+        (request, proven): (&ConnectRequest, Proven),
     ) -> bool {
         let _lists = self.lists.lock();
         !attachment.is_ending() && volume.enter(request, proven)

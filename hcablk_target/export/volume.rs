@@ -8,7 +8,7 @@
 //!                            └── cannot be opened ──► Disabled
 //! ```
 
-use self::counters::Past;
+use self::counters::ClosedQueues;
 use super::{
     hosts::Hosts,
     registry::Registry, //
@@ -93,7 +93,7 @@ enum Export {
     Withdrawn,
 }
 
-struct State {
+struct ExportState {
     path: Option<CString>,
     read_only: bool,
     /// Hosts without a key need not prove their identity.
@@ -124,7 +124,7 @@ struct Opening {
     keep: Keep,
 }
 
-impl State {
+impl ExportState {
     fn opening(&self) -> Result<Opening, (&'static str, Error)> {
         let path = self.path.as_ref().ok_or(("path is not set", EINVAL))?;
         Ok(Opening {
@@ -148,12 +148,12 @@ pub(crate) struct Volume {
     name: VolumeName,
     registry: Arc<Registry>,
     #[pin]
-    state: Mutex<State>,
+    state: Mutex<ExportState>,
     /// Whether the durations of requests are measured.
     timing: Atomic<bool>,
     /// Counters and times of closed queues.
     #[pin]
-    past: Mutex<Past>,
+    past: Mutex<ClosedQueues>,
 }
 
 impl core::fmt::Display for Volume {
@@ -169,7 +169,7 @@ impl Volume {
             pin_init!(Self {
                 name,
                 registry,
-                state <- new_mutex!(State {
+                state <- new_mutex!(ExportState {
                     path: None,
                     read_only: false,
                     insecure: false,
@@ -185,7 +185,7 @@ impl Volume {
                     error: None,
                 }),
                 timing: Atomic::new(false),
-                past <- new_mutex!(Past::default()),
+                past <- new_mutex!(ClosedQueues::default()),
             }),
             GFP_KERNEL,
         )
@@ -299,7 +299,7 @@ impl Volume {
         self.change(|state| state.source = source)
     }
 
-    fn change(&self, f: impl FnOnce(&mut State)) -> Result {
+    fn change(&self, f: impl FnOnce(&mut ExportState)) -> Result {
         let mut state = self.state.lock();
         if !matches!(state.export, Export::Disabled) {
             return Err(EBUSY);
@@ -384,7 +384,7 @@ impl Volume {
         let ways = (it.mode, it.write_cache);
         let backing = Backing::open(name, &it.path, it.read_only, ways, it.source, it.chunk)?
             .claim(self.registry.claims(), it.cache_mib)?;
-        let drive = Drives::of(
+        let drive = Drives::open(
             self.registry.drives(),
             backing.file().id(),
             it.wwid,

@@ -4,7 +4,7 @@
 
 use super::{
     queue::Queue,
-    request::Request, //
+    request::TargetRequest, //
 };
 use crate::memory::{
     layout::{
@@ -22,7 +22,7 @@ use hcablk_core::{
 };
 use kernel::sync::Arc;
 
-impl Request {
+impl TargetRequest {
     /// Takes buffers out of `pool`. Returns `false` if too few are free.
     #[inline(always)]
     pub(crate) fn take_buffers(&mut self, pool: &mut Pool) -> bool {
@@ -156,8 +156,8 @@ impl Request {
     }
 }
 
-/// The iterator of [`Request::pieces`]. It is a named type because types of nested iterators make
-/// symbols too long for the kernel.
+/// The iterator of [`TargetRequest::pieces`]. It is a named type because types of nested iterators
+/// make symbols too long for the kernel.
 pub(crate) struct Pieces<'a> {
     shared: core::slice::Iter<'a, Arc<DmaBuffer>>,
     own: core::slice::Iter<'a, u16>,

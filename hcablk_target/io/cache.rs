@@ -33,16 +33,16 @@
 //!
 //! # Lifetime
 //!
-//! `Request::lines` is a reference to the lines' memory, held while the request is in the cache and
-//! until it is idle; unbinding the memory's provider waits for it. If the HCA sends from the lines,
-//! the request's visit pins them until the response's SEND has completed: reclaiming unpins them.
-//! That completion may be noticed as late as the next keep-alive (see the queue's CQ notification);
-//! a line that is overwritten meanwhile cannot be used until then.
+//! `TargetRequest::lines` is a reference to the lines' memory, held while the request is in the
+//! cache and until it is idle; unbinding the memory's provider waits for it. If the HCA sends from
+//! the lines, the request's visit pins them until the response's SEND has completed: reclaiming
+//! unpins them. That completion may be noticed as late as the next keep-alive (see the queue's CQ
+//! notification); a line that is overwritten meanwhile cannot be used until then.
 
 use super::{
     queue::Queue,
     queue_volume::QueueVolume,
-    request::Request, //
+    request::TargetRequest, //
 };
 use crate::{
     drive::cache::{
@@ -83,12 +83,17 @@ use kernel::{
 /// Begins the visit of a request before it is submitted to the drive. Returns `true` if the drive
 /// is not needed: the data is in the request's buffers, or stays in lines. Process context.
 #[inline(always)]
-pub(crate) fn enter_cache(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> bool {
+pub(crate) fn enter_cache(
+    queue: &Queue,
+    request: &mut TargetRequest,
+    op: BioOp,
+    extent: Extent,
+) -> bool {
     request.volume.backing().cache().is_some() && enter(queue, request, op, extent)
 }
 
 #[inline(never)]
-fn enter(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> bool {
+fn enter(queue: &Queue, request: &mut TargetRequest, op: BioOp, extent: Extent) -> bool {
     let volume = request.volume.clone();
     let Some(cache) = volume.backing().cache() else {
         return false;
@@ -146,7 +151,7 @@ fn enter(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> boo
 
 /// Directs the data of a read, or the part that the cache keeps, into the lines of its visit, if
 /// possible. Process context.
-fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
+fn lay(queue: &Queue, request: &mut TargetRequest, leased: Arc<PeerMemory>) {
     let (mut pieces, mut all) = (0, true);
     for part in request.parts() {
         pieces += 1;
@@ -176,13 +181,13 @@ fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
 /// Ends the visit of a request before its response. `ok`: its data equals the data on the drive.
 /// Any context.
 #[inline]
-pub(crate) fn leave_cache(request: &mut Request, ok: bool) {
+pub(crate) fn leave_cache(request: &mut TargetRequest, ok: bool) {
     if !request.visit.is_outside() {
         leave(request, ok);
     }
 }
 
-fn leave(request: &mut Request, ok: bool) {
+fn leave(request: &mut TargetRequest, ok: bool) {
     let volume = &request.volume;
     let (Some(cache), Some(extent)) = (volume.backing().cache(), request.extent()) else {
         return;
@@ -217,14 +222,14 @@ fn leave(request: &mut Request, ok: bool) {
 
 /// Unpins the lines of a request whose response's SEND has completed, or never will. Any context.
 #[inline]
-pub(crate) fn leave_lines(request: &mut Request) {
+pub(crate) fn leave_lines(request: &mut TargetRequest) {
     if !request.visit.is_outside() {
         unpin(request);
     }
 }
 
 #[inline(never)]
-fn unpin(request: &mut Request) {
+fn unpin(request: &mut TargetRequest) {
     if let Some(cache) = request.volume.backing().cache() {
         cache.leave(&mut request.visit, false);
     }
@@ -241,7 +246,7 @@ fn report_lost(volume: &QueueVolume, cache: &Cache) {
 }
 
 /// Counts in `c` the cache hits, misses and copies of a successful request. Completion handler.
-pub(crate) fn count_cache(request: &Request, c: &Counters) {
+pub(crate) fn count_cache(request: &TargetRequest, c: &Counters) {
     let Some(cache) = request.volume.backing().cache() else {
         return;
     };
@@ -290,7 +295,7 @@ impl Part {
     }
 }
 
-impl Request {
+impl TargetRequest {
     /// Iterates over the data in order, split at the borders of lines and of transfer buffers.
     pub(crate) fn parts(&self) -> Parts<'_> {
         Parts {
@@ -358,10 +363,10 @@ impl Request {
     }
 }
 
-/// The iterator of [`Request::parts`]. It is a named type because types of nested iterators make
-/// symbols too long for the kernel.
+/// The iterator of [`TargetRequest::parts`]. It is a named type because types of nested iterators
+/// make symbols too long for the kernel.
 pub(crate) struct Parts<'a> {
-    request: &'a Request,
+    request: &'a TargetRequest,
     /// Bytes already returned, out of `length`.
     at: usize,
     length: usize,
@@ -389,7 +394,7 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// The iterator of [`Request::line_pages`].
+/// The iterator of [`TargetRequest::line_pages`].
 pub(crate) struct LinePages<'a>(Option<(&'a PeerMemory, Parts<'a>)>);
 
 impl<'a> Iterator for LinePages<'a> {

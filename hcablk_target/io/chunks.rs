@@ -6,14 +6,14 @@
 //! ```text
 //!  read:   all chunks to the drive, under one plug ── each: done ──► RDMA WRITE ──┐
 //!  write:  an RDMA READ each, a doorbell for a MiB ─── each: here ──► drive ──────┴─► settled
-//!                                                               the last one settled ──► answer
+//!                                                               the last one settled ──► response
 //! ```
 //!
 //! # Ownership
 //!
 //! A [`Chunk`] has everything it needs: a bio, a copy of the request's extent and key, the numbers
 //! of its transfer buffers. It has one owner at a time: the table of idle chunks
-//! (`ChunkedRequests::idle`), the drive, the table of RDMA READs (`ChunkedRequests::fetching`;
+//! (`ChunkedRequests::idle`), the drive, the table of RDMA READs (`ChunkedRequests::rdma_reads`;
 //! chunks of writes only), or the workqueue (a bounce of mode p2p). Its request meanwhile is in
 //! `Queue::chunked`, with its progress; the function that settles the last chunk gets the request.
 //! A chunk becomes idle before it settles: when the request can end, all its chunks can be used
@@ -24,7 +24,7 @@
 //! The work request of a chunk's RDMA WRITE is not signaled: the completion of the response, which
 //! follows it in the send queue, covers it. A chunk belongs to its request from admission until the
 //! request is idle again. So the send queue needs exactly one slot for each existing chunk
-//! (`Shape::chunks`), in addition to the slots of every request. RDMA READs are signaled, and
+//! (`QueueShape::chunks`), in addition to the slots of every request. RDMA READs are signaled, and
 //! complete before the drive begins. While the tracepoint `chunk_completed` is enabled, the RDMA
 //! WRITEs are signaled, too: the completion queue has room for all work requests that can be posted
 //! (`Capacity::completions`).
@@ -57,8 +57,8 @@ use super::{
     },
     queue_volume::QueueVolume,
     request::{
-        Request,
-        Step, //
+        TargetRequest,
+        WorkStep, //
     },
     split::{
         ChunkProgress,
@@ -145,12 +145,12 @@ const ROUND_SGES: usize = {
 
 /// Requests whose chunks are under way.
 struct Requests {
-    places: KVec<Option<KBox<Request>>>,
+    places: KVec<Option<KBox<TargetRequest>>>,
     count: usize,
 }
 
 impl Requests {
-    fn park(&mut self, request: KBox<Request>) -> Result<(), KBox<Request>> {
+    fn park(&mut self, request: KBox<TargetRequest>) -> Result<(), KBox<TargetRequest>> {
         match self.places.get_mut(request.index as usize) {
             Some(place) if place.is_none() => {
                 *place = Some(request);
@@ -176,7 +176,7 @@ impl Requests {
         request: u32,
         arrived: bool,
         result: Result<(), Failure>,
-    ) -> Option<(KBox<Request>, Result<(), Failure>)> {
+    ) -> Option<(KBox<TargetRequest>, Result<(), Failure>)> {
         let place = self.places.get_mut(request as usize)?;
         let progress = &mut place.as_mut()?.chunks.progress;
         if arrived {
@@ -192,7 +192,7 @@ impl Requests {
 #[pin_data]
 pub(super) struct ChunkedRequests {
     idle: SlotTable<Chunk>,
-    fetching: SlotTable<Chunk>,
+    rdma_reads: SlotTable<Chunk>,
     chunks: u16,
     #[pin]
     requests: IrqLock<Requests>,
@@ -210,14 +210,14 @@ impl ChunkedRequests {
             places.push(None, GFP_KERNEL)?;
         }
         let requests = Requests { places, count: 0 };
-        let (idle, fetching) = (
+        let (idle, rdma_reads) = (
             SlotTable::new(chunks.into())?,
             SlotTable::new(chunks.into())?,
         );
         let traced = KVec::from_elem((0, Chunk::NOT_TRACED), chunks.into(), GFP_KERNEL)?;
         Ok(pin_init!(Self {
             idle,
-            fetching,
+            rdma_reads,
             chunks,
             traced <- new_irq_lock!(traced, "hcablk_traced"),
             requests <- new_irq_lock!(requests, "hcablk_chunked"),
@@ -258,15 +258,15 @@ impl ChunkedRequests {
     }
 
     /// Takes the chunk `number` out of the table of RDMA READs.
-    pub(super) fn take_fetched(&self, number: u32) -> Option<KBox<Chunk>> {
-        self.fetching.take(number)
+    pub(super) fn take_rdma_read(&self, number: u32) -> Option<KBox<Chunk>> {
+        self.rdma_reads.take(number)
     }
 
     /// Settles the chunks whose RDMA READ will not complete, with a failure. The drive may still
     /// have other chunks.
     pub(super) fn give_up(&self) {
         for number in 0..self.chunks {
-            if let Some(chunk) = self.fetching.take(number.into()) {
+            if let Some(chunk) = self.rdma_reads.take(number.into()) {
                 chunk.settle(false, Err(Failure::Wire));
             }
         }
@@ -299,14 +299,14 @@ impl Queue {
 
     /// Assigns chunks to an admitted request, if it must be split.
     #[inline]
-    pub(super) fn take_chunks(&self, work: &mut Work, request: &mut Request) {
+    pub(super) fn take_chunks(&self, work: &mut Work, request: &mut TargetRequest) {
         if request.volume.split().applies(request.length()) {
             self.assign_chunks(work, request);
         }
     }
 
     #[inline(never)]
-    fn assign_chunks(&self, work: &mut Work, request: &mut Request) {
+    fn assign_chunks(&self, work: &mut Work, request: &mut TargetRequest) {
         let Some(extent) = request.extent().filter(|_| request.may_be_chunked(self)) else {
             return;
         };
@@ -330,7 +330,7 @@ impl Queue {
     /// data to each.
     fn fill_chunks(
         &self,
-        request: &mut Request,
+        request: &mut TargetRequest,
         op: BioOp,
         extent: message::Extent,
         remote: Remote,
@@ -344,13 +344,13 @@ impl Queue {
             chunk.fill(request, op, extent, remote, part);
             Some(chunk)
         });
-        request.chunks.progress = ChunkProgress::of(request.chunks.count as u16);
+        request.chunks.progress = ChunkProgress::new(request.chunks.count as u16);
         chunks
     }
 
     /// Puts the request into the table of requests that move in chunks. Returns `false` if that
     /// failed and the session is ending.
-    fn park_chunked(&self, request: KBox<Request>) -> bool {
+    fn park_chunked(&self, request: KBox<TargetRequest>) -> bool {
         let parked = self.chunked.requests.lock().park(request);
         match parked {
             Ok(()) => true,
@@ -365,9 +365,9 @@ impl Queue {
 
     /// Reads in chunks. Process context: submission may sleep.
     #[inline(never)]
-    pub(super) fn read_chunks(&self, mut request: KBox<Request>) {
+    pub(super) fn read_chunks(&self, mut request: KBox<TargetRequest>) {
         let Ok(Op::Read(extent, remote)) = request.op else {
-            return self.answer(request, message::Status::IoError);
+            return self.respond(request, message::Status::IoError);
         };
         let chunks = self.fill_chunks(&mut request, BioOp::Read, extent, remote);
         if !self.park_chunked(request) {
@@ -382,7 +382,7 @@ impl Queue {
 
     /// Posts the RDMA READs of a write in chunks; each chunk then moves to the drive independently.
     #[inline(never)]
-    pub(super) fn fetch_chunks(&self, mut request: KBox<Request>) {
+    pub(super) fn rdma_read_chunks(&self, mut request: KBox<TargetRequest>) {
         let Ok(Op::Write {
             extent,
             remote,
@@ -390,21 +390,21 @@ impl Queue {
             atomic: false,
         }) = request.op
         else {
-            return self.answer(request, message::Status::IoError);
+            return self.respond(request, message::Status::IoError);
         };
         let op = BioOp::Write {
             fua: fua || request.force_fua,
         };
         request.moved = request.length() as u64;
-        request.step = Step::Start;
+        request.step = WorkStep::Start;
         request.cached = false;
         request.met_pages = false;
         enter_cache(self, &mut request, op, extent);
         let chunks = self.fill_chunks(&mut request, op, extent, remote);
         let count = request.chunks.count as u32;
         let chunk_bytes = request.volume.split().chunk();
-        self.fetching
-            .store(self.fetching.load(Relaxed) + count, Relaxed);
+        self.rdma_reads
+            .store(self.rdma_reads.load(Relaxed) + count, Relaxed);
         self.counters.rdma_reads.add(count.into());
 
         let index = request.index;
@@ -416,7 +416,7 @@ impl Queue {
             .map_or(1, |chunks| (chunks + 1).min(ROUND));
         let mut chunks = chunks.into_iter().flatten().peekable();
         while chunks.peek().is_some() {
-            if self.fetch_round(chunks.by_ref().take(round)).is_err() {
+            if self.rdma_read_round(chunks.by_ref().take(round)).is_err() {
                 // Some of the RDMA READs may have been posted; no more completions come from this
                 // queue pair.
                 self.unposted("RDMA READs", Some(index));
@@ -430,7 +430,7 @@ impl Queue {
     }
 
     /// Posts the RDMA READs of up to [`ROUND`] chunks with one doorbell.
-    fn fetch_round(&self, chunks: impl Iterator<Item = KBox<Chunk>>) -> Result {
+    fn rdma_read_round(&self, chunks: impl Iterator<Item = KBox<Chunk>>) -> Result {
         let mut sges = [Sge::EMPTY; ROUND_SGES];
         let mut left = &mut sges[..];
         let mut reads: [Option<Rdma<'_>>; ROUND] = [const { None }; ROUND];
@@ -444,7 +444,7 @@ impl Queue {
             let read = read.insert(Rdma::read(mine, address, key));
             trace::target::chunk_posted(|| chunk.about());
             read.signal(WorkId::new(kind::CHUNK, place));
-            if let Err(chunk) = self.chunked.fetching.park(place, chunk) {
+            if let Err(chunk) = self.chunked.rdma_reads.park(place, chunk) {
                 // Only this chunk has the number, so the place must be free.
                 self.broken("RDMA READ of a chunk already in flight");
                 chunk.settle(false, Err(Failure::Wire));
@@ -461,12 +461,12 @@ impl Queue {
 
     /// Handles the completion of a chunk's RDMA READ. Completion handler. [`Self::work_failed`] has
     /// already settled a chunk whose READ has failed.
-    pub(super) fn chunk_fetched(&self, number: u32) {
-        self.fetching
-            .store(self.fetching.load(Relaxed) - 1, Relaxed);
-        if let Some(chunk) = self.chunked.take_fetched(number) {
+    pub(super) fn chunk_read_completed(&self, number: u32) {
+        self.rdma_reads
+            .store(self.rdma_reads.load(Relaxed) - 1, Relaxed);
+        if let Some(chunk) = self.chunked.take_rdma_read(number) {
             trace::target::chunk_completed(|| chunk.about());
-            chunk.fetched();
+            chunk.rdma_read_completed();
         }
     }
 
@@ -592,7 +592,7 @@ impl Chunk {
             offset: self.offset,
             from: self.from as u32,
             bytes: self.length as u32,
-            memory: trace::Memory::of(self.peer.as_ref().map(|memory| memory.is_mapped())),
+            memory: trace::Memory::from_mapped(self.peer.as_ref().map(|memory| memory.is_mapped())),
             status: 0,
         }
     }
@@ -625,7 +625,7 @@ impl Chunk {
     /// Assigns the part `span` of the data of `request` to the chunk.
     pub(super) fn fill(
         &mut self,
-        request: &Request,
+        request: &TargetRequest,
         op: BioOp,
         whole: message::Extent,
         remote: Remote,
@@ -776,7 +776,7 @@ impl Chunk {
     }
 
     /// Passes the data of a write, which has arrived, to the drive. Process context.
-    pub(super) fn fetched(self: KBox<Self>) {
+    pub(super) fn rdma_read_completed(self: KBox<Self>) {
         if self.wire_in_ram() {
             self.for_each_ram(|_, ram, from, length| ram.sync_for_cpu(from, length));
         }

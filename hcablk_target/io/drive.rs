@@ -6,7 +6,7 @@
 //!           CacheHit
 //!          ┌──────────────────────────────────────────────────────────────┐
 //!          │ Direct, Chunked                                              │
-//!  begin ──┼────────────────► one bio, or one for each chunk ─────────────┼─► answer
+//!  begin ──┼────────────────► one bio, or one for each chunk ─────────────┼─► response
 //!          │                          ▲ │ the drive has no room, and      │
 //!          │                          │ ▼ other volumes must not wait     │
 //!          │                workqueue: Submit                             │
@@ -16,9 +16,9 @@
 //!                                        └──► Finished ───────────────────┘
 //! ```
 //!
-//! [`DataPath`] names the paths; [`Request::data_path`] and the functions next to it choose one.
-//! The volume's cache, if it has one, is entered before any path, and left before the response: see
-//! [`cache`](super::cache).
+//! [`DrivePath`] names the paths; [`TargetRequest::drive_path`] and the functions next to it choose
+//! one. The volume's cache, if it has one, is entered before any path, and left before the
+//! response: see [`cache`](super::cache).
 //!
 //! # Contexts
 //!
@@ -58,8 +58,8 @@ use super::{
     cache::enter_cache,
     queue::Queue,
     request::{
-        Request,
-        Step, //
+        TargetRequest,
+        WorkStep, //
     },
 };
 use crate::drive::{
@@ -86,9 +86,9 @@ use hcablk_core::{
     },
     memory::pages::PageRange,
     proto::message::{
-        Answer,
         Extent,
         Op,
+        ResponseKind,
         Status, //
     },
     rdma::buffer::DmaBuffer,
@@ -162,7 +162,7 @@ impl Task {
 
 /// How the data of a request moves between its buffers and the drive.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum DataPath {
+enum DrivePath {
     /// In one bio.
     Direct,
     /// In one bio for each chunk.
@@ -173,29 +173,29 @@ enum DataPath {
     CacheHit,
 }
 
-impl Request {
-    /// Returns how the data of a request moves that missed the volume's cache. `is_fetched`: the
+impl TargetRequest {
+    /// Returns how the data of a request moves that missed the volume's cache. `has_arrived`: the
     /// request is a write, and all its data has arrived.
     #[inline(always)]
-    fn data_path(&self, task: Task, is_fetched: bool) -> DataPath {
+    fn drive_path(&self, task: Task, has_arrived: bool) -> DrivePath {
         if task.route != Route::Device || task.meets_pages(self.volume.backing()) {
-            DataPath::PageCache
-        } else if self.chunks.is_some() && !is_fetched {
-            DataPath::Chunked
+            DrivePath::PageCache
+        } else if self.chunks.is_some() && !has_arrived {
+            DrivePath::Chunked
         } else {
-            DataPath::Direct
+            DrivePath::Direct
         }
     }
 
     /// Returns whether the RDMA READ and the drive's part of a write are done in chunks. Otherwise
-    /// all the data is fetched first, and its path is chosen when it has arrived: pages may have
-    /// been cached or dropped by then.
+    /// one RDMA READ reads all the data first, and its path is chosen when it has arrived: pages
+    /// may have been cached or dropped by then.
     #[inline]
-    pub(super) fn is_fetched_by_chunks(&mut self) -> bool {
+    pub(super) fn is_read_in_chunks(&mut self) -> bool {
         match self.task() {
             Some(task) if self.chunks.is_some() => {
                 self.note_marks(task);
-                self.data_path(task, false) == DataPath::Chunked
+                self.drive_path(task, false) == DrivePath::Chunked
             }
             _ => false,
         }
@@ -208,7 +208,7 @@ impl Request {
         match self.op {
             // The immediate value is sent with the data.
             Ok(Op::Read(_, remote)) => {
-                remote.answer != Answer::Immediate && by_device(backing.read_route())
+                remote.response != ResponseKind::Immediate && by_device(backing.read_route())
             }
             // An atomic write is written as a whole, and data in a sink must not be used before all
             // of it has arrived.
@@ -223,7 +223,7 @@ impl Request {
     }
 }
 
-impl Request {
+impl TargetRequest {
     /// Returns the request as a task, or `None` for a flush.
     #[inline]
     fn task(&self) -> Option<Task> {
@@ -332,17 +332,17 @@ impl Request {
 
     /// Returns the step for the workqueue after the bio has succeeded; usually there is none.
     #[inline(always)]
-    fn step_behind_bio(&self) -> Option<Step> {
+    fn step_behind_bio(&self) -> Option<WorkStep> {
         if matches!(self.op, Ok(Op::Read(..))) {
             // The copy is too slow for an interrupt handler.
-            return self.bounces().then_some(Step::Bounce);
+            return self.bounces().then_some(WorkStep::Bounce);
         }
         let task = self.task().filter(|task| task.replaces())?;
         if self.was_overtaken(task) {
-            return Some(Step::Overtaken);
+            return Some(WorkStep::Overtaken);
         }
         // The flush waits for the drive.
-        self.is_unstable(task).then_some(Step::Unstable)
+        self.is_unstable(task).then_some(WorkStep::Unstable)
     }
 
     /// Returns whether data that was written past the page cache must be written again, through it.
@@ -357,7 +357,7 @@ impl Request {
 
 /// Handles the end of a bio, or of the bios of all chunks of a write. Any context.
 #[inline(always)]
-pub(crate) fn bio_done(mut request: KBox<Request>, result: Result<(), DriveStatus>) {
+pub(crate) fn bio_done(mut request: KBox<TargetRequest>, result: Result<(), DriveStatus>) {
     let queue = request.queue.clone();
     match result {
         Ok(()) => {
@@ -387,15 +387,15 @@ fn may_be_of_flush(status: DriveStatus) -> bool {
 /// Begins the drive's part of a request that has its buffers and, for a
 /// write, its data. Process context.
 #[inline(never)]
-pub(crate) fn begin(queue: &Queue, request: KBox<Request>) {
+pub(crate) fn begin(queue: &Queue, request: KBox<TargetRequest>) {
     begin_here(queue, request);
 }
 
 /// Does what [`begin`] does, in the frame of the caller.
 #[inline(always)]
-pub(crate) fn begin_here(queue: &Queue, mut request: KBox<Request>) {
+pub(crate) fn begin_here(queue: &Queue, mut request: KBox<TargetRequest>) {
     request.marks.enter_drive();
-    request.step = Step::Start;
+    request.step = WorkStep::Start;
     request.cached = false;
     request.met_pages = false;
     let Some(task) = request.task() else {
@@ -403,28 +403,28 @@ pub(crate) fn begin_here(queue: &Queue, mut request: KBox<Request>) {
         return flush(queue, request);
     };
     let path = if enter_cache(queue, &mut request, task.op, task.extent) {
-        DataPath::CacheHit
+        DrivePath::CacheHit
     } else {
         if task.replaces() {
             request.note_marks(task);
         }
         trace::target::drive_start(|| request.about());
-        request.data_path(task, task.op != BioOp::Read)
+        request.drive_path(task, task.op != BioOp::Read)
     };
     match path {
-        DataPath::Direct => {
+        DrivePath::Direct => {
             request.bounce_to_drive();
             submit_here(queue, request, task.bio_op(), task.extent.offset);
         }
-        DataPath::Chunked => queue.read_chunks(request),
-        DataPath::PageCache => to_page_cache(queue, request, task),
-        DataPath::CacheHit => queue.answer(request, Status::Ok),
+        DrivePath::Chunked => queue.read_chunks(request),
+        DrivePath::PageCache => to_page_cache(queue, request, task),
+        DrivePath::CacheHit => queue.respond(request, Status::Ok),
     }
 }
 
 /// Continues a request on the workqueue of requests that wait for its drive, at the
 /// [turn](crate::drive::io_turns) of its host. Any context.
-fn wait_for_drive(request: KBox<Request>) {
+fn wait_for_drive(request: KBox<TargetRequest>) {
     let volume = request.volume.clone();
     volume.take_turn(request);
 }
@@ -432,7 +432,7 @@ fn wait_for_drive(request: KBox<Request>) {
 /// Reads data that is in the page cache, and continues on the workqueue with a request that needs
 /// more. Process context.
 #[inline(never)]
-fn to_page_cache(queue: &Queue, mut request: KBox<Request>, task: Task) {
+fn to_page_cache(queue: &Queue, mut request: KBox<TargetRequest>, task: Task) {
     let is_cached_read = task.route == Route::Cache && task.op == BioOp::Read;
     if !(is_cached_read && request.volume.backing().file().can_now()) {
         request.leave_peer();
@@ -449,7 +449,7 @@ fn to_page_cache(queue: &Queue, mut request: KBox<Request>, task: Task) {
 
 /// Makes the drive's completed writes durable. Process context.
 #[inline(never)]
-fn flush(queue: &Queue, request: KBox<Request>) {
+fn flush(queue: &Queue, request: KBox<TargetRequest>) {
     match request.volume.backing().write_route() {
         Route::Device => submit_bio(queue, request, BioOp::Flush, 0),
         _ => wait_for_drive(request),
@@ -457,13 +457,13 @@ fn flush(queue: &Queue, request: KBox<Request>) {
 }
 
 #[inline(never)]
-fn submit_bio(queue: &Queue, request: KBox<Request>, op: BioOp, offset: u64) {
+fn submit_bio(queue: &Queue, request: KBox<TargetRequest>, op: BioOp, offset: u64) {
     submit_here(queue, request, op, offset);
 }
 
 /// Does what [`submit_bio`] does, in the frame of the caller.
 #[inline(always)]
-fn submit_here(queue: &Queue, request: KBox<Request>, op: BioOp, offset: u64) {
+fn submit_here(queue: &Queue, request: KBox<TargetRequest>, op: BioOp, offset: u64) {
     match submit(request, op, offset >> 9) {
         Ok(()) => {}
         Err((EAGAIN, request)) => submit_later(request),
@@ -474,13 +474,13 @@ fn submit_here(queue: &Queue, request: KBox<Request>, op: BioOp, offset: u64) {
 /// Submits the bio of a request on the workqueue, which may wait until the drive has room. Any
 /// context.
 #[cold]
-fn submit_later(mut request: KBox<Request>) {
-    request.step = Step::Submit;
+fn submit_later(mut request: KBox<TargetRequest>) {
+    request.step = WorkStep::Submit;
     wait_for_drive(request);
 }
 
 /// Continues what [`begin`] deferred to the workqueue. May sleep.
-fn run_step(queue: &Queue, mut request: KBox<Request>) {
+fn run_step(queue: &Queue, mut request: KBox<TargetRequest>) {
     let Some(task) = request.task() else {
         let before = request.volume.write_errors().seen();
         let synced = request.volume.backing().sync();
@@ -537,7 +537,7 @@ fn run_step(queue: &Queue, mut request: KBox<Request>) {
 }
 
 /// Discards or zeroes blocks, including those in the page cache.
-fn empty(queue: &Queue, request: KBox<Request>, task: Task) {
+fn empty(queue: &Queue, request: KBox<TargetRequest>, task: Task) {
     let keep = matches!(task.op, BioOp::WriteZeroes { no_unmap: true, .. });
     let (offset, length) = (task.extent.offset, task.extent.length as usize);
     // File systems write back and drop the pages that are affected only in part.
@@ -547,7 +547,7 @@ fn empty(queue: &Queue, request: KBox<Request>, task: Task) {
     finish_file(queue, request, result);
 }
 
-fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
+fn transfer_file(queue: &Queue, mut request: KBox<TargetRequest>, task: Task) {
     let volume = request.volume.clone();
     let backing = volume.backing();
     request.cached = task.route == Route::Cache;
@@ -564,7 +564,7 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
         false => task.file_op(),
     };
     let Some((mut request, mut result)) =
-        transfer(request, op, task.route.way(), task.extent.offset)
+        transfer(request, op, task.route.file_access(), task.extent.offset)
     else {
         return;
     };
@@ -591,7 +591,7 @@ fn transfer_file(queue: &Queue, mut request: KBox<Request>, task: Task) {
 }
 
 /// Counts a failed write with `IOCB_DSYNC`, for which the file system flushes the drive.
-fn note_dsync(request: &Request, result: Result) {
+fn note_dsync(request: &TargetRequest, result: Result) {
     if request.is_fua() && result.is_err_and(flush_failures::may_be_of_flush) {
         request.volume.backing().flush_failures().add();
     }
@@ -610,7 +610,7 @@ fn wants_wb_err(task: Task) -> bool {
 }
 
 /// Handles the end of direct or cached I/O of a file. May sleep.
-fn transferred(queue: &Queue, mut request: KBox<Request>, task: Task, result: Result) {
+fn transferred(queue: &Queue, mut request: KBox<TargetRequest>, task: Task, result: Result) {
     let own = match request.wb_err.take() {
         Some(mut cursor) => request.volume.backing().file().check_wb_err(&mut cursor),
         None => Ok(()),
@@ -627,7 +627,7 @@ fn transferred(queue: &Queue, mut request: KBox<Request>, task: Task, result: Re
 /// data is on the drive, and reports a failure of any of its pages regardless of other waiters: the
 /// cursor is the request's own. Durability is requested from the drive and not with `IOCB_DSYNC`,
 /// which has one cursor for all requests.
-fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
+fn write_through(queue: &Queue, request: KBox<TargetRequest>, task: Task) {
     let volume = request.volume.clone();
     let backing = volume.backing();
     let (file, offset) = (backing.file(), task.extent.offset);
@@ -652,14 +652,14 @@ fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
 
 /// Returns the error of a write-back that has failed since the session last got one, or that the
 /// session got since `before`.
-fn check_wb_err(request: &Request, before: u32) -> Result {
+fn check_wb_err(request: &TargetRequest, before: u32) -> Result {
     let volume = &request.volume;
     volume.write_errors().check_wb_err(volume.backing(), before)
 }
 
 /// Answers with the result of the drive's part, after a flush if the data must be on stable media
 /// and is not yet. May sleep.
-fn finish_file(queue: &Queue, request: KBox<Request>, result: Result) {
+fn finish_file(queue: &Queue, request: KBox<TargetRequest>, result: Result) {
     let unstable = request.task().is_some_and(|task| request.is_unstable(task));
     let result = match unstable {
         // Requests that wait here at the same time share the drive's flushes (block/blk-flush.c).
@@ -678,13 +678,13 @@ fn finish_file(queue: &Queue, request: KBox<Request>, result: Result) {
 }
 
 /// Answers with the result of the drive's part. Any context.
-pub(crate) fn finish(queue: &Queue, request: KBox<Request>, result: Result<(), DriveStatus>) {
+pub(crate) fn finish(queue: &Queue, request: KBox<TargetRequest>, result: Result<(), DriveStatus>) {
     finish_here(queue, request, result);
 }
 
 /// Does what [`finish`] does, in the frame of the caller.
 #[inline(always)]
-fn finish_here(queue: &Queue, mut request: KBox<Request>, result: Result<(), DriveStatus>) {
+fn finish_here(queue: &Queue, mut request: KBox<TargetRequest>, result: Result<(), DriveStatus>) {
     let mut status = match result {
         Ok(()) => Status::Ok,
         Err(failed) => match status_of(failed) {
@@ -701,7 +701,7 @@ fn finish_here(queue: &Queue, mut request: KBox<Request>, result: Result<(), Dri
         status = end_fua(&request);
     }
     trace::target::drive_end(|| request.about().ended(status as i32));
-    queue.answer(request, status);
+    queue.respond(request, status);
 }
 
 fn status_of(failed: DriveStatus) -> Status {
@@ -717,7 +717,7 @@ fn status_of(failed: DriveStatus) -> Status {
 /// Returns the status of a write with FUA that the drive has completed: if its data waited in the
 /// drive's cache for a flush, a flush may have failed meanwhile. Any context.
 #[inline(never)]
-fn end_fua(request: &Request) -> Status {
+fn end_fua(request: &TargetRequest) -> Status {
     if !request.is_undone() || !request.needs_flush() {
         return Status::Ok;
     }
@@ -728,7 +728,7 @@ fn end_fua(request: &Request) -> Status {
 /// Records the consequences of a request other than a flush that fails with `status`. Any context.
 #[cold]
 #[inline(never)]
-fn note_failure(request: &Request, status: Status) {
+fn note_failure(request: &TargetRequest, status: Status) {
     let may_be_of_flush = !matches!(
         status,
         Status::NoSpace | Status::Unsupported | Status::Conflict
@@ -747,23 +747,23 @@ fn note_failure(request: &Request, status: Status) {
 }
 
 /// Continues with a request on the workqueue. May sleep.
-pub(crate) fn run_deferred(mut request: KBox<Request>) {
+pub(crate) fn run_deferred(mut request: KBox<TargetRequest>) {
     let queue = request.queue.clone();
     match (request.step, request.task()) {
-        (Step::Bounce, _) => {
+        (WorkStep::Bounce, _) => {
             request.bounce_to_wire();
             finish(&queue, request, Ok(()));
         }
-        (Step::Unstable, _) => finish_file(&queue, request, Ok(())),
-        (Step::Submit, Some(task)) => {
+        (WorkStep::Unstable, _) => finish_file(&queue, request, Ok(())),
+        (WorkStep::Submit, Some(task)) => {
             submit_bio(&queue, request, task.bio_op(), task.extent.offset);
         }
-        (Step::Submit, None) => submit_bio(&queue, request, BioOp::Flush, 0),
-        (Step::Finished(result), Some(task)) => {
+        (WorkStep::Submit, None) => submit_bio(&queue, request, BioOp::Flush, 0),
+        (WorkStep::Finished(result), Some(task)) => {
             note_dsync(&request, result);
             transferred(&queue, request, task, result);
         }
-        (Step::Overtaken, Some(task)) => {
+        (WorkStep::Overtaken, Some(task)) => {
             request.leave_peer();
             match task.op {
                 BioOp::WriteZeroes { .. } => empty(&queue, request, task),
@@ -775,16 +775,16 @@ pub(crate) fn run_deferred(mut request: KBox<Request>) {
 }
 
 /// Handles the end of I/O that a file system has continued asynchronously. Any context.
-pub(crate) fn file_done(mut request: KBox<Request>, result: Result) {
-    request.step = Step::Finished(result);
+pub(crate) fn file_done(mut request: KBox<TargetRequest>, result: Result) {
+    request.step = WorkStep::Finished(result);
     wait_for_drive(request);
 }
 
-hcablk_core::impl_has_slot!(Request, slot: BioSlot);
-hcablk_core::impl_has_slot!(Request, file: FileSlot);
-hcablk_core::impl_has_slot!(Request, work: WorkSlot<Request>);
+hcablk_core::impl_has_slot!(TargetRequest, slot: BioSlot);
+hcablk_core::impl_has_slot!(TargetRequest, file: FileSlot);
+hcablk_core::impl_has_slot!(TargetRequest, work: WorkSlot<TargetRequest>);
 
-impl BioOwner for Request {
+impl BioOwner for TargetRequest {
     fn device(&self) -> Option<&BlockDevice> {
         self.volume.backing().device()
     }
@@ -813,7 +813,7 @@ impl BioOwner for Request {
 
     #[inline(always)]
     fn may_wait(&self) -> bool {
-        !self.queue.never_waits || matches!(self.step, Step::Submit)
+        !self.queue.never_waits || matches!(self.step, WorkStep::Submit)
     }
 
     fn done(self: KBox<Self>, result: Result<(), DriveStatus>) {
@@ -828,7 +828,7 @@ fn whole(buffer: &DmaBuffer, length: usize) -> Option<PageRange<'_>> {
     (range.length() as usize == length).then_some(range)
 }
 
-impl Request {
+impl TargetRequest {
     /// Returns the memory of all the data, if the first transfer buffer holds all of it.
     #[inline(never)]
     fn first_piece(&self) -> Option<PageRange<'_>> {
@@ -840,7 +840,7 @@ impl Request {
     }
 }
 
-impl FileOwner for Request {
+impl FileOwner for TargetRequest {
     fn file(&self) -> FileRef<'_> {
         self.volume.backing().file()
     }
@@ -850,7 +850,7 @@ impl FileOwner for Request {
     }
 }
 
-impl Deferred for Request {
+impl Deferred for TargetRequest {
     fn run(self: KBox<Self>) {
         // The request may have a different volume after it has run. This reference to the volume is
         // not its last: the holder of that one waits for this to return, or for `Gone`.

@@ -5,7 +5,7 @@
 //! `Queue::work`, in the order in which requests arrive.
 //!
 //! A slot is freed just before its response is posted, without that lock: the response marks the
-//! slot ([`AnsweredSlots`]), and the next write that takes a slot frees the marked ones. The
+//! slot ([`RespondedSlots`]), and the next write that takes a slot frees the marked ones. The
 //! initiator can write to all of the ring at any time, but cannot read it; no decision here depends
 //! on the contents of the ring.
 
@@ -15,15 +15,15 @@ use super::{
         Queue,
         Work, //
     },
-    request::Request,
+    request::TargetRequest,
     respond::ResponseBatch, //
 };
 use hcablk_core::{
     memory::eager_ring::EagerRing,
     proto::{
         eager_ring::{
-            Answers,
-            Grant,
+            EagerResponses,
+            EagerRingGrant,
             Immediate,
             Ring,
             Taken,
@@ -51,7 +51,7 @@ use hcablk_core::{
 use kernel::prelude::*;
 
 /// Cannot happen: a message is flushed when it is full.
-const NO_ROOM: &str = "an answer has no room in a message";
+const NO_ROOM: &str = "a response has no room in a message";
 
 /// The tag of an eager write that came with an immediate value, and has a number but no tag.
 pub(super) const UNNAMED: Tag = Tag::from_immediate(0);
@@ -71,9 +71,9 @@ pub(super) fn immediate_extent(value: u32, length: usize) -> Option<(Extent, boo
 }
 
 /// Marks of the slots whose writes are about to be answered: one for each write that may be open.
-pub(super) struct AnsweredSlots(KVec<Atomic<u32>>);
+pub(super) struct RespondedSlots(KVec<Atomic<u32>>);
 
-impl AnsweredSlots {
+impl RespondedSlots {
     /// Allocates the tables for `open_writes` eager writes. May sleep.
     pub(super) fn new(open_writes: usize) -> Result<Self> {
         let mut slots = KVec::with_capacity(open_writes, GFP_KERNEL)?;
@@ -122,7 +122,7 @@ impl Queue {
     }
 
     /// Returns the eager ring as the reply grants it.
-    pub(crate) fn grant(&self) -> Option<Grant> {
+    pub(crate) fn grant(&self) -> Option<EagerRingGrant> {
         Some(self.eager_ring()?.grant())
     }
 
@@ -151,10 +151,10 @@ impl Queue {
     pub(super) fn take_ring_slot(
         &self,
         work: &mut Work,
-        request: &mut Request,
+        request: &mut TargetRequest,
         length: u32,
     ) -> bool {
-        if !self.answered_slots.sweep(&mut work.ring) {
+        if !self.responded_slots.sweep(&mut work.ring) {
             self.broken("an eager write was answered that is not open");
             return false;
         }
@@ -167,7 +167,7 @@ impl Queue {
 
     /// Makes the data in the ring slot visible to the processors.
     #[inline]
-    pub(super) fn take_eager(&self, request: &mut Request) {
+    pub(super) fn take_eager(&self, request: &mut TargetRequest) {
         request.moved = request.length() as u64;
         if let Some(eager_ring) = self.eager_ring() {
             eager_ring.sync_for_cpu(request.ring_slot.offset as usize, request.length());
@@ -175,32 +175,32 @@ impl Queue {
     }
 
     /// Sends the response of an eager write, whose receive buffer has been posted again.
-    pub(super) fn answer_eager(&self, request: KBox<Request>) {
+    pub(super) fn respond_eager(&self, request: KBox<TargetRequest>) {
         if let Some(eager_ring) = self.eager_ring() {
             eager_ring.sync_for_device(request.ring_slot.offset as usize, request.length());
         }
-        self.answered_slots.set(request.ring_slot.number);
+        self.responded_slots.set(request.ring_slot.number);
         if self.batcher.gathers() {
             return self.gather_eager(request);
         }
         let index = request.index;
-        let mut answers = Answers::new();
-        if !answers.push(request.ring_slot.number, request.status) {
+        let mut responses = EagerResponses::new();
+        if !responses.push(request.ring_slot.number, request.status) {
             self.broken(NO_ROOM);
         }
-        let Ok(message) = self.outgoing.write(index as usize, answers.message()) else {
-            self.broken("a request has no buffer for its answer");
+        let Ok(message) = self.outgoing.write(index as usize, responses.message()) else {
+            self.broken("a request has no buffer for its response");
             return self.give_up(request);
         };
         let message = [Sge::new(message)];
-        let mut send = answer(&message, index, request.quiet);
+        let mut send = response_send(&message, index, request.quiet);
         let mut chain = Chain::new();
         chain.push(&mut send);
         self.post_here(request, &chain);
     }
 
     /// Adds the response of an eager write to those that the next message carries.
-    fn gather_eager(&self, mut request: KBox<Request>) {
+    fn gather_eager(&self, mut request: KBox<TargetRequest>) {
         let (index, number, status, quiet) = (
             request.index,
             request.ring_slot.number,
@@ -216,13 +216,13 @@ impl Queue {
         }
         waiting.first = Some(index);
         waiting.solicited |= !quiet;
-        if !waiting.answers.push(number, status) {
+        if !waiting.eager_responses.push(number, status) {
             self.broken(NO_ROOM);
         }
-        if waiting.answers.len() < Answers::MAX {
+        if waiting.eager_responses.len() < EagerResponses::MAX {
             return;
         }
-        let failed = self.flush_answers(&mut waiting);
+        let failed = self.flush_responses(&mut waiting);
         drop(waiting);
         if failed.is_some() {
             self.not_posted(failed);
@@ -230,16 +230,16 @@ impl Queue {
     }
 
     /// Flushes the waiting responses: makes their message, and adds it to the backlog. On failure
-    /// returns the index of the first `Request` whose response is in the message.
-    pub(super) fn flush_answers(&self, waiting: &mut ResponseBatch) -> Option<u32> {
+    /// returns the index of the first `TargetRequest` whose response is in the message.
+    pub(super) fn flush_responses(&self, waiting: &mut ResponseBatch) -> Option<u32> {
         let first = waiting.first.take()?;
-        let answers = core::mem::take(&mut waiting.answers);
+        let responses = core::mem::take(&mut waiting.eager_responses);
         let quiet = !core::mem::take(&mut waiting.solicited);
-        let Ok(message) = self.outgoing.write(first as usize, answers.message()) else {
+        let Ok(message) = self.outgoing.write(first as usize, responses.message()) else {
             return Some(first);
         };
         let message = [Sge::new(message)];
-        let mut send = answer(&message, first, quiet);
+        let mut send = response_send(&message, first, quiet);
         if waiting.backlog.push(&mut send) {
             waiting.last = None;
             return None;
@@ -254,18 +254,18 @@ impl Queue {
 
     /// Returns whether the request is an eager write, whose response names it by its number.
     #[inline]
-    pub(super) fn is_eager(request: &Request) -> bool {
+    pub(super) fn is_eager(request: &TargetRequest) -> bool {
         matches!(request.op, Ok(Op::WriteEager { .. }))
     }
 }
 
 /// Makes the SEND of the responses in `message`, which is in the message buffer of `index`.
 #[inline]
-fn answer<'a>(message: &'a [Sge], index: u32, quiet: bool) -> Send<'a> {
+fn response_send<'a>(message: &'a [Sge], index: u32, quiet: bool) -> Send<'a> {
     let mut send = Send::new(message);
     if !quiet {
         send.solicited();
     }
-    send.signal(WorkId::new(kind::ANSWER, index));
+    send.signal(WorkId::new(kind::RESPONSE, index));
     send
 }

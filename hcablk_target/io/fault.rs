@@ -9,7 +9,7 @@ use super::{
         kind,
         Queue, //
     },
-    request::Request, //
+    request::TargetRequest, //
 };
 use core::{
     ffi::CStr,
@@ -173,11 +173,12 @@ fn about(f: &mut fmt::Formatter<'_>, subject: Option<Subject>) -> fmt::Result {
     }
 }
 
-/// The tag and key of the request that each [`Request`] has, for messages. The completion handler
-/// that finds failed work does not own the `Request`, which may have a new request by then.
-pub(super) struct Named(KVec<Atomic<u64>>);
+/// The tag and key of the request that each [`TargetRequest`] has, for messages. The completion
+/// handler that finds failed work does not own the `TargetRequest`, which may have a new request by
+/// then.
+pub(super) struct RequestSubjects(KVec<Atomic<u64>>);
 
-impl Named {
+impl RequestSubjects {
     /// Allocates places for `requests` requests. May sleep.
     pub(super) fn new(requests: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(requests, GFP_KERNEL)?;
@@ -188,22 +189,22 @@ impl Named {
     }
 
     #[inline]
-    pub(super) fn set(&self, request: &Request) {
+    pub(super) fn set(&self, request: &TargetRequest) {
         let key = match request.op {
             Ok(Op::Read(_, remote) | Op::Write { remote, .. }) => remote.key,
             _ => 0,
         };
         if let Some(place) = self.0.get(request.index as usize) {
-            let named = u64::from(key) << 32 | u64::from(request.tag.to_immediate());
-            place.store(named, Relaxed);
+            let subject = u64::from(key) << 32 | u64::from(request.tag.to_immediate());
+            place.store(subject, Relaxed);
         }
     }
 
     pub(super) fn get(&self, request: u32) -> Option<Subject> {
-        let named = self.0.get(request as usize)?.load(Relaxed);
+        let subject = self.0.get(request as usize)?.load(Relaxed);
         Some(Subject {
-            tag: Tag::from_immediate(named as u32),
-            key: (named >> 32) as u32,
+            tag: Tag::from_immediate(subject as u32),
+            key: (subject >> 32) as u32,
         })
     }
 }
@@ -228,7 +229,7 @@ impl Queue {
     /// Reports that a work request of `request` could not be posted, and ends the session.
     #[cold]
     pub(super) fn unposted(&self, what: &'static str, request: Option<u32>) {
-        let subject = request.and_then(|request| self.named.get(request));
+        let subject = request.and_then(|request| self.subjects.get(request));
         self.fail(Fault::Unposted(what, subject));
     }
 
@@ -238,18 +239,18 @@ impl Queue {
         let work = completion.work();
         // The chunk names its request.
         let chunk = match work.kind {
-            kind::CHUNK => self.chunked.take_fetched(work.index),
+            kind::CHUNK => self.chunked.take_rdma_read(work.index),
             _ => None,
         };
         let request = match work.kind {
             kind::CHUNK_WRITTEN => self.chunked.io_of_written(work.index),
-            kind::ANSWER | kind::FETCH | kind::PART | kind::SINK => Some(work.index),
+            kind::RESPONSE | kind::RDMA_READ | kind::PART | kind::SINK => Some(work.index),
             _ => chunk.as_ref().map(|chunk| chunk.places_of().1),
         };
         self.fail(if completion.is_flushed() {
             Fault::Flushed
         } else {
-            let subject = request.and_then(|request| self.named.get(request));
+            let subject = request.and_then(|request| self.subjects.get(request));
             Fault::Work(name(work.kind), completion.status(), subject)
         });
         if let Some(chunk) = chunk {
@@ -261,9 +262,9 @@ impl Queue {
 /// Returns the name of a kind of work request, for messages.
 fn name(kind: u8) -> &'static str {
     match kind {
-        kind::ANSWER => "an answer",
+        kind::RESPONSE => "a response",
         kind::RECEIVE => "receiving",
-        kind::FETCH | kind::CHUNK => "an RDMA READ",
+        kind::RDMA_READ | kind::CHUNK => "an RDMA READ",
         kind::PART => "RDMA",
         kind::CHUNK_WRITTEN => "an RDMA WRITE",
         kind::KEEP_ALIVE => "a keep-alive",

@@ -13,7 +13,7 @@ use super::{
         Sizes, //
     },
     queue::Queue,
-    request::Request,
+    request::TargetRequest,
     split::{
         Split,
         CHUNKS_USUAL, //
@@ -74,7 +74,7 @@ pub(crate) struct QueueOptions {
 
 /// Sizes of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct QueueShape {
     /// Receive buffers.
     pub(crate) credits: u16,
     /// Bytes of the largest request.
@@ -156,12 +156,12 @@ impl Parts {
     /// Returns the send queue slots of a request. Its RDMA READs have completed before the response
     /// is posted; its RDMA WRITEs are posted together with the response.
     fn slots(&self) -> u32 {
-        let fetch = match (self.sinks, self.plain_reads) {
+        let rdma_read = match (self.sinks, self.plain_reads) {
             (true, _) => SINK_REQUESTS,
             (_, true) => self.reads,
             _ => 0,
         };
-        fetch.max(self.writes + 1) as u32
+        rdma_read.max(self.writes + 1) as u32
     }
 
     /// Returns the scatter-gather entries of a chunk, which is one work request: an RDMA WRITE, or
@@ -175,7 +175,7 @@ impl Parts {
     }
 }
 
-impl Shape {
+impl QueueShape {
     /// Returns the most bytes of one request for a session whose initiator asks for `asked`, with
     /// `bytes` for the transfer buffers and the eager ring of each of its queues. Never less than
     /// the usual, unless that exceeds what the device can move with [`PARTS_MAX`] work requests, or
@@ -303,7 +303,7 @@ impl Shape {
         };
         let sizes = Sizes {
             queue: size_of::<Queue>() as u64,
-            request: size_of::<Request>() as u64,
+            request: size_of::<TargetRequest>() as u64,
             chunk: size_of::<Chunk>() as u64,
             message: BUFFER_LEN as u64,
         };

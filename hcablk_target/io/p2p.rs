@@ -3,7 +3,7 @@
 //! Handles a request whose data is in peer memory, and copies it where the HCA does not reach that
 //! memory. A queue pair borrows peer memory if its volume is of mode [p2p](crate::drive::p2p).
 
-use super::request::Request;
+use super::request::TargetRequest;
 use crate::{
     drive::{
         backing::Backing,
@@ -40,7 +40,7 @@ use kernel::{
     sync::Arc, //
 };
 
-impl Request {
+impl TargetRequest {
     /// Returns whether the HCA moves this request's data to or from RAM.
     #[inline]
     pub(crate) fn wire_in_ram(&self) -> bool {
@@ -62,7 +62,7 @@ impl Request {
 
     /// Returns the kind of memory that holds the data, for trace events.
     pub(super) fn memory(&self) -> trace::Memory {
-        trace::Memory::of(self.peer_data().map(|memory| memory.is_mapped()))
+        trace::Memory::from_mapped(self.peer_data().map(|memory| memory.is_mapped()))
     }
 
     fn is_read(&self) -> bool {

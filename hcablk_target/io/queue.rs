@@ -20,29 +20,29 @@
 //!
 //! # Limits
 //!
-//! There are as many receive buffers as granted credits, and twice as many [`Request`]s: a response
-//! grants its credit before its own SEND has completed, and a request that arrives in between finds
-//! an idle `Request`. If there is none, the request waits in its receive buffer. A buffer shared by
-//! several requests is posted again with the response to the last of them. Requests that find no
-//! transfer buffers wait in the order of their arrival: for the queue's own, or for shared ones
-//! that others return ([`memory`](crate::memory)).
+//! There are as many receive buffers as granted credits, and twice as many [`TargetRequest`]s: a
+//! response grants its credit before its own SEND has completed, and a request that arrives in
+//! between finds an idle `TargetRequest`. If there is none, the request waits in its receive
+//! buffer. A buffer shared by several requests is posted again with the response to the last of
+//! them. Requests that find no transfer buffers wait in the order of their arrival: for the queue's
+//! own, or for shared ones that others return ([`memory`](crate::memory)).
 
 use super::{
     chunks::ChunkedRequests,
-    eager::AnsweredSlots,
-    fault::Named,
-    limits::Shape,
+    eager::RespondedSlots,
+    fault::RequestSubjects,
+    limits::QueueShape,
     queue_volume::{
         VolumeConfig,
         Volumes, //
     },
     reclaim::{
         CompletedSends,
-        Kept, //
+        KeptMemory, //
     },
     request::{
         Group,
-        Request, //
+        TargetRequest, //
     },
     respond::ResponseBatcher, //
 };
@@ -106,7 +106,7 @@ use hcablk_core::{
     report::trace::{
         self,
         Change,
-        State, //
+        ConnectionState, //
     },
     sync::{
         atomic::{
@@ -129,11 +129,12 @@ use kernel::{
 /// The most pieces of a receive buffer.
 pub(super) const RECEIVE_ENTRIES: usize = 2;
 
-/// Kinds of work requests, in work ids. The index is that of a [`Request`] or of a receive buffer.
+/// Kinds of work requests, in work ids. The index is that of a [`TargetRequest`] or of a receive
+/// buffer.
 pub(super) mod kind {
-    pub(in super::super) const ANSWER: u8 = 1;
+    pub(in super::super) const RESPONSE: u8 = 1;
     pub(in super::super) const RECEIVE: u8 = 2;
-    pub(in super::super) const FETCH: u8 = 3;
+    pub(in super::super) const RDMA_READ: u8 = 3;
     pub(in super::super) const PART: u8 = 4;
     pub(in super::super) const KEEP_ALIVE: u8 = 5;
     pub(in super::super) const SINK: u8 = 6;
@@ -167,10 +168,10 @@ impl Received {
 
 /// The state that `Queue::work` protects.
 pub(super) struct Work {
-    pub(super) idle: KVec<KBox<Request>>,
+    pub(super) idle: KVec<KBox<TargetRequest>>,
     /// Requests that wait for transfer buffers.
-    pub(super) waiting: Fifo<KBox<Request>>,
-    /// Messages that wait for an idle `Request`.
+    pub(super) waiting: Fifo<KBox<TargetRequest>>,
+    /// Messages that wait for an idle `TargetRequest`.
     pub(super) received: Fifo<Received>,
     /// The taken slots of the eager ring.
     pub(super) ring: Ring<KVec<Taken>>,
@@ -179,10 +180,10 @@ pub(super) struct Work {
     /// The free transfer buffers. Dropped after the queue pair.
     pub(super) free: Pool,
     /// Memory that the HCA may still use. Dropped after the queue pair.
-    pub(super) kept: Kept,
+    pub(super) kept: KeptMemory,
     /// The numbers of the free chunks.
     pub(super) chunks: KVec<u16>,
-    /// The number of allocated `Request`s.
+    /// The number of allocated `TargetRequest`s.
     pub(super) made: usize,
     /// No new request is begun.
     pub(super) closing: bool,
@@ -209,7 +210,7 @@ impl Work {
 }
 
 /// A queue pair of a session, with its memory and its requests: see the module. Its completion
-/// queue and its `Request`s hold references to it until [`Queue::close`].
+/// queue and its `TargetRequest`s hold references to it until [`Queue::close`].
 #[pin_data]
 pub(crate) struct Queue {
     pub(super) session: Arc<Session>,
@@ -218,7 +219,7 @@ pub(crate) struct Queue {
     pub(super) index: u8,
     pub(super) pd: Arc<ProtectionDomain>,
     pub(super) pair: QueuePair<Queue>,
-    pub(super) shape: Shape,
+    pub(super) shape: QueueShape,
     /// The completion handler does not wait for room in a drive: the queue pair serves several
     /// volumes, and must not delay the others.
     pub(super) never_waits: bool,
@@ -247,18 +248,18 @@ pub(crate) struct Queue {
     pub(super) buffers: KVec<DmaBuffer>,
     /// The handle that borrows shared transfer buffers, if there are any.
     pub(super) handle: Option<Arc<PoolHandle>>,
-    pub(super) inflight: SlotTable<Request>,
-    pub(super) named: Named,
+    pub(super) inflight: SlotTable<TargetRequest>,
+    pub(super) subjects: RequestSubjects,
     #[pin]
     pub(super) chunked: ChunkedRequests,
     /// The number of writes whose RDMA READ is in flight. Changed only by the completion handler.
-    pub(super) fetching: Atomic<u32>,
+    pub(super) rdma_reads: Atomic<u32>,
     /// Whether to arm the completion queue for any completion: see [`Self::update_notify`].
     pub(super) notify_all: Atomic<bool>,
     /// See [`Self::wake`].
     pub(super) woken: Atomic<bool>,
     pub(super) completed_sends: CompletedSends,
-    pub(super) answered_slots: AnsweredSlots,
+    pub(super) responded_slots: RespondedSlots,
     /// Dropped after the queue pair.
     #[pin]
     pub(super) work: IrqLock<Work>,
@@ -266,7 +267,7 @@ pub(crate) struct Queue {
     pub(super) batcher: ResponseBatcher,
     /// Only this queue pair is being removed, not the session: see [`Self::close_alone`].
     pub(super) leaving: Atomic<bool>,
-    /// The queue is closing and every `Request` is idle.
+    /// The queue is closing and every `TargetRequest` is idle.
     #[pin]
     pub(super) all_idle: Event,
     pub(super) counters: Counters,
@@ -332,7 +333,7 @@ impl Queue {
         self.timing.store(on, Relaxed);
     }
 
-    pub(crate) fn shape(&self) -> &Shape {
+    pub(crate) fn shape(&self) -> &QueueShape {
         &self.shape
     }
 
@@ -412,17 +413,17 @@ impl Queue {
             self.work_failed(completion);
         }
         match work.kind {
-            kind::ANSWER => self.answer_completed(work.index, ok),
-            kind::FETCH => {
-                self.fetching
-                    .store(self.fetching.load(Relaxed) - 1, Relaxed);
+            kind::RESPONSE => self.response_completed(work.index, ok),
+            kind::RDMA_READ => {
+                self.rdma_reads
+                    .store(self.rdma_reads.load(Relaxed) - 1, Relaxed);
                 match (self.inflight.take(work.index), completion.success()) {
-                    (Some(request), Some(proof)) => self.fetched(request, proof),
+                    (Some(request), Some(proof)) => self.rdma_read_completed(request, proof),
                     (Some(request), None) => self.reclaim(request),
                     (None, _) => {}
                 }
             }
-            kind::CHUNK => self.chunk_fetched(work.index),
+            kind::CHUNK => self.chunk_read_completed(work.index),
             kind::CHUNK_WRITTEN if ok => self.chunked.written(work.index),
             kind::KEEP_ALIVE => self.keep_alive_completed(),
             _ => {}
@@ -451,7 +452,7 @@ impl Handler for Queue {
                 };
                 self.receive(message, together);
             }
-            kind::ANSWER if completion.is_ok() => self.answer_completed(work.index, true),
+            kind::RESPONSE if completion.is_ok() => self.response_completed(work.index, true),
             _ => self.complete_other(completion),
         }
     }
@@ -463,7 +464,7 @@ impl Handler for Queue {
 
     fn cq_notify(&self) -> CqNotify {
         let asked = self.notify_all.load(Relaxed) || trace::wants_chunk_completions();
-        if self.fetching.load(Relaxed) != 0 || asked || self.is_pressed() {
+        if self.rdma_reads.load(Relaxed) != 0 || asked || self.is_pressed() {
             CqNotify::Any
         } else {
             CqNotify::SolicitedOnly
@@ -584,7 +585,7 @@ impl Queue {
             self.wait_for_handler();
             // Either the drive is slow or the HCA does not flush. Work of the queue pair will not
             // complete then; all memory that the HCA reaches is retained until the pair is
-            // destroyed ([`Kept`]).
+            // destroyed ([`KeptMemory`]).
             self.pair.drain();
             self.give_up_all();
         }
@@ -661,7 +662,7 @@ impl Queue {
             drop(self.inflight.take(index));
         }
         self.chunked.clear();
-        self.comes_to(State::Ended);
+        self.comes_to(ConnectionState::Ended);
         true
     }
 
@@ -733,11 +734,11 @@ impl Queue {
     /// Starts the keep-alive, after the connection was accepted.
     pub(crate) fn go_live(&self) {
         self.keep_alive_completed();
-        self.comes_to(State::Live);
+        self.comes_to(ConnectionState::Live);
     }
 
     /// Emits the trace event of a new state.
-    pub(crate) fn comes_to(&self, state: State) {
+    pub(crate) fn comes_to(&self, state: ConnectionState) {
         trace::target::queue(|| Change {
             session: self.session_id.0,
             epoch: self.epoch.0,

@@ -18,7 +18,7 @@ use super::{
         Queue,
         Work, //
     },
-    request::Request,
+    request::TargetRequest,
     split::Split,
     validate::{
         check,
@@ -147,7 +147,7 @@ impl Volumes {
 
     /// Returns the volume that a new request names. Fails with the status of the response.
     #[inline]
-    fn named(&self, handle: Handle) -> Result<&Arc<QueueVolume>, Status> {
+    fn by_handle(&self, handle: Handle) -> Result<&Arc<QueueVolume>, Status> {
         match self.0.get(usize::from(handle.0)) {
             Some(Some(volume)) if !volume.is_leaving() => Ok(volume),
             // A volume with this handle may have existed; the initiator may not know yet that it
@@ -180,8 +180,12 @@ impl Work {
 
     /// Makes `request` refer to the volume with this handle. Fails with the status of the response.
     #[inline(always)]
-    pub(super) fn enter_volume(&self, request: &mut Request, handle: Handle) -> Result<(), Status> {
-        let volume = self.volumes.named(handle)?;
+    pub(super) fn enter_volume(
+        &self,
+        request: &mut TargetRequest,
+        handle: Handle,
+    ) -> Result<(), Status> {
+        let volume = self.volumes.by_handle(handle)?;
         if !Arc::ptr_eq(&request.volume, volume) {
             request.volume = volume.clone();
         }
@@ -190,7 +194,7 @@ impl Work {
 
     /// Makes an idle request drop its reference to a volume that is being removed.
     #[inline]
-    pub(super) fn leave_volume(&self, request: &mut Request) {
+    pub(super) fn leave_volume(&self, request: &mut TargetRequest) {
         if request.volume.is_leaving() {
             self.let_go(request);
         }
@@ -198,7 +202,7 @@ impl Work {
 
     #[cold]
     #[inline(never)]
-    fn let_go(&self, request: &mut Request) {
+    fn let_go(&self, request: &mut TargetRequest) {
         // If there is no other volume, the queue is closed next.
         if let Some(other) = self.volumes.any() {
             request.volume = other.clone();
@@ -252,12 +256,12 @@ impl Queue {
             volume.clone()
         };
         while let Some(request) = self.take_waiting(&volume) {
-            self.answer(request, Status::Gone);
+            self.respond(request, Status::Gone);
         }
     }
 
     /// Takes the first request for `volume` that waits for transfer buffers.
-    fn take_waiting(&self, volume: &Arc<QueueVolume>) -> Option<KBox<Request>> {
+    fn take_waiting(&self, volume: &Arc<QueueVolume>) -> Option<KBox<TargetRequest>> {
         let mut work = self.work.lock();
         let mut found = None;
         for _ in 0..work.waiting.len() {

@@ -6,13 +6,13 @@
 //! # Into registered memory
 //!
 //! On iWARP, or with the module's parameter `force_mr=1` on any device, data is read into a
-//! [`Sink`]. Every `Request` of such a queue has one from the start. REG_MR, RDMA READ and a fenced
-//! LOCAL_INV are one chain, only the last is signaled, and the buffers are used only after its
-//! completion. If the READ fails, the region may stay valid: the pool of buffers is then closed,
-//! and returns no buffer before the regions are destroyed. The pool checks this itself: a buffer
-//! that is still exposed is not returned, the session ends, and a line with `BUG:` reports it. A
-//! sink has a lock, held while its chain is posted, so that the region exists while a work request
-//! points to it.
+//! [`Sink`]. Every `TargetRequest` of such a queue has one from the start. REG_MR, RDMA READ and a
+//! fenced LOCAL_INV are one chain, only the last is signaled, and the buffers are used only after
+//! its completion. If the READ fails, the region may stay valid: the pool of buffers is then
+//! closed, and returns no buffer before the regions are destroyed. The pool checks this itself: a
+//! buffer that is still exposed is not returned, the session ends, and a line with `BUG:` reports
+//! it. A sink has a lock, held while its chain is posted, so that the region exists while a work
+//! request points to it.
 
 use super::{
     drive::begin,
@@ -25,7 +25,7 @@ use super::{
         kind,
         Queue, //
     },
-    request::Request, //
+    request::TargetRequest, //
 };
 use crate::memory::layout::{
     BUFFERS_MAX,
@@ -58,28 +58,28 @@ use kernel::{
 
 impl Queue {
     /// Reads the data of a write from the initiator's memory.
-    pub(super) fn fetch(&self, mut request: KBox<Request>, remote: Remote) {
+    pub(super) fn rdma_read(&self, mut request: KBox<TargetRequest>, remote: Remote) {
         request.moved = request.length() as u64;
-        self.fetching
-            .store(self.fetching.load(Relaxed) + 1, Relaxed);
+        self.rdma_reads
+            .store(self.rdma_reads.load(Relaxed) + 1, Relaxed);
         if let Some(sink) = request.sink.clone() {
-            return self.fetch_into(&sink, request, remote);
+            return self.rdma_read_into_sink(&sink, request, remote);
         }
         if request.is_large() {
-            return self.fetch_large(request, remote);
+            return self.rdma_read_large(request, remote);
         }
-        self.fetch_parts::<BUFFERS_USUAL>(request, remote);
+        self.rdma_read_parts::<BUFFERS_USUAL>(request, remote);
     }
 
     #[cold]
     #[inline(never)]
-    fn fetch_large(&self, request: KBox<Request>, remote: Remote) {
-        self.fetch_parts::<BUFFERS_MAX>(request, remote);
+    fn rdma_read_large(&self, request: KBox<TargetRequest>, remote: Remote) {
+        self.rdma_read_parts::<BUFFERS_MAX>(request, remote);
     }
 
     /// Reads data of up to `BUFFERS` transfer buffers.
     #[inline(always)]
-    fn fetch_parts<const BUFFERS: usize>(&self, request: KBox<Request>, remote: Remote) {
+    fn rdma_read_parts<const BUFFERS: usize>(&self, request: KBox<TargetRequest>, remote: Remote) {
         let index = request.index;
         let mut sges = [Sge::EMPTY; BUFFERS];
         let count = self.sges(&request, &mut sges);
@@ -100,7 +100,7 @@ impl Queue {
         let mut chain = Chain::new();
         for (i, read) in reads.iter_mut().flatten().enumerate() {
             if i + 1 == last {
-                read.signal(WorkId::new(kind::FETCH, index));
+                read.signal(WorkId::new(kind::RDMA_READ, index));
             } else {
                 read.name(WorkId::new(kind::PART, index));
             }
@@ -109,7 +109,7 @@ impl Queue {
         self.post(request, &chain);
     }
 
-    /// Allocates the sink of a `Request`, on a device that needs one. May sleep.
+    /// Allocates the sink of a `TargetRequest`, on a device that needs one. May sleep.
     pub(super) fn make_sink(&self) -> Result<Option<Arc<IrqLock<Sink>>>> {
         if !self.shape.sinks {
             return Ok(None);
@@ -123,9 +123,14 @@ impl Queue {
         )?))
     }
 
-    /// Posts the RDMA READ as [`Self::fetch`] does, into memory that is registered for this READ
-    /// only. The buffers are used only after the invalidation.
-    fn fetch_into(&self, sink: &IrqLock<Sink>, request: KBox<Request>, remote: Remote) {
+    /// Posts the RDMA READ as [`Self::rdma_read`] does, into memory that is registered for this
+    /// READ only. The buffers are used only after the invalidation.
+    fn rdma_read_into_sink(
+        &self,
+        sink: &IrqLock<Sink>,
+        request: KBox<TargetRequest>,
+        remote: Remote,
+    ) {
         let index = request.index;
         let pieces = request.pieces().map(|piece| (piece.buffer, piece.length));
         let mut sink = sink.lock();
@@ -142,7 +147,7 @@ impl Queue {
         let mut read = Rdma::read(&sges, remote.address, remote.key);
         grant.register.name(WorkId::new(kind::SINK, index));
         read.name(WorkId::new(kind::PART, index));
-        grant.invalidate.signal(WorkId::new(kind::FETCH, index));
+        grant.invalidate.signal(WorkId::new(kind::RDMA_READ, index));
         let mut chain = Chain::new();
         chain.push(&mut grant.register);
         chain.push(&mut read);
@@ -153,7 +158,7 @@ impl Queue {
     }
 
     /// Begins the drive's part of a write after its RDMA READ.
-    pub(super) fn fetched(&self, request: KBox<Request>, proof: Success) {
+    pub(super) fn rdma_read_completed(&self, request: KBox<TargetRequest>, proof: Success) {
         if let Some(sink) = &request.sink {
             let buffers = request.pieces().map(|piece| piece.buffer);
             sink.lock().completed(proof, buffers);

@@ -25,7 +25,7 @@ use super::{
     },
     request::{
         Group,
-        Request, //
+        TargetRequest, //
     },
 };
 use crate::memory::layout::MEDIUM;
@@ -63,7 +63,7 @@ const NO_ROOM: &str = "a message has no place in which to wait";
 
 /// The result of admitting a received request.
 enum Admitted {
-    Start(KBox<Request>),
+    Start(KBox<TargetRequest>),
     /// The request waits, or the queue is closing.
     Later,
 }
@@ -189,31 +189,31 @@ impl Queue {
 
     /// Decodes a message of one request without data, which most messages are.
     #[inline(always)]
-    fn read_one(&self, message: Received) -> Result<message::Request, BadRequest> {
+    fn read_one(&self, message: Received) -> Result<message::IoRequest, BadRequest> {
         let bytes = self
             .incoming
             .read_whole::<REQUEST_LEN>(message.buffer as usize);
-        let bytes = bytes.map_err(|_| BadRequest::Unanswerable)?;
-        message::Request::count(&bytes, REQUEST_LEN)?;
-        message::Request::decode_whole(&bytes, 0, 0)
+        let bytes = bytes.map_err(|_| BadRequest::EndSession)?;
+        message::IoRequest::count(&bytes, REQUEST_LEN)?;
+        message::IoRequest::decode_whole(&bytes, 0, 0)
     }
 
     /// Decodes the next request of a message whose first one was admitted. Returns the request or
     /// its error, and how many requests follow.
     #[inline(always)]
-    fn read_next(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
+    fn read_next(&self, message: Received) -> (Result<message::IoRequest, BadRequest>, usize) {
         let before = (message.admitted - 1) * REQUEST_LEN;
         let more = message.length / REQUEST_LEN - message.admitted - 1;
         let data = self.inline_data(message.buffer).ok_or(EINVAL);
         match data.and_then(|data| data.read::<REQUEST_LEN>(before)) {
-            Ok(bytes) => (message::Request::decode_whole(&bytes, 0, 0), more),
-            Err(_) => (Err(BadRequest::Unanswerable), 0),
+            Ok(bytes) => (message::IoRequest::decode_whole(&bytes, 0, 0), more),
+            Err(_) => (Err(BadRequest::EndSession), 0),
         }
     }
 
     /// Decodes the first request of a message of any length, as [`Self::read_next`] does.
     #[inline(never)]
-    fn read_first(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
+    fn read_first(&self, message: Received) -> (Result<message::IoRequest, BadRequest>, usize) {
         let mut bytes = [0; BUFFER_LEN];
         // If inline data has its own page, a receive buffer has the length of one request.
         let here = if self.inline.is_empty() {
@@ -225,16 +225,19 @@ impl Queue {
             .incoming
             .read(message.buffer as usize, here, &mut bytes);
         let Ok(bytes) = first else {
-            return (Err(BadRequest::Unanswerable), 0);
+            return (Err(BadRequest::EndSession), 0);
         };
-        match message::Request::count(bytes, message.length) {
+        match message::IoRequest::count(bytes, message.length) {
             Ok(1) => (
-                message::Request::decode_before(bytes, message.length - here, 0),
+                message::IoRequest::decode_before(bytes, message.length - here, 0),
                 0,
             ),
             Ok(count) => {
                 let more = count - 1;
-                (message::Request::decode_before(bytes, 0, more as u8), more)
+                (
+                    message::IoRequest::decode_before(bytes, 0, more as u8),
+                    more,
+                )
             }
             Err(e) => (Err(e), 0),
         }
@@ -246,7 +249,7 @@ impl Queue {
     fn admit(
         &self,
         work: &mut Work,
-        request: KBox<Request>,
+        request: KBox<TargetRequest>,
         message: Received,
     ) -> (Admitted, bool) {
         if let Some(value) = message.immediate {
@@ -267,7 +270,7 @@ impl Queue {
     fn admit_first(
         &self,
         work: &mut Work,
-        request: KBox<Request>,
+        request: KBox<TargetRequest>,
         message: Received,
     ) -> (Admitted, bool) {
         let (decoded, more) = self.read_first(message);
@@ -280,7 +283,7 @@ impl Queue {
     fn admit_immediate(
         &self,
         work: &mut Work,
-        mut request: KBox<Request>,
+        mut request: KBox<TargetRequest>,
         message: Received,
         value: u32,
     ) -> Admitted {
@@ -304,7 +307,7 @@ impl Queue {
             }
             Err(status) => status,
         };
-        self.named.set(&request);
+        self.subjects.set(&request);
         trace::target::received(|| request.about());
         if request.status == Status::Ok && !work.waiting.is_empty() {
             return self.wait(work, request);
@@ -315,7 +318,7 @@ impl Queue {
     /// Ends the session because of a message that cannot be answered.
     #[cold]
     #[inline(never)]
-    fn refuse(&self, work: &mut Work, request: KBox<Request>, fault: Fault) -> Admitted {
+    fn refuse(&self, work: &mut Work, request: KBox<TargetRequest>, fault: Fault) -> Admitted {
         self.counters.protocol_errors.bump();
         self.keep_idle(work, request);
         self.fail(fault);
@@ -329,13 +332,13 @@ impl Queue {
     fn admit_decoded(
         &self,
         work: &mut Work,
-        mut request: KBox<Request>,
+        mut request: KBox<TargetRequest>,
         message: Received,
-        decoded: Result<message::Request, BadRequest>,
+        decoded: Result<message::IoRequest, BadRequest>,
         more: bool,
     ) -> (Admitted, bool) {
         request.marks.receive(self.timing.load(Relaxed));
-        if let Ok(message::Request {
+        if let Ok(message::IoRequest {
             tag,
             volume,
             op: Op::WriteEager { extent, .. },
@@ -355,18 +358,18 @@ impl Queue {
         request.reset((!more).then_some(message.buffer));
         match decoded {
             Ok(asked) => self.take_request(work, &mut request, asked),
-            Err(BadRequest::Answer(tag, status)) => {
+            Err(BadRequest::Refuse(tag, status)) => {
                 self.counters.protocol_errors.bump();
                 request.tag = tag;
                 request.op = Err(status);
                 request.status = status;
             }
-            Err(BadRequest::Unanswerable) => {
+            Err(BadRequest::EndSession) => {
                 let fault = Fault::Message(message.length);
                 return (self.refuse(work, request, fault), false);
             }
         }
-        self.named.set(&request);
+        self.subjects.set(&request);
         trace::target::received(|| request.about());
         if request.status != Status::Ok {
             return (Admitted::Start(request), more);
@@ -376,7 +379,7 @@ impl Queue {
 
     /// Records the operation of a request, and the status if it is refused.
     #[inline(always)]
-    fn take_request(&self, work: &Work, request: &mut Request, asked: message::Request) {
+    fn take_request(&self, work: &Work, request: &mut TargetRequest, asked: message::IoRequest) {
         request.tag = asked.tag;
         request.quiet = asked.quiet;
         request.op = Ok(asked.op);
@@ -398,7 +401,7 @@ impl Queue {
 
     /// Assigns transfer buffers and chunks to a request, or lets it wait for transfer buffers.
     #[inline(always)]
-    fn assign_buffers(&self, work: &mut Work, mut request: KBox<Request>) -> Admitted {
+    fn assign_buffers(&self, work: &mut Work, mut request: KBox<TargetRequest>) -> Admitted {
         if work.waiting.is_empty() && request.take_buffers(&mut work.free) {
             self.count_buffers(&request);
             self.take_chunks(work, &mut request);
@@ -409,7 +412,7 @@ impl Queue {
 
     /// Lets a request wait for transfer buffers, after the requests that already wait.
     #[inline(never)]
-    fn wait(&self, work: &mut Work, request: KBox<Request>) -> Admitted {
+    fn wait(&self, work: &mut Work, request: KBox<TargetRequest>) -> Admitted {
         request.volume.counters().buffer_waits.bump();
         if let Err(request) = work.waiting.push(request) {
             self.cannot_wait(work, request);
@@ -419,7 +422,7 @@ impl Queue {
 
     /// Counts a request that has transfer buffers, by their size class.
     #[inline]
-    fn count_buffers(&self, request: &Request) {
+    fn count_buffers(&self, request: &TargetRequest) {
         if !request.shared().is_empty() || !request.own().is_empty() {
             let c = request.volume.counters();
             c.of_class(request.size_class).bump();
@@ -450,7 +453,7 @@ impl Queue {
     }
 
     /// Returns the next waiting request that can be started.
-    fn next(&self, work: &mut Work) -> Option<KBox<Request>> {
+    fn next(&self, work: &mut Work) -> Option<KBox<TargetRequest>> {
         loop {
             if let Some(mut request) = work.waiting.pop() {
                 if request.take_buffers(&mut work.free) {
@@ -516,16 +519,16 @@ impl Queue {
 
 impl Queue {
     /// Starts an admitted request.
-    pub(super) fn start(&self, mut request: KBox<Request>) {
+    pub(super) fn start(&self, mut request: KBox<TargetRequest>) {
         request.marks.begin();
         if request.status != Status::Ok {
             let status = request.status;
-            return self.answer(request, status);
+            return self.respond(request, status);
         }
         match request.op {
             Ok(Op::Write { remote, .. }) => return self.start_rdma_read(request, remote),
-            Ok(Op::Nop) => return self.answer(request, Status::Ok),
-            Err(status) => return self.answer(request, status),
+            Ok(Op::Nop) => return self.respond(request, Status::Ok),
+            Err(status) => return self.respond(request, status),
             Ok(Op::WriteInline { .. }) => self.take_inline(&mut request),
             Ok(Op::WriteEager { .. }) => self.take_eager(&mut request),
             Ok(Op::Read(..) | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. }) => {}
@@ -535,7 +538,7 @@ impl Queue {
 
     /// Makes the inline data of a request visible to the processors.
     #[inline]
-    fn take_inline(&self, request: &mut Request) {
+    fn take_inline(&self, request: &mut TargetRequest) {
         request.moved = request.length() as u64;
         if let Some(data) = request.receive.and_then(|buffer| self.inline_data(buffer)) {
             data.sync_for_cpu(0, request.length());
@@ -545,10 +548,10 @@ impl Queue {
     /// Starts the RDMA READ of a write's data, in chunks if the request has any.
     // Out of line, to keep its tables out of the stack frame of every request.
     #[inline(never)]
-    fn start_rdma_read(&self, mut request: KBox<Request>, remote: Remote) {
-        match request.is_fetched_by_chunks() {
-            true => self.fetch_chunks(request),
-            false => self.fetch(request, remote),
+    fn start_rdma_read(&self, mut request: KBox<TargetRequest>, remote: Remote) {
+        match request.is_read_in_chunks() {
+            true => self.rdma_read_chunks(request),
+            false => self.rdma_read(request, remote),
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reclaims requests: from the completion of a response's SEND to an idle `Request`.
+//! Reclaims requests: from the completion of a response's SEND to an idle `TargetRequest`.
 //!
 //! ```text
 //!            send completed                a request comes, or the round is over
@@ -9,18 +9,19 @@
 //!
 //! A round of the completion handler finds responses whose SEND has completed and newly received
 //! requests. The responses wait, by number, for the next request, which takes the lock in any case,
-//! or for the end of the round: so the usual request takes the lock once for both. Their `Request`s
-//! stay in the table of work under way meanwhile. Only the completion handler does this.
+//! or for the end of the round: so the usual request takes the lock once for both. Their
+//! `TargetRequest`s stay in the table of work under way meanwhile. Only the completion handler does
+//! this.
 //!
 //! # Requests that are given up
 //!
-//! If posting failed, or the HCA does not report posted work, a `Request` becomes idle though its
-//! data may still be moved. None of its memory may be reused before the queue pair is destroyed: a
-//! provider of peer memory waits for this when its driver is unbound, and cache lines stay
-//! unchanged. So the `Request` leaves references to the memory here, under `Queue::work`. They are
-//! dropped with the queue, in process context: after the queue pair, and before the
-//! [`PeerLease`](hcablk_core::p2p::PeerLease)s, which wait for them. Its transfer buffers stay in
-//! the queue's [`Pool`](crate::memory::pool::Pool) until then.
+//! If posting failed, or the HCA does not report posted work, a `TargetRequest` becomes idle though
+//! its data may still be moved. None of its memory may be reused before the queue pair is
+//! destroyed: a provider of peer memory waits for this when its driver is unbound, and cache lines
+//! stay unchanged. So the `TargetRequest` leaves references to the memory here, under
+//! `Queue::work`. They are dropped with the queue, in process context: after the queue pair, and
+//! before the [`PeerLease`](hcablk_core::p2p::PeerLease)s, which wait for them. Its transfer
+//! buffers stay in the queue's [`Pool`](crate::memory::pool::Pool) until then.
 
 use super::{
     cache::leave_lines,
@@ -31,7 +32,7 @@ use super::{
     queue_volume::QueueVolume,
     request::{
         Group,
-        Request, //
+        TargetRequest, //
     },
 };
 use hcablk_core::{
@@ -56,7 +57,7 @@ const ROOM: usize = 16;
 /// completion handler.
 pub(super) struct CompletedSends {
     count: Atomic<usize>,
-    /// The number of the `Request` that each was posted as, which may be the first of a list.
+    /// The number of the `TargetRequest` that each was posted as, which may be the first of a list.
     first: [Atomic<u32>; ROOM],
 }
 
@@ -68,8 +69,8 @@ impl CompletedSends {
         }
     }
 
-    /// Adds the list that begins with `Request` number `first`. Returns `false` if there is no
-    /// room.
+    /// Adds the list that begins with `TargetRequest` number `first`. Returns `false` if there is
+    /// no room.
     #[inline]
     fn push(&self, first: u32) -> bool {
         let count = self.count.load(Relaxed);
@@ -86,20 +87,20 @@ impl Queue {
     /// Handles the completion of the SEND of a response, or of a message of several responses, that
     /// was posted as `first`. `ok`: it was not flushed.
     #[inline]
-    pub(super) fn answer_completed(&self, first: u32, ok: bool) {
+    pub(super) fn response_completed(&self, first: u32, ok: bool) {
         self.counters.reports.bump();
         if !ok {
             self.reclaim_list(first);
         } else if !self.completed_sends.push(first) {
             self.reclaim_completed();
             if !self.completed_sends.push(first) {
-                self.broken("completed answers have no place");
+                self.broken("completed responses have no place");
                 self.reclaim_list(first);
             }
         }
     }
 
-    /// Reclaims all `Request`s that were posted as `first`.
+    /// Reclaims all `TargetRequest`s that were posted as `first`.
     #[cold]
     fn reclaim_list(&self, first: u32) {
         let mut next = Some(first);
@@ -109,9 +110,10 @@ impl Queue {
         }
     }
 
-    /// Takes and counts a `Request` whose response's SEND has completed, for the caller to release.
+    /// Takes and counts a `TargetRequest` whose response's SEND has completed, for the caller to
+    /// release.
     #[inline]
-    pub(super) fn take_completed(&self) -> Option<KBox<Request>> {
+    pub(super) fn take_completed(&self) -> Option<KBox<TargetRequest>> {
         loop {
             let last = self.completed_sends.count.load(Relaxed).checked_sub(1)?;
             let place = self.completed_sends.first.get(last)?;
@@ -123,7 +125,7 @@ impl Queue {
             // The queue has given the request up if it stopped waiting for the HCA.
             if let Some(request) = request {
                 // Responses to eager writes share a message.
-                self.answered(
+                self.count_response(
                     &request,
                     request.next.is_none() || !Self::is_eager(&request),
                 );
@@ -132,7 +134,7 @@ impl Queue {
         }
     }
 
-    /// Reclaims all `Request`s whose response's SEND has completed.
+    /// Reclaims all `TargetRequest`s whose response's SEND has completed.
     #[inline]
     pub(super) fn reclaim_completed(&self) {
         if self.completed_sends.count.load(Relaxed) != 0 {
@@ -164,9 +166,9 @@ impl Queue {
         }
     }
 
-    /// Makes a `Request` idle again, and starts requests that wait for it or its buffers. Process
-    /// context: may sleep in the drive.
-    pub(super) fn reclaim(&self, request: KBox<Request>) {
+    /// Makes a `TargetRequest` idle again, and starts requests that wait for it or its buffers.
+    /// Process context: may sleep in the drive.
+    pub(super) fn reclaim(&self, request: KBox<TargetRequest>) {
         let request = Self::without_lines(request);
         let mut work = self.work.lock();
         self.release(&mut work, request);
@@ -175,14 +177,14 @@ impl Queue {
 
     /// Unpins the cache lines of `request`.
     #[inline]
-    pub(super) fn without_lines(mut request: KBox<Request>) -> KBox<Request> {
+    pub(super) fn without_lines(mut request: KBox<TargetRequest>) -> KBox<TargetRequest> {
         leave_lines(&mut request);
         request
     }
 
-    /// Releases the resources of a `Request`, and makes it idle again.
+    /// Releases the resources of a `TargetRequest`, and makes it idle again.
     #[inline]
-    pub(super) fn release(&self, work: &mut Work, mut request: KBox<Request>) {
+    pub(super) fn release(&self, work: &mut Work, mut request: KBox<TargetRequest>) {
         if request.sink.is_some() {
             Self::check_exposed(work, &request);
         }
@@ -199,16 +201,16 @@ impl Queue {
     /// Withholds all transfer buffers from other queue pairs if the peer may still write to those
     /// of `request`: its RDMA READ failed, and the invalidation was never carried out.
     #[inline(never)]
-    fn check_exposed(work: &mut Work, request: &Request) {
+    fn check_exposed(work: &mut Work, request: &TargetRequest) {
         if request.is_exposed() {
             work.close();
         }
     }
 
-    /// Puts a `Request` into the list of idle ones, which has room for all. On a broken invariant
-    /// the `Request` stays where [`Queue::close`] finds it.
+    /// Puts a `TargetRequest` into the list of idle ones, which has room for all. On a broken
+    /// invariant the `TargetRequest` stays where [`Queue::close`] finds it.
     #[inline]
-    pub(super) fn keep_idle(&self, work: &mut Work, mut request: KBox<Request>) {
+    pub(super) fn keep_idle(&self, work: &mut Work, mut request: KBox<TargetRequest>) {
         work.leave_volume(&mut request);
         if let Err(PushError(request)) = work.idle.push_within_capacity(request) {
             self.keep_stray(work, request);
@@ -217,7 +219,7 @@ impl Queue {
 
     #[cold]
     #[inline(never)]
-    fn keep_stray(&self, work: &mut Work, request: KBox<Request>) {
+    fn keep_stray(&self, work: &mut Work, request: KBox<TargetRequest>) {
         work.close();
         if let Err(request) = self.inflight.park(request.index, request) {
             keep(request, "there are two Requests of one number");
@@ -228,7 +230,7 @@ impl Queue {
     /// Releases a request for which there is no place in the list of waiting ones, and ends the
     /// session.
     #[cold]
-    pub(super) fn cannot_wait(&self, work: &mut Work, request: KBox<Request>) {
+    pub(super) fn cannot_wait(&self, work: &mut Work, request: KBox<TargetRequest>) {
         work.close();
         self.release(work, request);
         self.broken("a request has no place in which to wait");
@@ -236,7 +238,7 @@ impl Queue {
 }
 
 /// The memory of one request that was given up.
-struct Held {
+struct KeptRequest {
     _memory: [Option<Arc<PeerMemory>>; 2],
     /// The request's visit in the volume's cache, if the memory is that of the cache's lines.
     visit: Visit,
@@ -244,21 +246,21 @@ struct Held {
 }
 
 /// The memory of all requests that were given up: see the module.
-pub(super) struct Kept {
-    /// Has room for every `Request`, each of which is given up at most once.
-    held: KVec<Held>,
+pub(super) struct KeptMemory {
+    /// Has room for every `TargetRequest`, each of which is given up at most once.
+    requests: KVec<KeptRequest>,
 }
 
-impl Kept {
+impl KeptMemory {
     /// Allocates room for `requests` requests. May sleep.
     pub(super) fn new(requests: usize) -> Result<Self> {
         Ok(Self {
-            held: KVec::with_capacity(requests, GFP_KERNEL)?,
+            requests: KVec::with_capacity(requests, GFP_KERNEL)?,
         })
     }
 
     /// Keeps the references to `request`'s peer memory and lines that the HCA reaches. Any context.
-    fn keep(&mut self, request: &mut Request) {
+    fn keep(&mut self, request: &mut TargetRequest) {
         let reached = |memory: &mut Arc<PeerMemory>| memory.is_mapped();
         let peer = request.peer.take_if(reached);
         let lines = request.lines.take_if(reached);
@@ -269,12 +271,12 @@ impl Kept {
             Some(_) => core::mem::replace(&mut request.visit, Visit::NONE),
             None => Visit::NONE,
         };
-        let held = Held {
+        let kept = KeptRequest {
             _memory: [peer, lines],
             visit,
             volume: request.volume.clone(),
         };
-        if let Err(full) = self.held.push_within_capacity(held) {
+        if let Err(full) = self.requests.push_within_capacity(kept) {
             // Leak the memory, rather than free it too early.
             pr_err!("BUG: a request was given up twice\n");
             core::mem::forget(full);
@@ -282,20 +284,24 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptMemory {
     fn drop(&mut self) {
-        for held in self.held.iter_mut().filter(|held| !held.visit.is_outside()) {
-            if let Some(cache) = held.volume.backing().cache() {
-                cache.leave(&mut held.visit, false);
+        for kept in self
+            .requests
+            .iter_mut()
+            .filter(|kept| !kept.visit.is_outside())
+        {
+            if let Some(cache) = kept.volume.backing().cache() {
+                cache.leave(&mut kept.visit, false);
             }
         }
     }
 }
 
 impl Queue {
-    /// Makes a `Request` idle again after an error that ends the session, and lets no new request
-    /// begin: see the module. Any context.
-    pub(super) fn give_up(&self, mut request: KBox<Request>) {
+    /// Makes a `TargetRequest` idle again after an error that ends the session, and lets no new
+    /// request begin: see the module. Any context.
+    pub(super) fn give_up(&self, mut request: KBox<TargetRequest>) {
         let mut work = self.work.lock();
         work.close();
         work.kept.keep(&mut request);

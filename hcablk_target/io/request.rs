@@ -12,11 +12,11 @@
 //! A large read or write moves in chunks, each of which follows these paths independently: see
 //! [`chunks`](super::chunks). The request waits for all of them.
 //!
-//! At any time a [`Request`] is in one place, which owns it: the queue's list of idle ones, the
-//! list of requests that wait for buffers, the table of work under way on the queue pair, the table
-//! of requests that move in chunks, or the drive (the block layer, a file system or a workqueue).
-//! Its transfer buffers are its own from admission until it is idle again; the message buffer for
-//! its response is always its own.
+//! At any time a [`TargetRequest`] is in one place, which owns it: the queue's list of idle ones,
+//! the list of requests that wait for buffers, the table of work under way on the queue pair, the
+//! table of requests that move in chunks, or the drive (the block layer, a file system or a
+//! workqueue). Its transfer buffers are its own from admission until it is idle again; the message
+//! buffer for its response is always its own.
 
 use super::{
     chunks::RequestChunks,
@@ -68,7 +68,7 @@ use kernel::{
 
 /// The next step of a request on the workqueue.
 #[derive(Clone, Copy)]
-pub(crate) enum Step {
+pub(crate) enum WorkStep {
     /// Begin an operation that may sleep.
     Start,
     /// Submit the bio again: the drive had no room for it.
@@ -84,7 +84,7 @@ pub(crate) enum Step {
 }
 
 /// The target's state of one request: see the module.
-pub(crate) struct Request {
+pub(crate) struct TargetRequest {
     pub(super) queue: Arc<Queue>,
     /// The volume of the current, or of the last, request.
     pub(super) volume: Arc<QueueVolume>,
@@ -115,7 +115,7 @@ pub(crate) struct Request {
     /// the work requests that use it are posted.
     pub(crate) sink: Option<Arc<IrqLock<Sink>>>,
     /// The next step, while the request is on the workqueue.
-    pub(crate) step: Step,
+    pub(crate) step: WorkStep,
     /// The data moved through the page cache.
     pub(crate) cached: bool,
     /// A request meant to bypass the page cache found pages in it.
@@ -150,12 +150,12 @@ pub(crate) struct Request {
     pub(crate) size_class: usize,
     pub(super) slot: BioSlot,
     pub(crate) file: FileSlot,
-    pub(crate) work: WorkSlot<Request>,
+    pub(crate) work: WorkSlot<TargetRequest>,
 }
 
-impl Request {
-    /// Allocates an idle `Request` that refers to `volume`, for requests of up to `pieces` pieces
-    /// of memory and of up to `buffers` transfer buffers. May sleep.
+impl TargetRequest {
+    /// Allocates an idle `TargetRequest` that refers to `volume`, for requests of up to `pieces`
+    /// pieces of memory and of up to `buffers` transfer buffers. May sleep.
     pub(crate) fn new(
         (queue, volume): (&Arc<Queue>, &Arc<QueueVolume>),
         index: u32,
@@ -186,7 +186,7 @@ impl Request {
                 marks: Marks::default(),
                 moved: 0,
                 sink,
-                step: Step::Start,
+                step: WorkStep::Start,
                 cached: false,
                 met_pages: false,
                 rewritten: RewriteMark::default(),
@@ -253,11 +253,12 @@ impl Request {
 
     /// Returns the request as trace events report it.
     #[cold]
-    pub(crate) fn about(&self) -> trace::Request {
+    pub(crate) fn about(&self) -> trace::TracedRequest {
         let queue = &self.queue;
         let session = queue.session_id.0;
-        let about = trace::Request::of(session, queue.index, self.tag, self.op.as_ref().ok());
-        trace::Request {
+        let about =
+            trace::TracedRequest::from_op(session, queue.index, self.tag, self.op.as_ref().ok());
+        trace::TracedRequest {
             number: match self.op {
                 Ok(Op::WriteEager { .. }) => self.ring_slot.number,
                 _ => 0,
@@ -315,4 +316,4 @@ impl Request {
 }
 
 /// Up to `N` requests.
-pub(crate) type Group<const N: usize> = ArrayVec<KBox<Request>, N>;
+pub(crate) type Group<const N: usize> = ArrayVec<KBox<TargetRequest>, N>;

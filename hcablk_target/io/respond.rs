@@ -16,16 +16,16 @@
 //! handler.
 //!
 //! When responses are posted together, only the last is signaled: SENDs complete in order. Their
-//! `Request`s are a list from the last to the first, reclaimed together. On iWARP each is signaled
-//! (`Queue::all_reported`).
+//! `TargetRequest`s are a list from the last to the first, reclaimed together. On iWARP each is
+//! signaled (`Queue::all_reported`).
 //!
 //! Many responses to [eager](super::eager) writes share one message: they are gathered until the
-//! round is over or the message is full. Their `Request`s are such a list, too, and the message is
-//! in the buffer of the last one.
+//! round is over or the message is full. Their `TargetRequest`s are such a list, too, and the
+//! message is in the buffer of the last one.
 //!
-//! The `Request` of a response that waits is in the table of work under way, like a posted one: it
-//! is reclaimed on its completion, or when posting fails. It waits only until the end of the round,
-//! and every round ends.
+//! The `TargetRequest` of a response that waits is in the table of work under way, like a posted
+//! one: it is reclaimed on its completion, or when posting fails. It waits only until the end of
+//! the round, and every round ends.
 //!
 //! `waiting` has its own lock, taken only while responses are gathered; no other lock is taken
 //! inside.
@@ -37,7 +37,7 @@ use super::{
         kind,
         Queue, //
     },
-    request::Request, //
+    request::TargetRequest, //
 };
 use crate::memory::layout::{
     BUFFERS_MAX,
@@ -45,12 +45,12 @@ use crate::memory::layout::{
 };
 use hcablk_core::{
     proto::{
-        eager_ring::Answers,
+        eager_ring::EagerResponses,
         message::{
-            Answer,
+            IoResponse,
             Op,
             Remote,
-            Response,
+            ResponseKind,
             Status, //
         },
     },
@@ -81,7 +81,7 @@ use kernel::prelude::*;
 
 impl Queue {
     /// Sends the response to a request, after the data that it asked for. Any context.
-    pub(super) fn answer(&self, mut request: KBox<Request>, status: Status) {
+    pub(super) fn respond(&self, mut request: KBox<TargetRequest>, status: Status) {
         request.status = status;
         request.marks.leave_drive();
         if request.flush_error != 0 {
@@ -98,7 +98,7 @@ impl Queue {
             return self.give_up(request);
         }
         if Self::is_eager(&request) {
-            return self.answer_eager(request);
+            return self.respond_eager(request);
         }
 
         if let Some((data, remote)) = self.immediate_read(&request) {
@@ -127,7 +127,7 @@ impl Queue {
     /// Returns the data and the destination of a read that is answered by one RDMA WRITE of one
     /// buffer, with an immediate value: most small reads.
     #[inline]
-    fn immediate_read(&self, request: &Request) -> Option<(Sge, Remote)> {
+    fn immediate_read(&self, request: &TargetRequest) -> Option<(Sge, Remote)> {
         let (Ok(Op::Read(extent, remote)), Status::Ok) = (request.op, request.status) else {
             return None;
         };
@@ -143,12 +143,12 @@ impl Queue {
 
     /// Answers a read with the RDMA WRITE of its `data`.
     #[inline]
-    fn send_immediate(&self, mut request: KBox<Request>, data: Sge, remote: Remote) {
+    fn send_immediate(&self, mut request: KBox<TargetRequest>, data: Sge, remote: Remote) {
         request.moved = request.length() as u64;
         let data = [data];
         let mut write = Rdma::write(&data, remote.address, remote.key);
         write.immediate(request.tag.to_immediate(), !request.quiet);
-        write.signal(WorkId::new(kind::ANSWER, request.index));
+        write.signal(WorkId::new(kind::RESPONSE, request.index));
         if self.batcher.gathers() {
             return self.gather(request, &mut [Some(write)], None);
         }
@@ -159,26 +159,29 @@ impl Queue {
 
     // Out of line, as below.
     #[inline(never)]
-    fn send_one_piece(&self, request: KBox<Request>) {
-        self.send_answer::<1, 1>(request);
+    fn send_one_piece(&self, request: KBox<TargetRequest>) {
+        self.send_with_data::<1, 1>(request);
     }
 
     // Out of line, to keep its tables out of the stack frame of every response.
     #[inline(never)]
-    fn send_usual(&self, request: KBox<Request>) {
-        self.send_answer::<BUFFERS_USUAL, PARTS_MAX>(request);
+    fn send_usual(&self, request: KBox<TargetRequest>) {
+        self.send_with_data::<BUFFERS_USUAL, PARTS_MAX>(request);
     }
 
     #[cold]
     #[inline(never)]
-    fn send_large(&self, request: KBox<Request>) {
-        self.send_answer::<BUFFERS_MAX, PARTS_MAX>(request);
+    fn send_large(&self, request: KBox<TargetRequest>) {
+        self.send_with_data::<BUFFERS_MAX, PARTS_MAX>(request);
     }
 
     /// Sends a response, after data in up to `BUFFERS` pieces of memory with up to `PARTS` RDMA
     /// WRITEs.
     #[inline(always)]
-    fn send_answer<const BUFFERS: usize, const PARTS: usize>(&self, mut request: KBox<Request>) {
+    fn send_with_data<const BUFFERS: usize, const PARTS: usize>(
+        &self,
+        mut request: KBox<TargetRequest>,
+    ) {
         let index = request.index;
         let mut sges = [Sge::EMPTY; BUFFERS];
         let (count, data) = self.data_to_write(&mut request, &mut sges);
@@ -198,9 +201,9 @@ impl Queue {
         if data.is_some_and(|remote| self.uses_write_with_immediate(&request, remote)) {
             for write in writes.iter_mut().flatten() {
                 write.immediate(request.tag.to_immediate(), !request.quiet);
-                write.signal(WorkId::new(kind::ANSWER, index));
+                write.signal(WorkId::new(kind::RESPONSE, index));
             }
-            return self.post_answer(request, &mut writes, None);
+            return self.post_response(request, &mut writes, None);
         }
         for write in writes.iter_mut().flatten() {
             let part = WorkId::new(kind::PART, index);
@@ -216,7 +219,11 @@ impl Queue {
     /// Fills `sges` with the data that the response writes to the initiator's memory, and returns
     /// the number of entries and the destination.
     #[inline(always)]
-    fn data_to_write(&self, request: &mut Request, sges: &mut [Sge]) -> (usize, Option<Remote>) {
+    fn data_to_write(
+        &self,
+        request: &mut TargetRequest,
+        sges: &mut [Sge],
+    ) -> (usize, Option<Remote>) {
         let (Ok(Op::Read(_, remote)), Status::Ok) = (request.op, request.status) else {
             return (0, None);
         };
@@ -234,8 +241,8 @@ impl Queue {
 
     /// Sends the response to a request, after `writes`.
     #[inline(always)]
-    fn send_response(&self, request: KBox<Request>, writes: &mut [Option<Rdma<'_>>]) {
-        let response = Response {
+    fn send_response(&self, request: KBox<TargetRequest>, writes: &mut [Option<Rdma<'_>>]) {
+        let response = IoResponse {
             credits: 1,
             tag: request.tag,
             status: request.status,
@@ -244,7 +251,7 @@ impl Queue {
             .outgoing
             .write(request.index as usize, &response.encode())
         else {
-            self.broken("a request has no buffer for its answer");
+            self.broken("a request has no buffer for its response");
             return self.give_up(request);
         };
         let message = [Sge::new(message)];
@@ -255,20 +262,24 @@ impl Queue {
         if !request.quiet {
             send.solicited();
         }
-        send.signal(WorkId::new(kind::ANSWER, request.index));
-        self.post_answer(request, writes, Some(&mut send));
+        send.signal(WorkId::new(kind::RESPONSE, request.index));
+        self.post_response(request, writes, Some(&mut send));
     }
 
     /// Returns whether a read is answered by a write-with-immediate instead of a message: not on
     /// iWARP, and only if its data fits one RDMA WRITE, whose length the initiator sees.
     #[inline]
-    pub(super) fn uses_write_with_immediate(&self, request: &Request, remote: Remote) -> bool {
-        remote.answer == Answer::Immediate && request.length() <= self.immediate_bytes
+    pub(super) fn uses_write_with_immediate(
+        &self,
+        request: &TargetRequest,
+        remote: Remote,
+    ) -> bool {
+        remote.response == ResponseKind::Immediate && request.length() <= self.immediate_bytes
     }
 
     /// Fills `sges` with the scatter-gather entries of `request`'s data, and returns their number.
     #[inline]
-    pub(super) fn sges(&self, request: &Request, sges: &mut [Sge]) -> usize {
+    pub(super) fn sges(&self, request: &TargetRequest, sges: &mut [Sge]) -> usize {
         if let Some(count) = request.line_sges(sges) {
             return count;
         }
@@ -290,13 +301,13 @@ impl Queue {
     }
 
     /// Posts work requests, and parks `request` under its index until their completion.
-    pub(super) fn post(&self, request: KBox<Request>, chain: &Chain<'_>) {
+    pub(super) fn post(&self, request: KBox<TargetRequest>, chain: &Chain<'_>) {
         self.post_here(request, chain);
     }
 
     /// Does what [`Self::post`] does, in the frame of the caller.
     #[inline(always)]
-    pub(super) fn post_here(&self, request: KBox<Request>, chain: &Chain<'_>) {
+    pub(super) fn post_here(&self, request: KBox<TargetRequest>, chain: &Chain<'_>) {
         let index = request.index;
         if let Err(request) = self.inflight.park(index, request) {
             return self.is_taken(request);
@@ -309,7 +320,7 @@ impl Queue {
 
     #[cold]
     #[inline(never)]
-    fn is_taken(&self, request: KBox<Request>) {
+    fn is_taken(&self, request: KBox<TargetRequest>) {
         self.broken("in-flight slot of a request already occupied");
         self.give_up(request);
     }
@@ -318,7 +329,7 @@ impl Queue {
     #[cold]
     #[inline(never)]
     fn post_failed(&self, index: u32) {
-        self.unposted("RDMA or an answer", Some(index));
+        self.unposted("RDMA or a response", Some(index));
         if let Some(request) = self.inflight.take(index) {
             self.give_up(request);
         }
@@ -326,10 +337,10 @@ impl Queue {
 }
 
 /// Returns the key that the response to `request` must invalidate.
-pub(super) fn key_to_invalidate(request: &Request) -> Option<u32> {
+pub(super) fn key_to_invalidate(request: &TargetRequest) -> Option<u32> {
     match request.op {
         Ok(Op::Read(_, remote) | Op::Write { remote, .. })
-            if remote.answer == Answer::Invalidating =>
+            if remote.response == ResponseKind::Invalidating =>
         {
             Some(remote.key)
         }
@@ -360,8 +371,8 @@ pub(super) struct ResponseBatcher {
 pub(super) struct ResponseBatch {
     pub(super) backlog: Backlog<ENTRIES>,
     /// Responses to eager writes that have no message yet.
-    pub(super) answers: Answers,
-    /// The index of the last `Request` of these responses.
+    pub(super) eager_responses: EagerResponses,
+    /// The index of the last `TargetRequest` of these responses.
     pub(super) first: Option<u32>,
     /// The message of these responses must be solicited, as one of them must be.
     pub(super) solicited: bool,
@@ -375,7 +386,7 @@ impl ResponseBatcher {
     pub(super) fn new() -> Result<impl PinInit<Self>> {
         let waiting = ResponseBatch {
             backlog: Backlog::new(ROOM)?,
-            answers: Answers::new(),
+            eager_responses: EagerResponses::new(),
             first: None,
             solicited: false,
             last: None,
@@ -420,9 +431,9 @@ impl Queue {
     /// Posts a response, or adds it to those that wait; parks `request` under its index. Any
     /// context.
     #[inline(never)]
-    pub(super) fn post_answer(
+    pub(super) fn post_response(
         &self,
-        request: KBox<Request>,
+        request: KBox<TargetRequest>,
         writes: &mut [Option<Rdma<'_>>],
         send: Option<&mut Send<'_>>,
     ) {
@@ -437,7 +448,7 @@ impl Queue {
     #[inline(always)]
     pub(super) fn gather(
         &self,
-        mut request: KBox<Request>,
+        mut request: KBox<TargetRequest>,
         writes: &mut [Option<Rdma<'_>>],
         mut send: Option<&mut Send<'_>>,
     ) {
@@ -467,8 +478,8 @@ impl Queue {
         self.ring_with(waiting, &chain(writes, send), index);
     }
 
-    /// Posts all waiting work requests and `chain`, the response of `Request` number `index`, for
-    /// which there is no room.
+    /// Posts all waiting work requests and `chain`, the response of `TargetRequest` number `index`,
+    /// for which there is no room.
     #[inline(never)]
     fn ring_with(&self, mut waiting: IrqGuard<'_, ResponseBatch>, chain: &Chain<'_>, index: u32) {
         let posted = self.ring(&mut waiting, chain);
@@ -497,7 +508,7 @@ impl Queue {
     fn end_gathering(&self) {
         self.batcher.gathering.store(0, Relaxed);
         let mut waiting = self.batcher.waiting.lock();
-        let mut failed = self.flush_answers(&mut waiting);
+        let mut failed = self.flush_responses(&mut waiting);
         let posted = self.ring(&mut waiting, &Chain::new());
         if posted.is_err() && failed.is_none() {
             failed = waiting.backlog.pop().map(|id| id.index);
@@ -518,10 +529,10 @@ impl Queue {
     }
 
     /// Gives up the waiting responses, since they were not posted, or only partly. The session
-    /// ends, and completions of these responses find no `Request`.
+    /// ends, and completions of these responses find no `TargetRequest`.
     #[cold]
     pub(super) fn not_posted(&self, mut first: Option<u32>) {
-        self.unposted("an answer", first);
+        self.unposted("a response", first);
         while let Some(index) = first {
             let mut next = Some(index);
             while let Some(request) = next.and_then(|index| self.inflight.take(index)) {

@@ -4,9 +4,9 @@
 
 use super::{
     chunks::ChunkedRequests,
-    eager::AnsweredSlots,
-    fault::Named,
-    limits::Shape,
+    eager::RespondedSlots,
+    fault::RequestSubjects,
+    limits::QueueShape,
     p2p::{
         lease,
         view, //
@@ -23,9 +23,9 @@ use super::{
     },
     reclaim::{
         CompletedSends,
-        Kept, //
+        KeptMemory, //
     },
-    request::Request,
+    request::TargetRequest,
     respond::ResponseBatcher, //
 };
 use crate::{
@@ -78,7 +78,7 @@ use hcablk_core::{
         qp::QueuePair,
         wr::Sge, //
     },
-    report::trace::State,
+    report::trace::ConnectionState,
     sync::{
         atomic::Atomic,
         new_irq_lock,
@@ -95,7 +95,7 @@ use kernel::{
 fn receive_entries(
     incoming: &MessageBuffers<BUFFER_LEN>,
     inline: &KVec<DmaBuffer>,
-    shape: &Shape,
+    shape: &QueueShape,
 ) -> Result<KVec<[Sge; RECEIVE_ENTRIES]>> {
     let count = shape.credits.into();
     let mut receives = KVec::with_capacity(count, GFP_KERNEL)?;
@@ -128,7 +128,7 @@ fn dma_buffers(
 
 impl Work {
     /// Allocates the initial state of a queue of the sizes `shape`. May sleep.
-    fn new(shape: &Shape, pool: Pool, volumes: u16, iwarp: bool) -> Result<Self> {
+    fn new(shape: &QueueShape, pool: Pool, volumes: u16, iwarp: bool) -> Result<Self> {
         let (requests, receives) = (shape.requests as usize, usize::from(shape.credits));
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.credits), Taken::default(), GFP_KERNEL)?;
@@ -139,7 +139,7 @@ impl Work {
             ring: Ring::new(shape.eager_ring as u32, shape.credits, taken),
             unregistered: shape.eager_ring != 0,
             free: pool,
-            kept: Kept::new(requests)?,
+            kept: KeptMemory::new(requests)?,
             chunks: KVec::with_capacity(shape.chunks.into(), GFP_KERNEL)?,
             made: 0,
             closing: false,
@@ -164,9 +164,9 @@ struct Parts {
     eager_ring: Option<EagerRing>,
     handle: Option<Arc<PoolHandle>>,
     work: Work,
-    inflight: SlotTable<Request>,
-    named: Named,
-    answered_slots: AnsweredSlots,
+    inflight: SlotTable<TargetRequest>,
+    subjects: RequestSubjects,
+    responded_slots: RespondedSlots,
 }
 
 impl Parts {
@@ -177,7 +177,7 @@ impl Parts {
     fn new(
         config: &QueueConfig,
         id: &Arc<Id>,
-        shape: &Shape,
+        shape: &QueueShape,
         client: &Arc<Client>,
         lease: Option<&PeerLease>,
     ) -> Result<Self> {
@@ -216,8 +216,8 @@ impl Parts {
             handle,
             work: Work::new(shape, pool, config.volumes, id.is_iwarp())?,
             inflight: SlotTable::new(requests)?,
-            named: Named::new(requests)?,
-            answered_slots: AnsweredSlots::new(open_writes(shape.credits))?,
+            subjects: RequestSubjects::new(requests)?,
+            responded_slots: RespondedSlots::new(open_writes(shape.credits))?,
         })
     }
 }
@@ -229,7 +229,7 @@ impl Queue {
         session: Arc<Session>,
         config: QueueConfig,
         id: &Arc<Id>,
-        mut shape: Shape,
+        mut shape: QueueShape,
         (client, charge): (&Arc<Client>, Charge),
     ) -> Result<Arc<Self>> {
         let (name, backing) = (&config.volume.name, &config.volume.backing);
@@ -250,7 +250,7 @@ impl Queue {
         let volume = QueueVolume::new(served, shape.split, largest, no_read, (lease, view))?;
         let init = Self::init(session, config, id.is_iwarp(), shape, charge, parts)?;
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
-        queue.comes_to(State::Connecting);
+        queue.comes_to(ConnectionState::Connecting);
         let put = queue.put_volume(handle, &volume);
         if let Some(handle) = &queue.handle {
             handle.attach(queue.clone());
@@ -265,12 +265,12 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Assembles a queue without `Request`s and without posted work.
+    /// Assembles a queue without `TargetRequest`s and without posted work.
     fn init(
         session: Arc<Session>,
         config: QueueConfig,
         iwarp: bool,
-        shape: Shape,
+        shape: QueueShape,
         charge: Charge,
         parts: Parts,
     ) -> Result<impl PinInit<Self>> {
@@ -301,13 +301,13 @@ impl Queue {
             buffers: parts.buffers,
             handle: parts.handle,
             inflight: parts.inflight,
-            named: parts.named,
+            subjects: parts.subjects,
             chunked <- chunked,
-            fetching: Atomic::new(0),
+            rdma_reads: Atomic::new(0),
             notify_all: Atomic::new(true),
             woken: Atomic::new(false),
             completed_sends: CompletedSends::new(),
-            answered_slots: parts.answered_slots,
+            responded_slots: parts.responded_slots,
             work <- new_irq_lock!(parts.work, "hcablk_work"),
             batcher <- batcher,
             leaving: Atomic::new(false),
@@ -319,12 +319,12 @@ impl Queue {
         }))
     }
 
-    /// Allocates the `Request`s, and posts the receive buffers.
+    /// Allocates the `TargetRequest`s, and posts the receive buffers.
     fn fill(self: &Arc<Self>, volume: &Arc<QueueVolume>) -> Result {
         for index in 0..self.shape.requests {
             let (pieces, buffers) = (self.shape.pieces(), self.shape.buffers_of_one());
             let of = (self, volume);
-            let request = Request::new(of, index, pieces, buffers, self.make_sink()?)?;
+            let request = TargetRequest::new(of, index, pieces, buffers, self.make_sink()?)?;
             let mut work = self.work.lock();
             work.idle
                 .push_within_capacity(request)

@@ -10,7 +10,7 @@
 //!                          └──────────failed────────────────────────────────► settled
 //!  a write's chunk:   on the wire ──RDMA READ done──► arrived: with the drive ──► settled
 //!                          └─────────flushed────────────────────────────────────► settled
-//!  the request:       ChunkProgress::of(n) ── n chunks settled, in any order ──► answer
+//!  the request:       ChunkProgress::new(n) ── n chunks settled, in any order ──► response
 //! ```
 //!
 //! A chunk settles exactly once, and the one that settles last continues the request: until then
@@ -161,10 +161,10 @@ pub(crate) struct ChunkProgress<E> {
 
 impl<E: Copy> ChunkProgress<E> {
     /// The progress of a request that is not split.
-    pub(crate) const NONE: Self = Self::of(0);
+    pub(crate) const NONE: Self = Self::new(0);
 
     /// Returns the progress of a request with `chunks` chunks, none of which has arrived.
-    pub(crate) const fn of(chunks: u16) -> Self {
+    pub(crate) const fn new(chunks: u16) -> Self {
         Self {
             chunks,
             arrived: 0,
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn whoever_settles_last_goes_on() {
-        let mut progress = ChunkProgress::<u8>::of(3);
+        let mut progress = ChunkProgress::<u8>::new(3);
         assert!(progress.is_new());
         progress.arrive();
         assert!(!progress.is_new());
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_when_all_are_settled_and_the_first_one_is() {
-        let mut progress = ChunkProgress::of(4);
+        let mut progress = ChunkProgress::new(4);
         assert_eq!(progress.settle(Err('a')), None);
         progress.arrive();
         assert_eq!(progress.settle(Ok(())), None);

@@ -5,7 +5,7 @@
 use super::{
     cache::count_cache,
     queue::Queue,
-    request::Request,
+    request::TargetRequest,
     respond::key_to_invalidate, //
 };
 use crate::stats::Counters;
@@ -19,7 +19,7 @@ use hcablk_core::{
 
 impl Queue {
     /// Counts a request whose response's SEND has completed, and its message if `counts`.
-    pub(super) fn answered(&self, request: &Request, counts: bool) {
+    pub(super) fn count_response(&self, request: &TargetRequest, counts: bool) {
         trace::target::completed(|| request.about());
         let c = request.volume.counters();
         let ok = request.status == Status::Ok;
@@ -35,7 +35,7 @@ impl Queue {
         }
         c.rdma_bytes.add(request.moved);
         if ok {
-            Self::count_way(request, c);
+            Self::count_data_path(request, c);
         } else {
             self.count_failure(request);
         }
@@ -46,18 +46,18 @@ impl Queue {
 
     /// Adds the measured durations of a request to the queue's.
     #[inline(never)]
-    fn count_times(&self, request: &Request) {
+    fn count_times(&self, request: &TargetRequest) {
         // A nop is not a request of the disk.
         if !matches!(request.op, Ok(Op::Nop)) {
-            let fetched = matches!(request.op, Ok(Op::Write { .. }));
-            request.marks.end(fetched, &self.times);
+            let by_rdma_read = matches!(request.op, Ok(Op::Write { .. }));
+            request.marks.end(by_rdma_read, &self.times);
         }
     }
 
     /// Counts a failed request, and records that its initiator was sent its flush error.
     #[cold]
     #[inline(never)]
-    fn count_failure(&self, request: &Request) {
+    fn count_failure(&self, request: &TargetRequest) {
         request.volume.counters().errors.bump();
         if request.flush_error != 0 {
             // On iWARP TCP may still lose data whose SEND has completed.
@@ -71,7 +71,7 @@ impl Queue {
 
     /// Counts the operation of a request, and the bytes that it moved.
     #[inline]
-    fn count_operation(request: &Request, c: &Counters) {
+    fn count_operation(request: &TargetRequest, c: &Counters) {
         let (length, ok) = (request.length() as u64, request.status == Status::Ok);
         match request.op {
             Ok(Op::Read(..)) => {
@@ -109,7 +109,7 @@ impl Queue {
 
     /// Counts the path that the data of a successful request took.
     #[inline]
-    fn count_way(request: &Request, c: &Counters) {
+    fn count_data_path(request: &TargetRequest, c: &Counters) {
         if Self::went_straight(request) {
             // The HCA has moved all of the data.
             return c.ram_bytes.add(request.length() as u64);
@@ -120,13 +120,13 @@ impl Queue {
     /// Returns whether the data of a request moved between the wire and the drive through RAM, as a
     /// whole, and bypassed both the page cache and the volume's cache.
     #[inline]
-    fn went_straight(request: &Request) -> bool {
+    fn went_straight(request: &TargetRequest) -> bool {
         request.volume.is_straight() && !request.met_pages && !request.chunks.moves()
     }
 
-    /// Counts the path of the data as [`Self::count_way`] does, for any path.
+    /// Counts the path of the data as [`Self::count_data_path`] does, for any path.
     #[inline(never)]
-    fn count_detours(request: &Request, c: &Counters) {
+    fn count_detours(request: &TargetRequest, c: &Counters) {
         let length = request.length() as u64;
         let bounced = if request.bounces() || (request.peer_hit && !request.is_in_lines()) {
             length

@@ -110,7 +110,7 @@ fn within(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::message::{Answer, Remote};
+    use crate::proto::message::{Remote, ResponseKind};
 
     const CAPACITY: u64 = 1 << 20;
 
@@ -146,7 +146,7 @@ mod tests {
         let remote = Remote {
             address: 0,
             key: 0,
-            answer: Answer::Response,
+            response: ResponseKind::Message,
         };
         Op::Read(Extent { offset, length }, remote)
     }
@@ -158,7 +158,7 @@ mod tests {
         let remote = Remote {
             address: 0,
             key: 0,
-            answer: Answer::Response,
+            response: ResponseKind::Message,
         };
         let fua = false;
         [

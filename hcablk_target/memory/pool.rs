@@ -59,7 +59,7 @@ pub(crate) const MOST: usize = 4096;
 
 /// The buffers that a request got.
 #[derive(Clone, Copy)]
-pub(crate) struct Took {
+pub(crate) struct TakenBuffers {
     /// The number of the queue's own buffers.
     pub(crate) own: usize,
     pub(crate) size_class: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Took {
 }
 
 /// The borrowed buffers of one size class.
-struct Kept {
+struct BorrowedBuffers {
     /// The unused ones. Has room for all that the queue may borrow.
     buffers: KVec<Arc<DmaBuffer>>,
     /// The number of borrowed buffers, used or not.
@@ -82,7 +82,7 @@ pub(crate) struct Pool {
     ram: KVec<u16>,
     peer: KVec<u16>,
     peers: u16,
-    kept: [Kept; SIZE_CLASSES],
+    kept: [BorrowedBuffers; SIZE_CLASSES],
     handle: Option<Arc<PoolHandle>>,
     /// The protection domain whose keys reach the requests' buffers.
     pd: Arc<ProtectionDomain>,
@@ -114,7 +114,7 @@ impl Pool {
             Ok(list)
         };
         let pages = handle.as_ref().map_or(0, |handle| handle.most());
-        let kept = |size_class: usize| -> Result<Kept> {
+        let kept = |size_class: usize| -> Result<BorrowedBuffers> {
             let weight = PAGES.get(size_class).copied().unwrap_or(1);
             let most = (pages / u64::from(weight)).min(MOST as u64) as usize;
             // A request has at most one small buffer.
@@ -123,7 +123,7 @@ impl Pool {
             } else {
                 most
             };
-            Ok(Kept {
+            Ok(BorrowedBuffers {
                 buffers: KVec::with_capacity(most, GFP_KERNEL)?,
                 borrowed: 0,
                 most,
@@ -164,25 +164,25 @@ impl Pool {
         wants: bool,
         places: &mut [u16],
         shared: &mut KVec<Arc<DmaBuffer>>,
-    ) -> Option<Took> {
+    ) -> Option<TakenBuffers> {
         if length == 0 {
-            return Some(Took {
+            return Some(TakenBuffers {
                 own: 0,
                 size_class: MEDIUM,
                 by_peer: false,
             });
         }
-        let took = if self.handle.is_none() {
+        let taken = if self.handle.is_none() {
             self.take_own(count(MEDIUM, length), wants, places)
         } else {
             let size_class = class_for(length);
             self.take_kept(size_class, count(size_class, length), shared)
                 .or_else(|| self.take_more(size_class, length, places, shared))
         };
-        if self.waits && took.is_some() {
+        if self.waits && taken.is_some() {
             self.cancel_wait();
         }
-        took
+        taken
     }
 
     /// Takes one of the kept small buffers for `length` bytes. Returns `false` in all cases that
@@ -203,7 +203,7 @@ impl Pool {
     }
 
     /// Takes `need` own buffers, with peer memory or without.
-    fn take_own(&mut self, need: usize, wants: bool, places: &mut [u16]) -> Option<Took> {
+    fn take_own(&mut self, need: usize, wants: bool, places: &mut [u16]) -> Option<TakenBuffers> {
         let free = Free {
             ram: self.ram.len(),
             peer: self.peer.len(),
@@ -219,7 +219,7 @@ impl Pool {
             };
             *place = buffer?;
         }
-        Some(Took {
+        Some(TakenBuffers {
             own: need,
             size_class: MEDIUM,
             by_peer: choice == Choice::Peer,
@@ -233,7 +233,7 @@ impl Pool {
         size_class: usize,
         need: usize,
         shared: &mut KVec<Arc<DmaBuffer>>,
-    ) -> Option<Took> {
+    ) -> Option<TakenBuffers> {
         let buffers = &mut self.kept.get_mut(size_class)?.buffers;
         if buffers.len() < need {
             return None;
@@ -248,7 +248,7 @@ impl Pool {
             self.broken |=
                 !push_into_room(shared, buffer, "a request has no place for its buffers");
         }
-        Some(Took {
+        Some(TakenBuffers {
             own: 0,
             size_class,
             by_peer: false,
@@ -282,7 +282,7 @@ impl Pool {
         length: usize,
         places: &mut [u16],
         shared: &mut KVec<Arc<DmaBuffer>>,
-    ) -> Option<Took> {
+    ) -> Option<TakenBuffers> {
         let (need, buffers) = (count(size_class, length), count(MEDIUM, length));
         if size_class == SMALL {
             if self.borrow(SMALL, HANDFUL) || self.borrow(SMALL, need) {
@@ -294,9 +294,9 @@ impl Pool {
         // Uses own buffers first, and shared ones for the rest.
         let own = self.ram.len().min(buffers);
         if self.borrow(MEDIUM, buffers - own) {
-            let took = self.take_kept(MEDIUM, buffers - own, shared)?;
+            let taken = self.take_kept(MEDIUM, buffers - own, shared)?;
             self.take_own(own, false, places)?;
-            return Some(Took { own, ..took });
+            return Some(TakenBuffers { own, ..taken });
         }
         if size_class == MEDIUM {
             let large = count(LARGE, length);

@@ -47,9 +47,9 @@ use hcablk_core::{
     logic::session_state::SessionState,
     proto::{
         connect::{
+            ConnectRequest,
             Epoch,
             Geometry,
-            Request,
             SessionId, //
         },
         message::{
@@ -199,7 +199,7 @@ pub(crate) struct Attachment {
     durable_known: Event,
     /// Set when the initiator was informed, or will not ask.
     #[pin]
-    durable_told: Event,
+    durable_reported: Event,
     changer: Arc<Changer>,
 }
 
@@ -211,7 +211,7 @@ impl Attachment {
         volume: Arc<Volume>,
         exported: Exported,
         write_errors: WriteErrorsUse,
-        request: &Request,
+        request: &ConnectRequest,
     ) -> Result<Arc<Self>> {
         let Exported {
             backing,
@@ -252,7 +252,7 @@ impl Attachment {
                 durable <- new_mutex!(None),
                 durable_check <- new_mutex!(Some(durable_check)),
                 durable_known <- Event::new(),
-                durable_told <- Event::new(),
+                durable_reported <- Event::new(),
                 changer,
             }),
             GFP_KERNEL,
@@ -285,7 +285,7 @@ impl Attachment {
             queues.iter().try_for_each(|queue| self.give(queue))?;
         }
         let admin = self.session.admin.lock();
-        self.answer_by(admin.as_ref().ok_or(EIO)?);
+        self.respond_through(admin.as_ref().ok_or(EIO)?);
         Ok(())
     }
 
@@ -352,7 +352,7 @@ impl Attachment {
     }
 
     /// Returns whether `request` names this attachment, in any epoch.
-    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+    pub(crate) fn is_named_by(&self, request: &ConnectRequest) -> bool {
         self.id == request.session
             && self.host == request.host
             && Some(self.volume.name()) == request.volume
@@ -361,7 +361,7 @@ impl Attachment {
     /// Returns whether the attachment is of the same host and volume as `request`, but of another
     /// instance of the host, or of another path of the same disk whose history `request` does not
     /// resume.
-    pub(crate) fn is_of_other_instance(&self, request: &Request) -> bool {
+    pub(crate) fn is_of_other_instance(&self, request: &ConnectRequest) -> bool {
         let forgotten = !request.resume
             && self.id != request.session
             && self.id.on_path(0) == request.session.on_path(0)
@@ -522,8 +522,8 @@ impl WorkItem for Attachment {
 impl Attachment {
     /// Makes acknowledged writes durable, and gives the initiator time to ask whether they are.
     /// Only the queue pair `admin` of the session is still open by then. The queue pairs of the
-    /// disk's other sessions are waited for, since they may acknowledge writes that the answer must
-    /// cover, but only until the initiator's time to ask is over. Sleeps until the drive has
+    /// disk's other sessions are waited for, since they may acknowledge writes that the response
+    /// must cover, but only until the initiator's time to ask is over. Sleeps until the drive has
     /// finished, and calls `meanwhile` from time to time until then.
     pub(super) fn make_durable(
         self: &Arc<Self>,
@@ -536,7 +536,7 @@ impl Attachment {
         let mut looks = DURABLE_ASK_MS / DURABLE_LOOK_MS;
         while self.write_errors.is_open() {
             // When memory is short, the teardowns of those sessions may wait for this one.
-            if looks == 0 || self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
+            if looks == 0 || self.durable_reported.wait_ms(DURABLE_LOOK_MS).is_ok() {
                 return;
             }
             looks -= 1;
@@ -552,10 +552,10 @@ impl Attachment {
         // not drop the last one.
         let check = self.durable_check.lock().take();
         drop(check);
-        if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
+        if self.durable_reported.wait_ms(DURABLE_ASK_MS).is_ok() {
             // Called only now: the drive may hang, and the queue pair may be closed meanwhile.
             if let Some(admin) = admin() {
-                admin.let_answers_leave();
+                admin.let_responses_leave();
             }
         }
     }
@@ -577,8 +577,8 @@ impl Attachment {
     }
 
     /// Sets the admin queue pair that answers changes of reservations.
-    pub(super) fn answer_by(&self, admin: &Arc<Admin>) {
-        self.changer.answer_by(admin);
+    pub(super) fn respond_through(&self, admin: &Arc<Admin>) {
+        self.changer.respond_through(admin);
     }
 
     /// Drops the admin queue pair: no more responses are sent. May sleep.
@@ -699,7 +699,7 @@ impl Attachment {
                 write_cache: Some(now.wants_flushes),
             },
             limits: VolumeLimits {
-                // Atomic writes are fetched with a key, by RDMA READ.
+                // The target reads the data of atomic writes by RDMA READ, with a key.
                 atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
                 ..now.limits
             },
@@ -738,15 +738,15 @@ impl Attachment {
         *self.durable.lock()
     }
 
-    /// Records that the initiator has the answer of [`Self::durable`]. Any context.
-    pub(crate) fn durable_told(&self) {
-        self.durable_told.set();
+    /// Records that the initiator has the response of [`Self::durable`]. Any context.
+    pub(crate) fn durable_reported(&self) {
+        self.durable_reported.set();
     }
 
     /// Begins a change of the drive's reservations, which the initiator requested as number
-    /// `sequence`. Request `tag` is answered when the change is made ([`Admin::answer_change`]).
-    /// Fails with the request's status if the change is not begun. May sleep, but does not wait for
-    /// a file.
+    /// `sequence`. Request `tag` is answered when the change is made
+    /// ([`Admin::respond_to_change`]). Fails with the request's status if the change is not begun.
+    /// May sleep, but does not wait for a file.
     pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
         let backing = self.backing().ok_or(Status::Gone)?;
         let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();

@@ -94,7 +94,7 @@ impl Changer {
 
     /// Sets the admin queue pair that sends the responses, until it is
     /// [removed](Self::forget_admin).
-    pub(super) fn answer_by(&self, admin: &Arc<Admin>) {
+    pub(super) fn respond_through(&self, admin: &Arc<Admin>) {
         *self.admin.lock() = Some(admin.clone());
     }
 
@@ -153,7 +153,7 @@ impl WorkItem for Changer {
         let done = this.asked.lock().take();
         drop((done, drive));
         if let Some(admin) = this.admin.lock().as_ref() {
-            admin.answer_change(tag, status);
+            admin.respond_to_change(tag, status);
         }
     }
 }

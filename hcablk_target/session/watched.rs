@@ -4,11 +4,11 @@
 //!
 //! ```text
 //!              a watch, and nothing has changed                it has
-//!  Unwatched ─────────────────────────────────► Kept(tag) ────────────► answer, Unwatched
-//!      ├── a watch, and the initiator's state is old: answer, Unwatched  │
-//!      │ the volume is detached                                          │ the volume is detached: answer
+//!  Unwatched ─────────────────────────────────► Pending(tag) ─────────► response, Unwatched
+//!      ├── a watch, and the initiator's state is old: response           │
+//!      │ the volume is detached                                          │ the volume is detached: response
 //!      └──────────────────────► Ending ◄─────────────────────────────────┘
-//!                                  └── a watch: answer that it is detached
+//!                                  └── a watch: response that it is detached
 //! ```
 
 use super::attachment::VolumeNow;
@@ -33,12 +33,12 @@ enum Watch {
     Unwatched,
     /// The watch, the state that the initiator knows, and the generation of the limits that it
     /// knows, if it follows them.
-    Kept(Tag, VolumeState, Option<u32>),
+    Pending(Tag, VolumeState, Option<u32>),
     /// The volume is being detached, and each watch is answered with that.
     Ending,
 }
 
-struct State {
+struct WatchState {
     watch: Watch,
     /// The initiator has watched this volume before.
     has_watched: bool,
@@ -46,7 +46,7 @@ struct State {
 
 /// The result of beginning a watch.
 pub(crate) enum Begun {
-    Kept,
+    Pending,
     /// The volume has a watch already, which breaks the protocol.
     Second,
     /// The volume is being detached: the watch must be answered with that.
@@ -57,20 +57,20 @@ pub(crate) enum Begun {
 #[pin_data]
 pub(crate) struct Watched {
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<WatchState>,
     /// Set when a watch was answered with the end, or the initiator no longer watches.
     #[pin]
-    told_gone: Event,
+    end_noticed: Event,
 }
 
 impl Watched {
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            state <- new_irq_lock!(State {
+            state <- new_irq_lock!(WatchState {
                 watch: Watch::Unwatched,
                 has_watched: false,
             }, "hcablk_watched"),
-            told_gone <- Event::new(),
+            end_noticed <- Event::new(),
         })
     }
 
@@ -81,10 +81,10 @@ impl Watched {
         state.has_watched = true;
         match state.watch {
             Watch::Unwatched => {
-                state.watch = Watch::Kept(tag, known, generation);
-                Begun::Kept
+                state.watch = Watch::Pending(tag, known, generation);
+                Begun::Pending
             }
-            Watch::Kept(..) => Begun::Second,
+            Watch::Pending(..) => Begun::Second,
             Watch::Ending => Begun::Ending,
         }
     }
@@ -92,7 +92,7 @@ impl Watched {
     /// Returns the tag of the watch, if there is one. Any context.
     pub(crate) fn tag(&self) -> Option<Tag> {
         match self.state.lock().watch {
-            Watch::Kept(tag, ..) => Some(tag),
+            Watch::Pending(tag, ..) => Some(tag),
             _ => None,
         }
     }
@@ -100,8 +100,8 @@ impl Watched {
     /// Removes the watch of this tag and returns its response, if the volume as it was `now`, read
     /// after the watch was stored, differs from what the initiator knows. Any context.
     pub(crate) fn take_news(&self, of: Tag, now: &VolumeNow) -> Option<AdminResponse> {
-        let mut kept = self.state.lock();
-        let Watch::Kept(tag, known, generation) = kept.watch else {
+        let mut watch_state = self.state.lock();
+        let Watch::Pending(tag, known, generation) = watch_state.watch else {
             return None;
         };
         // A later watch knows a newer state.
@@ -123,7 +123,7 @@ impl Watched {
         if !is_news {
             return None;
         }
-        kept.watch = Watch::Unwatched;
+        watch_state.watch = Watch::Unwatched;
         Some(AdminResponse {
             volume: Some(state),
             limits: generation.map(|_| (now.generation, now.limits)),
@@ -137,20 +137,20 @@ impl Watched {
         let mut state = self.state.lock();
         let has_watched = state.has_watched;
         match core::mem::replace(&mut state.watch, Watch::Ending) {
-            Watch::Kept(tag, ..) => (Some(tag), has_watched),
+            Watch::Pending(tag, ..) => (Some(tag), has_watched),
             Watch::Unwatched => (None, has_watched),
             Watch::Ending => (None, false),
         }
     }
 
     /// Records that the initiator was notified of the end, or no longer watches. Any context.
-    pub(crate) fn told(&self) {
-        self.told_gone.set();
+    pub(crate) fn notice_end(&self) {
+        self.end_noticed.set();
     }
 
-    /// Waits at most `ms` milliseconds for [`Self::told`]. Returns `false` when the time is over.
-    /// Sleeps.
-    pub(crate) fn is_told_within(&self, ms: u32) -> bool {
-        self.told_gone.wait_ms(ms).is_ok()
+    /// Waits at most `ms` milliseconds for [`Self::notice_end`]. Returns `false` when the time is
+    /// over. Sleeps.
+    pub(crate) fn is_noticed_within(&self, ms: u32) -> bool {
+        self.end_noticed.wait_ms(ms).is_ok()
     }
 }

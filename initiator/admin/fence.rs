@@ -15,17 +15,17 @@ use super::{
     Fenced, //
 };
 use crate::failure::{
+    ConnectStep, //
     Failure,
-    Step, //
 };
 use hcablk_core::proto::message::AdminOp;
 
 /// The time limit of a response, in milliseconds.
-const ANSWER_MS: u32 = 2000;
+const RESPONSE_MS: u32 = 2000;
 
 impl Admin {
     /// Asks the target to fence this disk's session on a path up to an epoch; returns whether no
-    /// request of it can reach the volume any more. Sleeps until the response, [`ANSWER_MS`] at
+    /// request of it can reach the volume any more. Sleeps until the response, [`RESPONSE_MS`] at
     /// most. Fails when the queue pair is stopped, the response is late, or the target refuses.
     pub(crate) fn ask_fence(&self, (path, epoch): Fenced) -> Result<bool, Failure> {
         self.ask(AdminOp::Fence { path, epoch })
@@ -43,7 +43,7 @@ impl Admin {
             let mut state = self.state.lock();
             match state.ask_fence(question) {
                 Ok(request) => {
-                    self.fence_answered.reset();
+                    self.fence_response.reset();
                     self.post(&mut state, Some(request))
                 }
                 Err(NotAsked::Busy) => return Ok(false),
@@ -51,10 +51,10 @@ impl Admin {
                 Err(NotAsked::Pending) => {
                     // Wait for the outstanding response first.
                     drop(state);
-                    return match self.fence_answered.wait_ms(ANSWER_MS) {
+                    return match self.fence_response.wait_ms(RESPONSE_MS) {
                         Ok(()) if self.is_live() => Ok(false),
                         Ok(()) => Err(Failure::Disconnected),
-                        Err(_) => Err(Failure::Timeout(Step::Answer)),
+                        Err(_) => Err(Failure::Timeout(ConnectStep::Response)),
                     };
                 }
             }
@@ -63,12 +63,14 @@ impl Admin {
             self.check(posted);
             return Err(Failure::Disconnected);
         }
-        let waited = self.fence_answered.wait_ms(ANSWER_MS);
+        let waited = self.fence_response.wait_ms(RESPONSE_MS);
         let state = self.state.lock();
         match state.fence() {
-            Fence::Answered(Some(fenced)) => Ok(fenced),
-            Fence::Answered(None) => Err(Failure::Broken("the target knows no such path to fence")),
-            _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(Step::Answer)),
+            Fence::Responded(Some(fenced)) => Ok(fenced),
+            Fence::Responded(None) => {
+                Err(Failure::Broken("the target knows no such path to fence"))
+            }
+            _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(ConnectStep::Response)),
             _ => Err(Failure::Disconnected),
         }
     }

@@ -7,38 +7,41 @@
 
 use super::{
     state::{
-        Answer,
         NotAsked,
+        ReservationResponse,
         Reserving, //
     },
     Admin, //
 };
 use crate::failure::{
+    ConnectStep, //
     Failure,
-    Step, //
 };
 use hcablk_core::proto::message::AdminOp;
 
 /// The time limit of a response, in milliseconds: the target writes a file first.
-const ANSWER_MS: u32 = 10_000;
+const RESPONSE_MS: u32 = 10_000;
 
 impl Admin {
-    /// Sends the request, and returns the target's response. Sleeps until then, [`ANSWER_MS`] at
+    /// Sends the request, and returns the target's response. Sleeps until then, [`RESPONSE_MS`] at
     /// most. Fails when the queue pair is stopped, and when the response is late: the target may
     /// then have handled the request or not.
-    pub(crate) fn ask_reservation(&self, question: AdminOp) -> Result<Answer, Failure> {
+    pub(crate) fn ask_reservation(
+        &self,
+        question: AdminOp,
+    ) -> Result<ReservationResponse, Failure> {
         let _alone = self.reserver.lock();
         let posted = {
             let mut state = self.state.lock();
             match state.ask_reservation(question) {
                 Ok(request) => {
-                    self.reserve_answered.reset();
+                    self.reserve_response.reset();
                     self.post(&mut state, Some(request))
                 }
                 Err(NotAsked::NotLive) => return Err(Failure::Disconnected),
                 // A late response to an earlier request would be taken for the one to this request.
                 Err(NotAsked::Pending | NotAsked::Busy) => {
-                    return Err(Failure::Timeout(Step::Answer))
+                    return Err(Failure::Timeout(ConnectStep::Response))
                 }
             }
         };
@@ -46,11 +49,11 @@ impl Admin {
             self.check(posted);
             return Err(Failure::Disconnected);
         }
-        let waited = self.reserve_answered.wait_ms(ANSWER_MS);
+        let waited = self.reserve_response.wait_ms(RESPONSE_MS);
         let state = self.state.lock();
         match state.reserving() {
-            Reserving::Answered(answer) => Ok(answer),
-            _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(Step::Answer)),
+            Reserving::Responded(response) => Ok(response),
+            _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(ConnectStep::Response)),
             _ => Err(Failure::Disconnected),
         }
     }

@@ -78,8 +78,8 @@ impl News {
 /// The watch: a request to which the target responds when the volume changes.
 ///
 /// ```text
-///             SEND                     answer                    the disk follows
-///  Due(known) ────► Watching(known) ───────────► Told(changed) ───────────────────► Due(changed)
+///             SEND                     response                     the disk follows
+///  Due(known) ────► Watching(known) ───────────► Noticed(changed) ───────────────────► Due(changed)
 /// ```
 ///
 /// A target that reports limits responds to the first watch at once.
@@ -87,7 +87,7 @@ impl News {
 enum Watch {
     Due(News),
     Watching(News),
-    Told(News),
+    Noticed(News),
 }
 
 /// The subjects of the watch.
@@ -108,7 +108,7 @@ pub(crate) struct Watching {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeepAlive {
     /// The last keep-alive was sent `ms` milliseconds ago, and has its response.
-    Answered { ms: u32 },
+    Responded { ms: u32 },
     /// A keep-alive was sent `ms` milliseconds ago, and has no response.
     Asked { ms: u32 },
 }
@@ -116,7 +116,7 @@ enum KeepAlive {
 impl KeepAlive {
     fn ms(self) -> u32 {
         match self {
-            Self::Answered { ms } | Self::Asked { ms } => ms,
+            Self::Responded { ms } | Self::Asked { ms } => ms,
         }
     }
 
@@ -124,16 +124,16 @@ impl KeepAlive {
     fn after(self, more: u32) -> Self {
         let ms = self.ms().saturating_add(more);
         match self {
-            Self::Answered { .. } => Self::Answered { ms },
+            Self::Responded { .. } => Self::Responded { ms },
             Self::Asked { .. } => Self::Asked { ms },
         }
     }
 
     /// Returns the state after a response; `None`: no keep-alive was outstanding.
-    fn answered(self) -> Option<Self> {
+    fn after_response(self) -> Option<Self> {
         match self {
-            Self::Asked { ms } => Some(Self::Answered { ms }),
-            Self::Answered { .. } => None,
+            Self::Asked { ms } => Some(Self::Responded { ms }),
+            Self::Responded { .. } => None,
         }
     }
 }
@@ -141,50 +141,50 @@ impl KeepAlive {
 /// A request for a fence or for durability, whose response is yes or no.
 ///
 /// ```text
-///             SEND              answer
-///  Nothing ──────────► Asked ──────────► Answered(yes) ──► (the next question)
+///             SEND              response
+///  Nothing ──────────► Asked ──────────► Responded(yes) ──► (the next question)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fence {
     Nothing,
     Asked,
     /// The response; `None`: the target refuses to say.
-    Answered(Option<bool>),
+    Responded(Option<bool>),
 }
 
 /// The response to a reservation request, with the state of the reservations if it asked for that.
-pub(crate) type Answer = (Status, Option<ReservationInfo>);
+pub(crate) type ReservationResponse = (Status, Option<ReservationInfo>);
 
 /// The state of a reservation request, as [`Fence`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reserving {
     Nothing,
     Asked,
-    Answered(Answer),
+    Responded(ReservationResponse),
 }
 
 /// The request for changes of the addresses on which the target listens.
 ///
 /// ```text
-///             SEND                       answer                 user space was told
-///  Due(known) ────► Asked(known) ────────────────► Told(now) ──────────────────────► Due(now)
+///             SEND                       response                 user space is notified
+///  Due(known) ────► Asked(known) ────────────────► Noticed(now) ──────────────────────► Due(now)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Portals {
     /// The target does not report its portals.
-    NotTold,
+    Unsupported,
     Due(u32),
     Asked(u32),
-    Told(u32),
+    Noticed(u32),
 }
 
 impl Portals {
     /// Returns the state after a response with generation `now`. Fails with the rule that the
     /// target broke.
-    fn answered(self, now: Option<u32>) -> Result<Self, &'static str> {
+    fn after_response(self, now: Option<u32>) -> Result<Self, &'static str> {
         match (self, now) {
             (Self::Asked(known), Some(now)) if known == now => Err(NO_CHANGE),
-            (Self::Asked(_), Some(now)) => Ok(Self::Told(now)),
+            (Self::Asked(_), Some(now)) => Ok(Self::Noticed(now)),
             _ => Err(UNASKED),
         }
     }
@@ -216,7 +216,7 @@ pub(super) enum NotAsked {
 }
 
 /// The state of an admin queue pair; see the module.
-pub(super) struct State {
+pub(super) struct AdminState {
     life: Life,
     /// Sends whose completions are outstanding.
     sends: u32,
@@ -235,7 +235,7 @@ pub(super) struct State {
     notices: u32,
 }
 
-impl State {
+impl AdminState {
     /// Creates the state of an admin queue pair that is being connected.
     pub(super) const fn new() -> Self {
         let known = News {
@@ -250,13 +250,13 @@ impl State {
             life: Life::Connecting,
             sends: 0,
             generations: [0; tag::KINDS],
-            keep_alive: KeepAlive::Answered { ms: 0 },
+            keep_alive: KeepAlive::Responded { ms: 0 },
             fence: Fence::Nothing,
             reserving: Reserving::Nothing,
             watch: Watch::Due(known),
             flushes: false,
             follows_limits: false,
-            portals: Portals::NotTold,
+            portals: Portals::Unsupported,
             notices: 0,
         }
     }
@@ -278,7 +278,7 @@ impl State {
             return false;
         }
         self.life = Life::Live;
-        self.keep_alive = KeepAlive::Answered { ms: u32::MAX };
+        self.keep_alive = KeepAlive::Responded { ms: u32::MAX };
         self.watch = Watch::Due(News {
             state: watching.known,
             limits: None,
@@ -339,7 +339,7 @@ impl State {
     /// its response.
     pub(super) fn keep_alive_due(&mut self, tmo_s: u16) -> Option<AdminRequest> {
         match self.keep_alive {
-            KeepAlive::Answered { ms } if self.is_live() && ms >= u32::from(tmo_s) * 500 => {
+            KeepAlive::Responded { ms } if self.is_live() && ms >= u32::from(tmo_s) * 500 => {
                 let request = self.request(tag::KEEP_ALIVE, AdminOp::KeepAlive { tmo_s })?;
                 self.keep_alive = KeepAlive::Asked { ms: 0 };
                 Some(request)
@@ -417,14 +417,14 @@ impl State {
     /// Returns the target's report, if the disk has not followed it yet.
     pub(super) fn news(&self) -> Option<News> {
         match self.watch {
-            Watch::Told(changed) => Some(changed),
+            Watch::Noticed(changed) => Some(changed),
             _ => None,
         }
     }
 
     /// Records that the disk has followed the report that [`Self::news`] returned.
     pub(super) fn followed(&mut self) {
-        if let Watch::Told(changed) = self.watch {
+        if let Watch::Noticed(changed) = self.watch {
             self.watch = Watch::Due(changed);
         }
     }
@@ -432,20 +432,23 @@ impl State {
     /// Returns the generation of the reported portals, if user space was not notified of it yet.
     pub(super) fn portals_news(&self) -> Option<u32> {
         match self.portals {
-            Portals::Told(now) => Some(now),
+            Portals::Noticed(now) => Some(now),
             _ => None,
         }
     }
 
     /// Records that user space was notified of the generation that [`Self::portals_news`] returned.
     pub(super) fn portals_followed(&mut self) {
-        if let Portals::Told(now) = self.portals {
+        if let Portals::Noticed(now) = self.portals {
             self.portals = Portals::Due(now);
         }
     }
 
     /// Handles a response. Fails with the rule that the target broke.
-    pub(super) fn answered(&mut self, response: &AdminResponse) -> Result<Then, &'static str> {
+    pub(super) fn handle_response(
+        &mut self,
+        response: &AdminResponse,
+    ) -> Result<Then, &'static str> {
         let AdminResponse {
             tag,
             status,
@@ -466,7 +469,7 @@ impl State {
             if self.reserving != Reserving::Asked || volume.is_some() {
                 return Err(UNASKED);
             }
-            self.reserving = Reserving::Answered((status, reservation));
+            self.reserving = Reserving::Responded((status, reservation));
             return Ok(Then::Nothing);
         }
         if reservation.is_some() {
@@ -474,14 +477,14 @@ impl State {
         }
         match (tag.index, status, volume) {
             (tag::KEEP_ALIVE, Status::Ok, None) => {
-                self.keep_alive = self.keep_alive.answered().ok_or(UNASKED)?;
+                self.keep_alive = self.keep_alive.after_response().ok_or(UNASKED)?;
                 Ok(Then::Nothing)
             }
             (tag::FENCE, Status::Ok | Status::Draining | Status::Invalid, None) => {
                 if self.fence != Fence::Asked {
                     return Err(UNASKED);
                 }
-                self.fence = Fence::Answered(match status {
+                self.fence = Fence::Responded(match status {
                     Status::Ok => Some(true),
                     Status::Draining => Some(false),
                     _ => None,
@@ -502,7 +505,7 @@ impl State {
                 if known.tells(&now) {
                     return Err(NO_CHANGE);
                 }
-                self.watch = Watch::Told(now);
+                self.watch = Watch::Noticed(now);
                 self.notices += 1;
                 Ok(match self.follows_limits && known.limits.is_none() {
                     true => Then::Begin,
@@ -514,7 +517,7 @@ impl State {
                 _ => Err(UNASKED),
             },
             (tag::PORTALS, Status::Ok, None) => {
-                self.portals = self.portals.answered(portals)?;
+                self.portals = self.portals.after_response(portals)?;
                 Ok(Then::Tell)
             }
             _ => Err(NONSENSE),
@@ -528,8 +531,8 @@ mod tests {
 
     const TMO_S: u16 = 4;
 
-    fn live(limits: bool) -> State {
-        let mut state = State::new();
+    fn live(limits: bool) -> AdminState {
+        let mut state = AdminState::new();
         assert!(state.go_live(Watching {
             known: volume(8),
             flushes: true,
@@ -547,20 +550,20 @@ mod tests {
         }
     }
 
-    fn answer(request: AdminRequest, status: Status) -> AdminResponse {
+    fn response(request: AdminRequest, status: Status) -> AdminResponse {
         AdminResponse::bare(request.tag, status)
     }
 
     fn told(request: AdminRequest, sectors: u64) -> AdminResponse {
         AdminResponse {
             volume: Some(volume(sectors)),
-            ..answer(request, Status::Ok)
+            ..response(request, Status::Ok)
         }
     }
 
     #[test]
     fn nothing_is_sent_before_it_is_live_nor_after_the_end() {
-        let mut state = State::new();
+        let mut state = AdminState::new();
         assert_eq!(state.keep_alive_due(TMO_S), None);
         assert_eq!(state.watch_due(), None);
         assert_eq!(state.ask_fence(AdminOp::Durable), Err(NotAsked::NotLive));
@@ -573,20 +576,23 @@ mod tests {
     }
 
     #[test]
-    fn a_keep_alive_is_due_at_once_and_half_its_time_after_the_last_answer() {
+    fn a_keep_alive_is_due_at_once_and_half_its_time_after_the_last_response() {
         let mut state = live(false);
         let first = state.keep_alive_due(TMO_S).unwrap();
         assert_eq!(state.keep_alive_due(TMO_S), None);
         assert!(state.round(TMO_S));
         assert_eq!(
-            state.answered(&answer(first, Status::Ok)),
+            state.handle_response(&response(first, Status::Ok)),
             Ok(Then::Nothing)
         );
         assert_eq!(state.keep_alive_due(TMO_S), None, "after 1 s");
         assert!(state.round(TMO_S));
         let second = state.keep_alive_due(TMO_S).unwrap();
         assert_ne!(first.tag, second.tag);
-        assert_eq!(state.answered(&answer(first, Status::Ok)), Err(UNASKED));
+        assert_eq!(
+            state.handle_response(&response(first, Status::Ok)),
+            Err(UNASKED)
+        );
     }
 
     #[test]
@@ -605,7 +611,9 @@ mod tests {
         for _ in 0..SENDS {
             let request = state.ask_fence(AdminOp::Durable).unwrap();
             assert_eq!(state.ask_fence(AdminOp::Durable), Err(NotAsked::Pending));
-            state.answered(&answer(request, Status::Draining)).unwrap();
+            state
+                .handle_response(&response(request, Status::Draining))
+                .unwrap();
         }
         assert_eq!(state.ask_fence(AdminOp::Durable), Err(NotAsked::Busy));
         assert_eq!(state.keep_alive_due(TMO_S), None);
@@ -617,14 +625,17 @@ mod tests {
     fn a_watch_tells_changes_only_and_few_in_a_round() {
         let mut state = live(false);
         let watch = state.watch_due().unwrap();
-        assert_eq!(state.answered(&told(watch, 8)), Err(NO_CHANGE));
+        assert_eq!(state.handle_response(&told(watch, 8)), Err(NO_CHANGE));
         for n in 0..NOTICES {
             let watch = match n {
                 0 => watch,
                 _ => state.watch_due().unwrap(),
             };
             let sectors = 9 + u64::from(n);
-            assert_eq!(state.answered(&told(watch, sectors)), Ok(Then::Follow));
+            assert_eq!(
+                state.handle_response(&told(watch, sectors)),
+                Ok(Then::Follow)
+            );
             assert_eq!(state.news().unwrap().state, volume(sectors));
             assert_eq!(state.watch_due(), None, "it was not followed yet");
             state.followed();
@@ -632,42 +643,51 @@ mod tests {
         assert_eq!(state.watch_due(), None, "enough for this round");
         assert!(state.round(TMO_S));
         let watch = state.watch_due().unwrap();
-        assert_eq!(state.answered(&answer(watch, Status::Gone)), Ok(Then::End));
+        assert_eq!(
+            state.handle_response(&response(watch, Status::Gone)),
+            Ok(Then::End)
+        );
     }
 
     #[test]
-    fn answers_of_the_wrong_kind_are_refused() {
+    fn responses_of_the_wrong_kind_are_refused() {
         let mut state = live(true);
         let watch = state.watch_due().unwrap();
         assert_eq!(
-            state.answered(&told(watch, 9)),
+            state.handle_response(&told(watch, 9)),
             Err(NONSENSE),
             "it follows the limits"
         );
         let fence = state.ask_fence(AdminOp::Durable).unwrap();
-        assert_eq!(state.answered(&answer(fence, Status::Gone)), Err(NONSENSE));
+        assert_eq!(
+            state.handle_response(&response(fence, Status::Gone)),
+            Err(NONSENSE)
+        );
         let portals = state.portals_due().unwrap();
-        assert_eq!(state.answered(&answer(portals, Status::Ok)), Err(NONSENSE));
+        assert_eq!(
+            state.handle_response(&response(portals, Status::Ok)),
+            Err(NONSENSE)
+        );
         let generation = |now| AdminResponse {
             portals: Some(now),
-            ..answer(portals, Status::Ok)
+            ..response(portals, Status::Ok)
         };
-        assert_eq!(state.answered(&generation(7)), Ok(Then::Tell));
-        assert_eq!(state.answered(&generation(7)), Err(UNASKED));
+        assert_eq!(state.handle_response(&generation(7)), Ok(Then::Tell));
+        assert_eq!(state.handle_response(&generation(7)), Err(UNASKED));
         assert_eq!(state.portals_news(), Some(7));
         state.portals_followed();
         assert_eq!(state.portals_news(), None);
         let reserve = state.ask_reservation(AdminOp::ReadReservation).unwrap();
         let told = AdminResponse {
             volume: Some(volume(9)),
-            ..answer(reserve, Status::Ok)
+            ..response(reserve, Status::Ok)
         };
-        assert_eq!(state.answered(&told), Err(UNASKED));
+        assert_eq!(state.handle_response(&told), Err(UNASKED));
         assert_eq!(
-            state.answered(&answer(reserve, Status::Ok)),
+            state.handle_response(&response(reserve, Status::Ok)),
             Ok(Then::Nothing)
         );
-        assert!(state.reserving() == Reserving::Answered((Status::Ok, None)));
+        assert!(state.reserving() == Reserving::Responded((Status::Ok, None)));
         assert!(state.fence() == Fence::Asked);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     Admin,
-    State, //
+    AdminState, //
 };
 use crate::failure::Failure;
 use hcablk_core::sync::Tick;
@@ -13,7 +13,7 @@ use kernel::prelude::*;
 
 impl Admin {
     /// Posts the keep-alive if it is due. As [`Admin::post`].
-    pub(super) fn send_keep_alive(&self, state: &mut State) -> Result {
+    pub(super) fn send_keep_alive(&self, state: &mut AdminState) -> Result {
         let keep_alive = state.keep_alive_due(self.tmo_s);
         if keep_alive.is_some() {
             self.counts.keep_alives.bump();

@@ -17,9 +17,9 @@ impl Rng {
 }
 
 enum Completion {
-    Answer(Solicited),
+    Response(Solicited),
     /// The response to a request that then awaits its send's completion.
-    EarlyAnswer(Solicited),
+    EarlyResponse(Solicited),
     OwnWork,
 }
 
@@ -63,15 +63,15 @@ impl Queue {
         self.outstanding.push(solicited);
     }
 
-    fn answer(&mut self, i: usize) {
+    fn respond(&mut self, i: usize) {
         let solicited = self.outstanding.remove(i);
-        self.complete(Completion::Answer(solicited), solicited == Solicited::Yes);
+        self.complete(Completion::Response(solicited), solicited == Solicited::Yes);
     }
 
-    fn answer_early(&mut self, i: usize) {
+    fn respond_early(&mut self, i: usize) {
         let solicited = self.outstanding.remove(i);
         self.complete(
-            Completion::EarlyAnswer(solicited),
+            Completion::EarlyResponse(solicited),
             solicited == Solicited::Yes,
         );
     }
@@ -99,12 +99,12 @@ impl Queue {
         self.event = false;
         for completion in self.unseen.drain(..) {
             match completion {
-                Completion::Answer(solicited) => {
-                    self.batching.answered(solicited);
+                Completion::Response(solicited) => {
+                    self.batching.responded(solicited);
                     self.seen += 1;
                 }
-                Completion::EarlyAnswer(solicited) => {
-                    self.batching.answered(solicited);
+                Completion::EarlyResponse(solicited) => {
+                    self.batching.responded(solicited);
                     self.batching.await_send();
                     self.awaiting_send += 1;
                 }
@@ -139,10 +139,10 @@ impl Queue {
             match rng.below(3) {
                 0 if self.awaiting_send != 0 => self.end_own_work(),
                 1 if !self.outstanding.is_empty() => {
-                    self.answer_early(rng.below(self.outstanding.len()));
+                    self.respond_early(rng.below(self.outstanding.len()));
                 }
                 2 if !self.outstanding.is_empty() => {
-                    self.answer(rng.below(self.outstanding.len()));
+                    self.respond(rng.below(self.outstanding.len()));
                 }
                 _ => continue,
             }
@@ -170,7 +170,7 @@ fn a_burst_of_any_length_is_seen_to_its_end() {
             let mut q = Queue::new(upper, lower);
             (0..burst).for_each(|n| q.issue(n % 16 == 15));
             // Responses come in order, and the event only after all of them.
-            (0..burst).for_each(|_| q.answer(0));
+            (0..burst).for_each(|_| q.respond(0));
             q.follow();
             assert_eq!(q.seen, burst, "{upper} {lower}");
         }
@@ -189,7 +189,7 @@ fn nothing_is_stranded_whatever_happens() {
                 match rng.below(10) {
                     8 if !q.outstanding.is_empty() => {
                         let i = rng.below(q.outstanding.len());
-                        q.answer_early(i);
+                        q.respond_early(i);
                     }
                     9 if q.awaiting_send != 0 => q.end_own_work(),
                     0..=3 if q.outstanding.len() + q.unseen.len() < depth => {
@@ -198,7 +198,7 @@ fn nothing_is_stranded_whatever_happens() {
                     }
                     4 | 5 if !q.outstanding.is_empty() => {
                         let i = rng.below(q.outstanding.len());
-                        q.answer(i);
+                        q.respond(i);
                     }
                     6 => q.follow(),
                     // A round, started by an event or by an issuer, with other tasks at work
@@ -211,7 +211,7 @@ fn nothing_is_stranded_whatever_happens() {
                                 issued += 1;
                             } else if !q.outstanding.is_empty() {
                                 let i = rng.below(q.outstanding.len());
-                                q.answer(i);
+                                q.respond(i);
                             }
                         }
                         q.arm(arm_for);
@@ -238,8 +238,8 @@ fn a_slow_solicited_one_keeps_nobody_waiting_beyond_the_guard() {
                 q.issue(rng.below(8) == 0);
                 let quiet = q.outstanding.iter().position(|v| *v == Solicited::No);
                 match (rng.below(3), quiet) {
-                    (0, Some(i)) => q.answer(i),
-                    (1, _) if n == 0 => q.answer(0),
+                    (0, Some(i)) => q.respond(i),
+                    (1, _) if n == 0 => q.respond(0),
                     _ => {}
                 }
                 if rng.below(4) == 0 {
@@ -247,7 +247,7 @@ fn a_slow_solicited_one_keeps_nobody_waiting_beyond_the_guard() {
                 }
             }
             while let Some(i) = q.outstanding.iter().position(|v| *v == Solicited::No) {
-                q.answer(i);
+                q.respond(i);
             }
             q.follow();
             assert!(q.unseen.is_empty() || q.guarded, "{upper} {lower} {seed}");
@@ -266,7 +266,7 @@ fn one_at_a_time_each_interrupts() {
         let mut q = Queue::new(upper, lower);
         for n in 1..100 {
             q.issue(true);
-            q.answer(0);
+            q.respond(0);
             q.follow();
             assert_eq!((q.events, q.seen), (n, n), "{upper} {lower}");
         }
@@ -279,14 +279,14 @@ fn one_that_awaits_its_send_ends_at_once_unless_batched() {
         let mut q = Queue::new(upper, lower);
         q.issue(true);
         q.issue(true);
-        q.answer_early(0);
+        q.respond_early(0);
         q.follow();
         q.end_own_work();
         q.follow();
         if upper == 0 || upper > 2 {
             assert_eq!((q.events, q.seen), (2, 1), "{upper} {lower}");
         }
-        q.answer(0);
+        q.respond(0);
         q.follow();
         assert_eq!(q.seen, 2, "{upper} {lower}");
     }
@@ -315,7 +315,7 @@ fn events(depth: usize, batch: usize, round: usize) -> usize {
         let seen = q.seen;
         while q.seen < seen + batch {
             for _ in 0..round.min(q.outstanding.len()) {
-                q.answer(0);
+                q.respond(0);
                 q.follow();
             }
         }
@@ -350,7 +350,7 @@ fn batching_begins_at_the_upper_threshold() {
 /// Lets this many requests of each kind wait for their responses.
 fn wait_for(batching: &mut Batching, solicited: u64, unsolicited: u64) {
     let rest = batching.outstanding.word() & !u64::from(u32::MAX);
-    batching.outstanding = Outstanding::of(rest | unsolicited << 16 | solicited);
+    batching.outstanding = Outstanding::from_word(rest | unsolicited << 16 | solicited);
 }
 
 #[test]
@@ -359,11 +359,14 @@ fn the_word_holds_each_count() {
     let mut issued = Vec::new();
     for n in 1..=1024 {
         issued.push(batching.issue(true));
-        assert_eq!(Outstanding::of(batching.outstanding().word()).requests(), n);
+        assert_eq!(
+            Outstanding::from_word(batching.outstanding().word()).requests(),
+            n
+        );
         assert_eq!(batching.outstanding.is_batched(), n == 1024);
     }
     for (n, solicited) in (1..).zip(issued) {
-        batching.answered(solicited);
+        batching.responded(solicited);
         batching.await_send();
         let now = batching.outstanding();
         assert_eq!((now.requests(), now.awaiting_send()), (1024 - n, n));
@@ -399,7 +402,7 @@ fn the_queue_is_armed_for_what_is_outstanding() {
         (batched + send + no, ArmFor::Any),
         (batched + send + yes, ArmFor::SolicitedOrTimer),
     ] {
-        assert_eq!(Outstanding::of(word).arm_for(), wanted, "{word:#x}");
+        assert_eq!(Outstanding::from_word(word).arm_for(), wanted, "{word:#x}");
     }
 }
 
@@ -433,10 +436,10 @@ fn who_issues_looks_once_in_a_while() {
         batching.shall_reap()
     });
     assert_eq!(looks.count(), 10);
-    batching.answered(Solicited::Yes);
+    batching.responded(Solicited::Yes);
     for _ in 1..REAP {
         batching.issue(false);
-        assert!(!batching.shall_reap(), "an answer was seen");
+        assert!(!batching.shall_reap(), "a response was seen");
     }
     batching.issue(false);
     assert!(batching.shall_reap());

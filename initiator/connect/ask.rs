@@ -7,7 +7,7 @@
 use super::{
     channel_end,
     not_sent,
-    Link,
+    CmLink,
     News, //
 };
 use crate::{
@@ -16,8 +16,8 @@ use crate::{
         AdminOwner, //
     },
     failure::{
+        ConnectStep, //
         Failure,
-        Step, //
     },
 };
 use core::net::SocketAddr;
@@ -38,8 +38,8 @@ use hcablk_core::{
             REQUEST_LEN, //
         },
         discovery::{
+            DiscoveryReply, //
             Question,
-            Told, //
         },
     },
     rdma::{
@@ -73,7 +73,7 @@ impl AdminOwner for Nobody {
 
 /// A queue pair for one request to the target.
 struct Asking {
-    link: Arc<Link>,
+    link: Arc<CmLink>,
     id: Arc<Id>,
     pair: Arc<Admin>,
     channel: Channel,
@@ -82,11 +82,11 @@ struct Asking {
 impl Asking {
     /// Creates the queue pair, to send a connection request to `address`. Sleeps.
     fn new(address: &SocketAddr, deadline: Deadline) -> Result<Self, Failure> {
-        let (link, id) = Link::new()?;
+        let (link, id) = CmLink::new()?;
         link.resolve(&id, address, deadline)?;
         id.resolve_route(deadline.left_ms())
-            .map_err(|e| Failure::Step(Step::Route, e))?;
-        let ends = match link.wait(Step::Route, deadline)? {
+            .map_err(|e| Failure::Step(ConnectStep::Route, e))?;
+        let ends = match link.wait(ConnectStep::Route, deadline)? {
             News::RouteResolved(ends) => ends,
             _ => Ends::default(),
         };
@@ -124,7 +124,7 @@ impl Asking {
             .pair()
             .connect_held(parameters, bytes)
             .map_err(not_sent)?;
-        match self.link.wait(Step::Answer, deadline)? {
+        match self.link.wait(ConnectStep::Response, deadline)? {
             // The owner of the key verifies the bytes.
             News::Rejected(reject, bytes) if reject.reason == reason => Ok(bytes),
             News::Rejected(reject, _) => Err(Failure::Unsealed(reject)),
@@ -147,12 +147,12 @@ pub(crate) fn ask(
     question: &Question,
     pair: Option<Key>,
     deadline: Deadline,
-) -> Result<Told, Failure> {
+) -> Result<DiscoveryReply, Failure> {
     let bytes = question.encode();
     let Some(pair) = pair else {
         let asking = Asking::new(address, deadline)?;
-        let answer = asking.ask(&bytes, Reason::Entry, deadline)?;
-        return Told::decode(&answer, question).map_err(Failure::BadAnswer);
+        let reply = asking.ask(&bytes, Reason::Entry, deadline)?;
+        return DiscoveryReply::decode(&reply, question).map_err(Failure::BadReply);
     };
     let initiator = Initiator::<KernelCrypto>::new(pair, &bytes)
         .ok_or(Failure::Setup("random numbers", EINTR))?;
@@ -160,12 +160,12 @@ pub(crate) fn ask(
     let second = Asking::new(address, deadline)?;
     let unconfirmed = initiator
         .prove(&challenge, &second.channel)
-        .ok_or(Failure::BadAnswer("the challenge is none"))?;
-    let answer = second.ask(unconfirmed.proof(), Reason::Entry, deadline)?;
+        .ok_or(Failure::BadReply("the challenge is none"))?;
+    let reply = second.ask(unconfirmed.proof(), Reason::Entry, deadline)?;
     let entry = unconfirmed
-        .is_told(&answer, &second.channel)
+        .is_told(&reply, &second.channel)
         .ok_or(Failure::OtherKeys)?;
-    Told::decode(&entry, question).map_err(Failure::BadAnswer)
+    DiscoveryReply::decode(&entry, question).map_err(Failure::BadReply)
 }
 
 /// Sends this host's identity, and returns the challenge to prove it.

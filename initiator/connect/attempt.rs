@@ -4,7 +4,7 @@
 //! late, or never come; disabling the path ends all these waits. On iWARP a provider may connect
 //! TCP inside its verb, which cannot be interrupted.
 
-use super::Link;
+use super::CmLink;
 use crate::failure::Failure;
 use hcablk_core::rdma::cm::Id;
 use kernel::{
@@ -25,7 +25,7 @@ pub(crate) struct AttemptLinks {
 }
 
 struct AttemptState {
-    links: KVec<Arc<Link>>,
+    links: KVec<Arc<CmLink>>,
     /// Why the attempt must not continue.
     end: Option<Failure>,
 }
@@ -48,13 +48,13 @@ impl AttemptLinks {
 
     /// Creates an identifier, and the link that handles its events, for the attempt. If the attempt
     /// was ended, fails with the reason. Sleeps.
-    pub(crate) fn connection(&self) -> Result<(Arc<Link>, Arc<Id>), Failure> {
-        let (link, id) = Link::new()?;
+    pub(crate) fn connection(&self) -> Result<(Arc<CmLink>, Arc<Id>), Failure> {
+        let (link, id) = CmLink::new()?;
         self.add(&link)?;
         Ok((link, id))
     }
 
-    fn add(&self, link: &Arc<Link>) -> Result<(), Failure> {
+    fn add(&self, link: &Arc<CmLink>) -> Result<(), Failure> {
         let mut state = self.state.lock();
         match state.end {
             Some(failure) => Err(failure),

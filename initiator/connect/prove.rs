@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     failure::{
+        ConnectStep, //
         Failure,
-        Step, //
     },
     keys::SessionProof,
     session::Session, //
@@ -55,12 +55,12 @@ impl Rising {
         pair: Key,
         address: &SocketAddr,
         attempt: &AttemptLinks,
-        (answer, deadline): (Deadline, Deadline),
+        (response, deadline): (Deadline, Deadline),
     ) -> Result<Reply, Failure> {
         let request = self.request;
         let initiator = Initiator::<KernelCrypto>::new(pair, &request.encode())
             .ok_or(Failure::Setup("random numbers", EINTR))?;
-        let challenge = self.challenge(owner, initiator.hello(), answer)?;
+        let challenge = self.challenge(owner, initiator.hello(), response)?;
         let (link, id) = attempt.connection()?;
         link.resolve(&id, address, deadline)?;
         let mut one = Self::new(link, id, request);
@@ -71,7 +71,7 @@ impl Rising {
             .prove(&challenge, &channel)
             .ok_or(Failure::NotATarget)?;
         one.send_held(owner, admin.pair(), unconfirmed.proof())?;
-        match one.link.wait(Step::Answer, deadline)? {
+        match one.link.wait(ConnectStep::Response, deadline)? {
             News::Granted(bytes, target_qp) => {
                 let channel = channel.of_reply(target_qp);
                 let (reply, key, handle) = unconfirmed
@@ -103,7 +103,7 @@ impl Rising {
         self.resolve_route(deadline)?;
         let probe = owner.clone().make_probe(&self.id)?;
         let sent = self.send_held(owner, probe.pair(), hello);
-        let news = sent.and_then(|()| self.link.wait(Step::Answer, deadline));
+        let news = sent.and_then(|()| self.link.wait(ConnectStep::Response, deadline));
         // The end of this connection does not concern the session.
         self.id.detach();
         probe.close();

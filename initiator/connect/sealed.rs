@@ -14,8 +14,8 @@ use hcablk_core::proto::{
         MAC_LEN, //
     },
     connect::{
+        ConnectRequest,
         Reject,
-        Request,
         REPLY_LEN,
         REQUEST_LEN, //
     },
@@ -35,7 +35,7 @@ impl Sealed {
     pub(super) fn new(
         proof: Arc<SessionProof>,
         channel: Channel,
-        request: &Request,
+        request: &ConnectRequest,
     ) -> ([u8; REQUEST_LEN], Self) {
         let bytes = proof.seal(request, &channel);
         let mac = padded(bytes.get(REQUEST_LEN - MAC_LEN..).unwrap_or(&[]));

@@ -13,7 +13,7 @@ use super::{
     plan::Plan,
     Active,
     Device,
-    State, //
+    DeviceState, //
 };
 use crate::{
     connect::AttemptLinks,
@@ -43,11 +43,11 @@ pub(super) enum Attempt {
     Failed(Failure, Outcome),
 }
 
-/// Returns how an attempt ended because of `failure`; `answered`: the target had responded.
-fn outcome(failure: Failure, answered: bool) -> Outcome {
+/// Returns how an attempt ended because of `failure`; `responded`: the target had responded.
+fn outcome(failure: Failure, responded: bool) -> Outcome {
     match failure {
-        Failure::Timeout(_) if answered => Outcome::Late,
-        Failure::Timeout(_) => Outcome::Unanswered,
+        Failure::Timeout(_) if responded => Outcome::Late,
+        Failure::Timeout(_) => Outcome::NoResponse,
         _ => Outcome::Refused,
     }
 }
@@ -128,9 +128,9 @@ impl Device {
             Ok(begun) => begun,
             Err(failure) => return not_begun(failure),
         };
-        let answer = pace.answer_ms(delay, plan.path.usual_ms(), deadline.left_ms());
+        let response = pace.response_ms(delay, plan.path.usual_ms(), deadline.left_ms());
         let is_proven = first.is_proven();
-        let deadlines = (Deadline::new(answer), deadline);
+        let deadlines = (Deadline::new(response), deadline);
         let begun = Deadline::new(u32::MAX);
         let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
         if result.is_ok() {
@@ -158,7 +158,7 @@ impl Device {
             Err(failure) => {
                 // The failure of the session is the cause; report it rather than its consequence.
                 let failure = session.failure().unwrap_or(failure);
-                let outcome = outcome(failure, session.was_answered(is_proven));
+                let outcome = outcome(failure, session.has_responded(is_proven));
                 // The queue pairs may need a long time to drain.
                 self.fail_fast_if_due(plan);
                 session.fail(failure);
@@ -299,11 +299,11 @@ impl Device {
         {
             plan.head
                 .hw_queues()
-                .put(&queue, retired)
+                .add(&queue, retired)
                 .map_err(|e| Failure::Setup("the disk's queues", e))?;
         }
         plan.head.end_loss();
-        self.show_sessions(active, State::Queueing, None);
+        self.show_sessions(active, DeviceState::Queueing, None);
         if session.path() == 0 && plan.lost.is_some() {
             pr_info!(
                 "{self}: connection restored with {} queues\n",

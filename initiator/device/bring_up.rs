@@ -13,7 +13,7 @@ use crate::{
     connect::{
         self,
         AttemptLinks,
-        Link,
+        CmLink,
         Rising, //
     },
     failure::{
@@ -26,7 +26,7 @@ use crate::{
         VolumeInfo, //
     },
     settings::Settings,
-    shape::Shape, //
+    shape::QueueShape, //
 };
 use core::net::SocketAddr;
 use hcablk_core::{
@@ -55,7 +55,7 @@ use kernel::{
 /// identity, and the attempt it belongs to.
 pub(super) struct First {
     attempt: Arc<AttemptLinks>,
-    link: Arc<Link>,
+    link: Arc<CmLink>,
     id: Arc<Id>,
     pair: Option<Key>,
 }
@@ -158,7 +158,7 @@ impl Device {
         link.resolve(&id, &address, deadline)?;
         let device = |e| Failure::Setup("a protection domain", e);
         let attributes = id.attributes().map_err(device)?;
-        let mut shape = Shape::fit(attributes, settings.depth, settings.max_io_kib << 10)?;
+        let mut shape = QueueShape::fit(attributes, settings.depth, settings.max_io_kib << 10)?;
         if let Some(head) = &head {
             shape = head.shape_on(shape).ok_or(Failure::Device(
                 "it has less than the one that the disk began with",
@@ -204,7 +204,7 @@ impl Device {
     pub(super) fn bring_up(
         session: &Arc<Session>,
         first: First,
-        (answer, deadline): (Deadline, Deadline),
+        (response, deadline): (Deadline, Deadline),
         lost: Option<VolumeId>,
     ) -> Result<VolumeInfo, Failure> {
         let (address, request) = session
@@ -219,10 +219,10 @@ impl Device {
         } = first;
         let one = Rising::new(link, id, request);
         let reply = match pair {
-            None => one.bring_up_admin(session, answer),
-            Some(pair) => one.prove(session, pair, &address, &attempt, (answer, deadline)),
+            None => one.bring_up_admin(session, response),
+            Some(pair) => one.prove(session, pair, &address, &attempt, (response, deadline)),
         }?;
-        let volume = VolumeInfo::of(&reply);
+        let volume = VolumeInfo::from_reply(&reply);
         let expected = session.settings().expect_wwid;
         if expected.is_some() && volume.wwid != expected {
             return Err(Failure::OtherVolume);

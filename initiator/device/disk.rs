@@ -215,7 +215,7 @@ impl Device {
 
     fn apply_limits(&self, active: &mut Active) {
         if let Some(former) = active.limits.follow(&active.disk) {
-            self.report_limits(&former, active.limits.shown());
+            self.report_limits(&former, active.limits.applied());
         }
         active.head.set_limits_due(active.limits.is_due());
     }

@@ -14,7 +14,7 @@ use super::{
     announce::News,
     path::PathState,
     Device,
-    State, //
+    DeviceState, //
 };
 use crate::failure::Failure;
 use hcablk_core::{
@@ -29,8 +29,8 @@ use kernel::prelude::*;
 const PORTALS_NS: u64 = 1_000_000_000;
 
 /// The states announced last. A path that does not exist has state New.
-pub(super) struct Told {
-    state: State,
+pub(super) struct Announced {
+    state: DeviceState,
     paths: [PathState; PATHS_MAX as usize],
     /// Generation of the target's portals, 0: none was announced for this disk.
     portals: u32,
@@ -38,10 +38,10 @@ pub(super) struct Told {
     portals_ns: u64,
 }
 
-impl Told {
+impl Announced {
     pub(super) fn new() -> Self {
         Self {
-            state: State::New,
+            state: DeviceState::New,
             paths: [PathState::New; PATHS_MAX as usize],
             portals: 0,
             portals_ns: 0,
@@ -53,7 +53,7 @@ impl Device {
     /// Sets the disk that announces changes to user space. Sleeps until a running uevent is sent.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
         // Nothing was announced for the new disk.
-        self.told.lock().portals = 0;
+        self.announced.lock().portals = 0;
         self.announcements.set_announcer(announcer);
     }
 
@@ -62,24 +62,24 @@ impl Device {
     /// [`PORTALS_NS`] ago. Process context; the caller holds no state's lock.
     pub(crate) fn tell_portals(&self, generation: u32) -> bool {
         let auto = self.settings().paths_auto;
-        let mut told = self.told.lock();
-        if told.portals == generation {
+        let mut announced = self.announced.lock();
+        if announced.portals == generation {
             return true;
         }
         let now = now_ns();
-        let is_early = told.portals_ns != 0 && now - told.portals_ns < PORTALS_NS;
+        let is_early = announced.portals_ns != 0 && now - announced.portals_ns < PORTALS_NS;
         if is_early || !self.announcements.announce(News::Portals { auto }) {
             return false;
         }
-        told.portals_ns = now;
-        told.portals = generation;
+        announced.portals_ns = now;
+        announced.portals = generation;
         true
     }
 
     /// Announces all states that differ from those announced last. Process context; the caller
     /// holds no state's lock.
     pub(super) fn tell_changes(&self) {
-        let mut told = self.told.lock();
+        let mut announced = self.announced.lock();
         let mut now = [(PathState::New, None); PATHS_MAX as usize];
         for path in self.paths.lock().iter() {
             if let Some(place) = now.get_mut(usize::from(path.number())) {
@@ -88,7 +88,7 @@ impl Device {
             }
         }
         for (number, (state, failure)) in (0..).zip(now) {
-            let Some(last) = told.paths.get_mut(usize::from(number)) else {
+            let Some(last) = announced.paths.get_mut(usize::from(number)) else {
                 break;
             };
             if core::mem::replace(last, state) == state {
@@ -100,7 +100,7 @@ impl Device {
             }
         }
         let (state, failure) = self.show(|shown| (shown.state, shown.failure));
-        if core::mem::replace(&mut told.state, state) != state {
+        if core::mem::replace(&mut announced.state, state) != state {
             trace::initiator::disk(|| self.change(None, state.name(), failure));
             self.announce(None, state.name(), failure);
         }

@@ -86,10 +86,10 @@ pub(super) fn live_limits(
 /// `Device::control`.
 pub(super) struct FollowedLimits {
     /// The limits that the block layer has.
-    shown: LiveLimits,
+    applied: LiveLimits,
     /// The limits that the block layer should have.
     wanted: LiveLimits,
-    /// Some of the block layer's limits may be lower than in `shown`: see [`Self::want`].
+    /// Some of the block layer's limits may be lower than in `applied`: see [`Self::want`].
     is_lowered: bool,
     /// When the limits are tried again, and the delay until then.
     retry: Option<(Deadline, u32)>,
@@ -99,7 +99,7 @@ impl FollowedLimits {
     /// Creates the state of a disk that was added with `limits`.
     pub(super) fn new(limits: LiveLimits) -> Self {
         Self {
-            shown: limits,
+            applied: limits,
             wanted: limits,
             is_lowered: false,
             retry: None,
@@ -107,8 +107,8 @@ impl FollowedLimits {
     }
 
     /// Returns the limits that the block layer has.
-    pub(super) fn shown(&self) -> &LiveLimits {
-        &self.shown
+    pub(super) fn applied(&self) -> &LiveLimits {
+        &self.applied
     }
 
     /// Sets the limits that `disk` should have, and disables at once the operations that it lost.
@@ -134,15 +134,15 @@ impl FollowedLimits {
             Ok(()) => {
                 self.retry = None;
                 self.is_lowered = false;
-                let former = core::mem::replace(&mut self.shown, self.wanted);
-                (former != self.shown).then_some(former)
+                let former = core::mem::replace(&mut self.applied, self.wanted);
+                (former != self.applied).then_some(former)
             }
             // No retry would succeed.
             Err(EINVAL) => {
                 self.retry = None;
                 // Operations disabled for the wanted limits are enabled again.
-                self.is_lowered &= self.wanted != self.shown;
-                self.wanted = self.shown;
+                self.is_lowered &= self.wanted != self.applied;
+                self.wanted = self.applied;
                 None
             }
             Err(_) => {
@@ -156,6 +156,6 @@ impl FollowedLimits {
 
     /// Returns whether the block layer's limits differ from the wanted ones.
     pub(super) fn is_due(&self) -> bool {
-        self.is_lowered || self.shown != self.wanted
+        self.is_lowered || self.applied != self.wanted
     }
 }

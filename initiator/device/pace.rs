@@ -4,7 +4,7 @@
 //! Uses nothing but `core`: its tests run on the host.
 //!
 //! Attempts start [`Pace::delay_ms`] apart. An attempt without a response from the target ends when
-//! the next one is due ([`Pace::answer_ms`]), so that a path that returns is used soon: the
+//! the next one is due ([`Pace::response_ms`]), so that a path that returns is used soon: the
 //! connection manager would repeat the request only after 4 s.
 //!
 //! If a target responds, but so slowly that the attempt times out, it is overloaded, as when all
@@ -30,7 +30,7 @@ const ASIDE_MAX_MS: u32 = 300_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The target did not respond within the limit for its first response.
-    Unanswered,
+    NoResponse,
     /// The target had responded, but the attempt timed out.
     Late,
     /// The attempt failed for another reason than time.
@@ -42,7 +42,7 @@ pub(crate) struct Pace {
     connect_timeout_s: u32,
     reconnect_delay_s: u32,
     /// Unanswered attempts in a row.
-    unanswered: u32,
+    no_responses: u32,
     /// How often the time limit of an attempt was doubled because the target was too slow.
     late: u32,
     /// The last attempt timed out: a rest is due.
@@ -54,7 +54,7 @@ impl Pace {
         Self {
             connect_timeout_s,
             reconnect_delay_s,
-            unanswered: 0,
+            no_responses: 0,
             late: 0,
             is_late: false,
         }
@@ -107,7 +107,7 @@ impl Pace {
     }
 
     fn is_patient(&self) -> bool {
-        self.unanswered % PATIENT == PATIENT - 1
+        self.no_responses % PATIENT == PATIENT - 1
     }
 
     /// Returns how often the time limit of the next attempt is doubled. Every fourth patient
@@ -115,7 +115,7 @@ impl Pace {
     /// finding a path that returns during the attempt.
     fn doublings(&self) -> u32 {
         let patience = match self.is_patient() {
-            true => (self.unanswered / PATIENT + 1).trailing_zeros() / 2,
+            true => (self.no_responses / PATIENT + 1).trailing_zeros() / 2,
             false => 0,
         };
         self.late.max(patience).min(DOUBLINGS)
@@ -133,7 +133,7 @@ impl Pace {
     /// target's first response: until the following attempt is due, `delay` ms, but twice the
     /// duration of the path's last successful attempt, `usual` ms, if that is more. Returns `whole`
     /// for a target known to be slow, and once in a while for one that does not respond.
-    pub(crate) fn answer_ms(&self, delay: u32, usual: u32, whole: u32) -> u32 {
+    pub(crate) fn response_ms(&self, delay: u32, usual: u32, whole: u32) -> u32 {
         match self.late > 0 || self.is_patient() {
             true => whole,
             false => whole.min(delay.max(usual.saturating_mul(2))),
@@ -144,16 +144,16 @@ impl Pace {
     pub(crate) fn ended(&mut self, outcome: Outcome) {
         self.is_late = outcome == Outcome::Late;
         match outcome {
-            Outcome::Unanswered => {
-                self.unanswered = self.unanswered.saturating_add(1);
+            Outcome::NoResponse => {
+                self.no_responses = self.no_responses.saturating_add(1);
                 // The target may be gone, and its return must be found soon.
                 self.late = self.late.saturating_sub(1);
             }
             Outcome::Late => {
-                self.unanswered = 0;
+                self.no_responses = 0;
                 self.late = (self.late + 1).min(DOUBLINGS);
             }
-            Outcome::Refused => self.unanswered = 0,
+            Outcome::Refused => self.no_responses = 0,
         }
     }
 }
@@ -214,14 +214,14 @@ mod tests {
         let mut patient = [0; 3];
         for attempt in 1..=1280 {
             let whole = pace.whole_ms(300);
-            let answer = pace.answer_ms(900, 300, whole);
+            let response = pace.response_ms(900, 300, whole);
             if attempt % PATIENT == 0 {
-                assert_eq!(answer, whole);
+                assert_eq!(response, whole);
                 patient[(whole / 5000).ilog2() as usize] += 1;
             } else {
-                assert_eq!((answer, whole), (900, 5000));
+                assert_eq!((response, whole), (900, 5000));
             }
-            pace.ended(Outcome::Unanswered);
+            pace.ended(Outcome::NoResponse);
             assert_eq!(pace.rest_ms(0), 0);
         }
         assert_eq!(patient, [120, 30, 10]);
@@ -231,8 +231,8 @@ mod tests {
     fn what_took_long_is_given_twice_that() {
         let pace = Pace::new(10, 1);
         assert_eq!(pace.whole_ms(0), 5000);
-        assert_eq!(pace.answer_ms(900, 700, 5000), 1400);
-        assert_eq!(pace.answer_ms(900, 7000, 5000), 5000);
+        assert_eq!(pace.response_ms(900, 700, 5000), 1400);
+        assert_eq!(pace.response_ms(900, 7000, 5000), 5000);
         assert_eq!(pace.whole_ms(7000), 14_000);
         assert_eq!(pace.whole_ms(u32::MAX), 20_000);
     }
@@ -243,7 +243,7 @@ mod tests {
         for (whole, rest) in [(10_000, 2000), (20_000, 4000), (20_000, 4000)] {
             pace.ended(Outcome::Late);
             assert_eq!(pace.whole_ms(100), whole);
-            assert_eq!(pace.answer_ms(900, 100, whole), whole);
+            assert_eq!(pace.response_ms(900, 100, whole), whole);
             assert_eq!(pace.rest_ms(0), rest);
             assert_eq!(pace.rest_ms(u64::from(rest / 2)), rest / 2);
         }
@@ -254,20 +254,20 @@ mod tests {
         let pace = after(&[Outcome::Late, Outcome::Late, Outcome::Refused]);
         assert_eq!(pace.whole_ms(100), 20_000);
         assert_eq!(pace.rest_ms(0), 0);
-        let pace = after(&[Outcome::Late, Outcome::Late, Outcome::Unanswered]);
+        let pace = after(&[Outcome::Late, Outcome::Late, Outcome::NoResponse]);
         assert_eq!(pace.whole_ms(100), 10_000);
-        let pace = after(&[Outcome::Late, Outcome::Unanswered]);
+        let pace = after(&[Outcome::Late, Outcome::NoResponse]);
         assert_eq!(pace.whole_ms(100), 5000);
-        assert_eq!(pace.answer_ms(900, 100, 5000), 900);
+        assert_eq!(pace.response_ms(900, 100, 5000), 900);
     }
 
     #[test]
-    fn a_refusal_is_an_answer() {
-        let unanswered = [Outcome::Unanswered; PATIENT as usize - 1];
-        assert_eq!(after(&unanswered).answer_ms(900, 100, 5000), 5000);
-        let mut pace = after(&unanswered);
+    fn a_refusal_is_a_response() {
+        let no_responses = [Outcome::NoResponse; PATIENT as usize - 1];
+        assert_eq!(after(&no_responses).response_ms(900, 100, 5000), 5000);
+        let mut pace = after(&no_responses);
         pace.ended(Outcome::Refused);
-        assert_eq!(pace.answer_ms(900, 100, 5000), 900);
+        assert_eq!(pace.response_ms(900, 100, 5000), 900);
     }
 
     #[test]

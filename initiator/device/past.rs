@@ -25,7 +25,7 @@ use kernel::{
 
 /// The sums of destroyed queues.
 #[derive(Default)]
-pub(super) struct Past {
+pub(super) struct DestroyedQueues {
     sent: Sent,
     done: Done,
     admin: AdminCounts,
@@ -33,7 +33,7 @@ pub(super) struct Past {
     times: Times,
 }
 
-impl Past {
+impl DestroyedQueues {
     fn absorb(&self, queue: &Queue) {
         self.sent.absorb(&queue.sent);
         self.done.absorb(&queue.done);
@@ -98,8 +98,8 @@ impl Device {
     }
 
     /// Returns the sum over all queues that the device has ever had.
-    fn sum(&self) -> Past {
-        let sum = Past::default();
+    fn sum(&self) -> DestroyedQueues {
+        let sum = DestroyedQueues::default();
         // Held until the end: queues are retired under it.
         let past = self.past.lock();
         let sessions = self.shown.lock().sessions.clone();

@@ -12,8 +12,8 @@ use super::{
     Active,
     Control,
     Device,
+    DeviceState, //
     Sessions,
-    State, //
 };
 use crate::{
     failure::Failure,
@@ -172,7 +172,7 @@ impl Device {
     /// Ends the sessions of a disk that was removed, and all attempts to make new ones. The caller
     /// holds `control`. Sleeps.
     pub(super) fn end_paths(&self, head: &Head, sessions: &Sessions) {
-        head.go();
+        head.begin_removal();
         for session in sessions.iter().flatten() {
             session.finish();
             session.let_go();
@@ -217,7 +217,7 @@ impl Device {
     /// Starts connecting a path that has no session. The caller holds `control`.
     fn begin_path(self: &Arc<Self>, path: &Arc<Path>, active: &Active) {
         path.set_state(PathState::Connecting, None);
-        self.show_sessions(active, State::Queueing, None);
+        self.show_sessions(active, DeviceState::Queueing, None);
         self.tell_changes();
         path.schedule(self);
     }
@@ -259,7 +259,7 @@ impl Device {
             session.finish();
         }
         self.release_path(active, number);
-        self.show_sessions(active, State::Queueing, None);
+        self.show_sessions(active, DeviceState::Queueing, None);
         self.tell_changes();
         active.head.requests().run_hw_queues();
         Ok(())
@@ -336,7 +336,7 @@ impl Device {
         let is_alone = self.paths.lock().len() == 1;
         if active.has_live() {
             pr_warn!("{self}: path {number} lost: {failure}; requests use the other paths\n");
-            return self.show_sessions(active, State::Queueing, None);
+            return self.show_sessions(active, DeviceState::Queueing, None);
         }
         if is_alone {
             pr_warn!("{self}: connection lost: {failure}; requests wait for a new connection\n");
@@ -344,7 +344,7 @@ impl Device {
             pr_warn!("{self}: path {number} lost: {failure}; requests wait for a path\n");
         }
         self.count_loss(active);
-        self.show_sessions(active, State::Queueing, Some(failure));
+        self.show_sessions(active, DeviceState::Queueing, Some(failure));
     }
 
     /// Starts the time without a path, if that has not begun. The deadline of each waiting attempt
@@ -373,8 +373,8 @@ impl Device {
         }
         self.count_loss(active);
         let mut shown = self.shown.lock();
-        if matches!(shown.state, State::Live | State::Degraded) {
-            shown.state = State::Queueing;
+        if matches!(shown.state, DeviceState::Live | DeviceState::Degraded) {
+            shown.state = DeviceState::Queueing;
             shown.failure = Some(failure);
         }
     }

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     failure::{
+        ConnectStep, //
         Failure,
-        Step, //
     },
     head::Head,
     session::{
@@ -61,7 +61,7 @@ impl Plan {
         }
         match self.head.loss().end {
             Some(end) if end.has_passed() && deadline.has_passed() => {
-                Err(Failure::Timeout(Step::Answer))
+                Err(Failure::Timeout(ConnectStep::Response))
             }
             _ => Ok(()),
         }

@@ -32,8 +32,8 @@ use super::{
     Active,
     Control,
     Device,
+    DeviceState, //
     Settings,
-    State, //
 };
 use crate::{
     failure::Failure,
@@ -102,7 +102,7 @@ impl Device {
         );
         if let Some(active) = control.active.as_mut() {
             self.release_path(active, plan.path.number());
-            self.show_sessions(active, State::Queueing, Some(failure));
+            self.show_sessions(active, DeviceState::Queueing, Some(failure));
         }
         self.tell_changes();
     }
@@ -316,9 +316,10 @@ impl Device {
             return;
         }
         let control = self.control.lock();
-        if self.is_wanted(&control, plan) && self.show(|shown| shown.state == State::Queueing) {
+        if self.is_wanted(&control, plan) && self.show(|shown| shown.state == DeviceState::Queueing)
+        {
             pr_warn!("{self}: still no connection: requests fail until there is one\n");
-            self.set_state(State::FailingFast);
+            self.set_state(DeviceState::FailingFast);
             self.tell_changes();
             plan.head.fail_fast();
         }

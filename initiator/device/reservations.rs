@@ -112,10 +112,10 @@ impl DiskReservations {
                 session.is_live() && core::ptr::eq(session.head(), &*self.head)
             };
             for session in sessions.iter().flatten().filter(own) {
-                let answer = session.admin().map(|admin| admin.ask_reservation(question));
-                match answer {
+                let response = session.admin().map(|admin| admin.ask_reservation(question));
+                match response {
                     Some(Ok((Status::Draining | Status::Gone, _))) => break,
-                    Some(Ok(answer)) => return Ok(answer),
+                    Some(Ok(response)) => return Ok(response),
                     Some(Err(_)) | None => {}
                 }
             }

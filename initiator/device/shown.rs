@@ -30,7 +30,7 @@ use kernel::{
 
 /// The state of a device; see the picture in `device.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum DeviceState {
     New,
     Connecting,
     Live,
@@ -43,14 +43,14 @@ pub(crate) enum State {
     Disconnecting,
 }
 
-impl State {
+impl DeviceState {
     /// Returns whether the device has a disk that will get a new session.
     pub(super) fn is_reconnecting(self) -> bool {
         matches!(self, Self::Queueing | Self::FailingFast)
     }
 }
 
-impl State {
+impl DeviceState {
     /// Returns the state's name in attributes and events.
     pub(super) fn name(self) -> &'static CStr {
         match self {
@@ -67,15 +67,15 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for DeviceState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name().to_str().unwrap_or("?"))
     }
 }
 
 /// The values that attributes show.
-pub(crate) struct Shown {
-    pub(crate) state: State,
+pub(crate) struct DeviceStatus {
+    pub(crate) state: DeviceState,
     pub(crate) failure: Option<Failure>,
     /// Number of the disk.
     pub(crate) disk: Option<u32>,
@@ -92,7 +92,7 @@ pub(crate) struct Shown {
 
 impl Device {
     /// Calls `f` with the values that attributes show.
-    pub(crate) fn show<R>(&self, f: impl FnOnce(&Shown) -> R) -> R {
+    pub(crate) fn show<R>(&self, f: impl FnOnce(&DeviceStatus) -> R) -> R {
         f(&self.shown.lock())
     }
 
@@ -110,12 +110,12 @@ impl Device {
         }
     }
 
-    pub(super) fn set_state(&self, state: State) {
+    pub(super) fn set_state(&self, state: DeviceState) {
         self.shown.lock().state = state;
     }
 
     /// Shows `state` without a session, and `failure` as its reason.
-    pub(super) fn forget_session(&self, state: State, failure: Option<Failure>) {
+    pub(super) fn forget_session(&self, state: DeviceState, failure: Option<Failure>) {
         let mut shown = self.shown.lock();
         shown.state = state;
         shown.failure = failure;
@@ -144,13 +144,19 @@ impl Device {
     pub(super) fn show_ending(&self, session: &Session) {
         let mut shown = self.shown.lock();
         let is_other = |other: &&Arc<Session>| other.path() != session.path() && other.is_live();
-        if shown.state == State::Live && shown.sessions.iter().flatten().any(|s| is_other(&s)) {
-            shown.state = State::Degraded;
+        if shown.state == DeviceState::Live && shown.sessions.iter().flatten().any(|s| is_other(&s))
+        {
+            shown.state = DeviceState::Degraded;
         }
     }
 
     /// Shows the sessions of `active`: `state` if none is live, because of `failure`.
-    pub(super) fn show_sessions(&self, active: &Active, state: State, failure: Option<Failure>) {
+    pub(super) fn show_sessions(
+        &self,
+        active: &Active,
+        state: DeviceState,
+        failure: Option<Failure>,
+    ) {
         let mut sessions = no_sessions();
         let mut live = [false; PATHS_MAX as usize];
         let places = sessions.iter_mut().zip(&mut live);
@@ -168,10 +174,12 @@ impl Device {
         let first = first.and_then(|(session, _)| session.clone());
         let mut shown = self.shown.lock();
         shown.state = match first {
-            None if state == State::Queueing && active.head.fails_fast() => State::FailingFast,
+            None if state == DeviceState::Queueing && active.head.fails_fast() => {
+                DeviceState::FailingFast
+            }
             None => state,
-            Some(_) if all => State::Live,
-            Some(_) => State::Degraded,
+            Some(_) if all => DeviceState::Live,
+            Some(_) => DeviceState::Degraded,
         };
         // A device that works has no failure.
         shown.failure = failure.filter(|_| first.is_none());

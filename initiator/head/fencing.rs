@@ -71,7 +71,7 @@ impl Head {
         if !last_sessions.is_live(path, epoch) {
             return Ok(false);
         }
-        self.hw_queues.put(queue, retired).map(|()| true)
+        self.hw_queues.add(queue, retired).map(|()| true)
     }
 
     /// Waits until no request of an ended session of `path` can reach the drive, or no path is

@@ -47,7 +47,7 @@ impl Origin {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LastSessionState {
     /// Requests use the session.
     Live,
     /// The session has ended, and requests of it may still reach the drive.
@@ -60,7 +60,7 @@ enum State {
 struct Last {
     epoch: Epoch,
     origin: Origin,
-    state: State,
+    state: LastSessionState,
 }
 
 /// The reason why a session must not become a path of the disk.
@@ -92,12 +92,14 @@ impl LastSessions {
         let mut unfenced = None;
         for (number, last) in self.numbered() {
             match last.state {
-                State::Fenced => {}
+                LastSessionState::Fenced => {}
                 _ if !origin.is_same(&last.origin) => return Some(Obstacle::OtherExport),
-                State::Unfenced => unfenced = Some(Obstacle::Unfenced(number, last.epoch)),
+                LastSessionState::Unfenced => {
+                    unfenced = Some(Obstacle::Unfenced(number, last.epoch))
+                }
                 // Granting a later session on the same path implies that this one has ended.
-                State::Live if number == path => return Some(Obstacle::OtherExport),
-                State::Live => {}
+                LastSessionState::Live if number == path => return Some(Obstacle::OtherExport),
+                LastSessionState::Live => {}
             }
         }
         unfenced
@@ -107,7 +109,7 @@ impl LastSessions {
     /// [`obstacle`](Self::obstacle).
     pub(crate) fn admit(&mut self, path: u8, epoch: Epoch, origin: Origin) {
         if let Some(place) = self.0.get_mut(usize::from(path)) {
-            let state = State::Live;
+            let state = LastSessionState::Live;
             *place = Some(Last {
                 epoch,
                 origin,
@@ -119,8 +121,8 @@ impl LastSessions {
     /// Records that the session of this epoch on `path` ends.
     pub(crate) fn end(&mut self, path: u8, epoch: Epoch) {
         self.change(path, |last| {
-            if last.epoch == epoch && last.state == State::Live {
-                last.state = State::Unfenced;
+            if last.epoch == epoch && last.state == LastSessionState::Live {
+                last.state = LastSessionState::Unfenced;
             }
         });
     }
@@ -128,8 +130,8 @@ impl LastSessions {
     /// Records the response of the session's export that nothing is left of the path up to `epoch`.
     pub(crate) fn fenced(&mut self, path: u8, epoch: Epoch) {
         self.change(path, |last| {
-            if last.epoch <= epoch && last.state == State::Unfenced {
-                last.state = State::Fenced;
+            if last.epoch <= epoch && last.state == LastSessionState::Unfenced {
+                last.state = LastSessionState::Fenced;
             }
         });
     }
@@ -151,9 +153,9 @@ impl LastSessions {
                 let is_over = number == path && same || is_gone(&last.origin);
                 // The path's previous session has ended, even if this grant was recorded before
                 // that session was recorded as live.
-                let has_ended = last.state == State::Unfenced || number == path;
+                let has_ended = last.state == LastSessionState::Unfenced || number == path;
                 if is_before && is_over && has_ended {
-                    last.state = State::Fenced;
+                    last.state = LastSessionState::Fenced;
                 }
             });
         }
@@ -162,13 +164,13 @@ impl LastSessions {
     /// Returns whether requests use the session of this epoch on `path`.
     pub(crate) fn is_live(&self, path: u8, epoch: Epoch) -> bool {
         let last = self.0.get(usize::from(path)).copied().flatten();
-        last.is_some_and(|last| last.epoch == epoch && last.state == State::Live)
+        last.is_some_and(|last| last.epoch == epoch && last.state == LastSessionState::Live)
     }
 
     /// Returns whether requests of the session of this epoch on `path` may be left.
     pub(crate) fn is_unfenced(&self, path: u8, epoch: Epoch) -> bool {
         let last = self.0.get(usize::from(path)).copied().flatten();
-        last.is_some_and(|last| last.epoch == epoch && last.state == State::Unfenced)
+        last.is_some_and(|last| last.epoch == epoch && last.state == LastSessionState::Unfenced)
     }
 
     fn change(&mut self, path: u8, f: impl FnOnce(&mut Last)) {
@@ -191,7 +193,7 @@ mod tests {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, address));
         Origin {
             address: SocketAddr::new(ip, 7744),
-            instance: ExportInstance::of(instance),
+            instance: ExportInstance::from_number(instance),
         }
     }
 
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_answer_does_not_count() {
+    fn an_earlier_response_does_not_count() {
         let mut last = live(2, 1);
         last.end(1, Epoch(2));
         last.fenced(1, Epoch(1));

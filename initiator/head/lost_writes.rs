@@ -82,7 +82,7 @@ impl Openers {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LossStage {
     Intact,
     Unopened,
     Writer,
@@ -91,7 +91,7 @@ enum State {
 /// The state of lost writes of a disk; see the module.
 pub(crate) struct LostState {
     openers: Openers,
-    state: State,
+    state: LossStage,
 }
 
 impl LostState {
@@ -104,20 +104,20 @@ impl LostState {
                 claims: 0,
                 is_claiming: false,
             },
-            state: State::Intact,
+            state: LossStage::Intact,
         }
     }
 
     /// Returns whether flushes fail.
     pub(crate) fn is_lost(&self) -> bool {
-        self.state != State::Intact
+        self.state != LossStage::Intact
     }
 
     /// Records a loss.
     pub(crate) fn lose(&mut self) {
         self.state = match self.openers.has_writer() {
-            true => State::Writer,
-            false => State::Unopened,
+            true => LossStage::Writer,
+            false => LossStage::Unopened,
         };
     }
 
@@ -125,9 +125,9 @@ impl LostState {
     /// whether the opener is the first writer since a loss of which no writer has seen an error.
     pub(crate) fn opened(&mut self, mode: OpenMode, claims: u32) -> bool {
         self.openers.opened(mode, claims);
-        let is_first = mode.writes && self.state == State::Unopened;
+        let is_first = mode.writes && self.state == LossStage::Unopened;
         if is_first {
-            self.state = State::Writer;
+            self.state = LossStage::Writer;
         }
         is_first
     }
@@ -136,17 +136,21 @@ impl LostState {
     /// claims; `told`: a flush was refused since the last loss. Returns whether the close ends a
     /// loss.
     pub(crate) fn closed(&mut self, claims: u32, told: bool) -> bool {
-        if !self.openers.closed(claims) || self.state != State::Writer {
+        if !self.openers.closed(claims) || self.state != LossStage::Writer {
             return false;
         }
-        self.state = if told { State::Intact } else { State::Unopened };
+        self.state = if told {
+            LossStage::Intact
+        } else {
+            LossStage::Unopened
+        };
         told
     }
 
     /// Ends a loss; returns whether flushes failed because of one.
     pub(crate) fn acknowledge(&mut self) -> bool {
         let was = self.is_lost();
-        self.state = State::Intact;
+        self.state = LossStage::Intact;
         was
     }
 }

@@ -5,6 +5,10 @@
 //! for a queue.
 
 use super::{
+    data_paths::{
+        give_back,
+        DataPath, //
+    },
     queue::{
         kind,
         Phase,
@@ -15,10 +19,6 @@ use super::{
     registered::INVALIDATE_SLOTS,
     send_queue::SendState,
     status::to_block,
-    transfers::{
-        give_back,
-        Transfer, //
-    },
 };
 use crate::{
     batching::{
@@ -41,12 +41,12 @@ use hcablk_core::{
     broken,
     proto::{
         eager_ring::{
-            Answered,
-            Answers, //
+            DecodedResponses,
+            EagerResponses, //
         },
         message::{
             self,
-            Response,
+            IoResponse,
             Tag,
             BUFFER_LEN, //
         },
@@ -125,10 +125,10 @@ impl FlushAccount {
     /// Notes a successful flush.
     #[inline(never)]
     fn note_flush(&self, phase: Phase) {
-        let Phase::Sent { transfer, .. } = phase else {
+        let Phase::Sent { data_path, .. } = phase else {
             return;
         };
-        if let Transfer::Flush { number } = transfer {
+        if let DataPath::Flush { number } = data_path {
             self.unflushed.flushed(number);
         }
     }
@@ -329,7 +329,7 @@ impl Queue {
     #[inline(never)]
     fn receive_immediate(&self, round: &mut Round, buffer: u32, value: u32, bytes: usize) {
         if self.reposted(buffer) {
-            self.respond(round, Response::of_immediate(value), With::Data(bytes));
+            self.handle_response(round, IoResponse::of_immediate(value), With::Data(bytes));
         }
     }
 
@@ -340,19 +340,23 @@ impl Queue {
         let message = whole
             .as_ref()
             .and_then(|whole| whole.get(..completion.byte_len()));
-        if message.is_some_and(Answers::is) {
+        if message.is_some_and(EagerResponses::is) {
             if completion.invalidated().is_some() {
                 return self.violation("it invalidated a key that it was not given");
             }
-            return self.eager_answered(round, buffer, message.and_then(Answers::decode));
+            return self.handle_eager_responses(
+                round,
+                buffer,
+                message.and_then(EagerResponses::decode),
+            );
         }
-        let Some(response) = message.and_then(Response::decode) else {
+        let Some(response) = message.and_then(IoResponse::decode) else {
             return self.violation("a message cannot be understood");
         };
         let with = completion.invalidated();
         let with = with.map_or(With::Nothing, With::Invalidation);
         if self.reposted(buffer) {
-            self.respond(round, response, with);
+            self.handle_response(round, response, with);
         }
     }
 
@@ -367,23 +371,33 @@ impl Queue {
     }
 
     /// Handles a message with responses to eager writes; `None`: it cannot be decoded.
-    fn eager_answered(&self, round: &mut Round, buffer: u32, answers: Option<Answered<'_>>) {
-        let Some(answers) = answers else {
+    fn handle_eager_responses(
+        &self,
+        round: &mut Round,
+        buffer: u32,
+        responses: Option<DecodedResponses<'_>>,
+    ) {
+        let Some(responses) = responses else {
             return self.violation("a message cannot be understood");
         };
         if !self.reposted(buffer) {
             return;
         }
-        for (number, status) in answers.iter() {
-            if !self.respond_eager(round, number, status) {
+        for (number, status) in responses.iter() {
+            if !self.handle_eager_response(round, number, status) {
                 return;
             }
         }
     }
 
     /// Handles the response to eager write `number`. Returns `false` if the session ends.
-    fn respond_eager(&self, round: &mut Round, number: u16, status: message::Status) -> bool {
-        let Some((mut send, hungry)) = self.lock_for_answer(1) else {
+    fn handle_eager_response(
+        &self,
+        round: &mut Round,
+        number: u16,
+        status: message::Status,
+    ) -> bool {
+        let Some((mut send, hungry)) = self.lock_for_response(1) else {
             return false;
         };
         let request = send.ring.free(number).and_then(|owner| {
@@ -398,7 +412,7 @@ impl Queue {
         let (view, data) = request.split();
         trace::initiator::answered(|| self.about(view).ended(status as i32));
         let Phase::Sent {
-            transfer: Transfer::Eager { seq },
+            data_path: DataPath::Eager { seq },
             solicited,
         } = data.phase
         else {
@@ -408,13 +422,13 @@ impl Queue {
             self.violation("it answered what was not asked");
             return false;
         };
-        let can_ask = send.credits.answered();
-        data.marks.answer();
-        send.batching.answered(solicited);
+        let can_ask = send.credits.responded();
+        data.marks.note_response();
+        send.batching.responded(solicited);
         let status = to_block(status);
         if !self.is_completed(seq) {
             let awaited = self.await_send(&mut send, view.tag(), status, seq);
-            data.phase = Phase::Answered(awaited);
+            data.phase = Phase::Responded(awaited);
             request.park();
             drop(send);
         } else {
@@ -424,21 +438,21 @@ impl Queue {
             self.finish(round, request, status);
             round.flush_if(alone);
         }
-        self.after_answer(can_ask, hungry);
+        self.after_response(can_ask, hungry);
         true
     }
 
     /// Handles a response. `with` is its effect on the request's memory.
     #[inline(always)]
-    fn respond(&self, round: &mut Round, response: Response, with: With) {
-        let Some((mut send, hungry)) = self.lock_for_answer(response.credits) else {
+    fn handle_response(&self, round: &mut Round, response: IoResponse, with: With) {
+        let Some((mut send, hungry)) = self.lock_for_response(response.credits) else {
             return;
         };
         Self::allow_eager(&mut send);
         let Tag { index, generation } = response.tag;
         if index >= self.depth {
             let bare = matches!(with, With::Nothing);
-            return self.respond_nop(send, response, bare, hungry);
+            return self.handle_nop_response(send, response, bare, hungry);
         }
         let Some(mut request) = self.tags.take(self.path, index, generation) else {
             drop(send);
@@ -446,7 +460,7 @@ impl Queue {
         };
         let (view, data) = request.split();
         trace::initiator::answered(|| self.about(view).ended(response.status as i32));
-        let (transfer, solicited) = match self.check_response(data, with, view) {
+        let (data_path, solicited) = match self.check_response(data, with, view) {
             Ok(sent) => sent,
             Err((what, key)) => {
                 request.park();
@@ -454,66 +468,66 @@ impl Queue {
                 return self.tag_violation(what, response.tag, key);
             }
         };
-        data.marks.answer();
-        let can_ask = send.credits.answered();
-        send.batching.answered(solicited);
+        data.marks.note_response();
+        let can_ask = send.credits.responded();
+        send.batching.responded(solicited);
         self.update_notify(&send);
         let status = to_block(response.status);
-        match transfer {
-            Transfer::Registered if data.list.is_registered() => {
+        match data_path {
+            DataPath::Registered if data.list.is_registered() => {
                 // The target left its key valid.
-                let posted = self.invalidate_answered(&mut send, round, data, index, status);
+                let posted = self.invalidate_after_response(&mut send, round, data, index, status);
                 request.park();
                 drop(send);
                 self.check(posted);
             }
-            Transfer::Inline { seq } if !self.is_completed(seq) => {
+            DataPath::Inline { seq } if !self.is_completed(seq) => {
                 let awaited = self.await_send(&mut send, index, status, seq);
-                data.phase = Phase::Answered(awaited);
+                data.phase = Phase::Responded(awaited);
                 request.park();
                 drop(send);
             }
             _ => {
-                if transfer == Transfer::Registered {
+                if data_path == DataPath::Registered {
                     send.space.release(INVALIDATE_SLOTS);
                 }
                 let alone = send.batching.outstanding().is_idle();
                 drop(send);
-                let status = match transfer {
-                    Transfer::ReadBounce => self.copy_bounced(view, status),
+                let status = match data_path {
+                    DataPath::ReadBounce => self.copy_bounced(view, status),
                     _ => status,
                 };
                 self.finish(round, request, status);
                 round.flush_if(alone);
             }
         }
-        self.after_answer(can_ask, hungry);
+        self.after_response(can_ask, hungry);
     }
 
     /// Handles the response to a nop; `bare`: the response had no effect on memory.
     // `response` is passed by value so that the callers need not store it in memory.
     #[cold]
-    fn respond_nop(
+    fn handle_nop_response(
         &self,
         mut send: IrqGuard<'_, SendState>,
-        response: Response,
+        response: IoResponse,
         bare: bool,
         hungry: bool,
     ) {
-        let good = bare && Self::nop_answered(&mut send, response, self.depth);
-        let can_ask = good && send.credits.answered();
+        let good = bare && Self::take_nop_response(&mut send, response, self.depth);
+        let can_ask = good && send.credits.responded();
         drop(send);
         if !good {
             return self.tag_violation("it answered what was not asked", response.tag, None);
         }
-        self.after_answer(can_ask, hungry);
+        self.after_response(can_ask, hungry);
     }
 
     /// Takes the lock for a response that grants `credits`, and accounts for these and for
     /// completed awaited sends. Returns the lock, and whether a request was turned away since the
     /// last response; `None` if the session ends.
     #[inline(always)]
-    fn lock_for_answer(&self, credits: u16) -> Option<(IrqGuard<'_, SendState>, bool)> {
+    fn lock_for_response(&self, credits: u16) -> Option<(IrqGuard<'_, SendState>, bool)> {
         let mut send = self.send.lock();
         if send.credits.grant(credits).is_err() {
             drop(send);
@@ -534,15 +548,15 @@ impl Queue {
         data: &mut TagData,
         with: With,
         view: RequestRef<'_>,
-    ) -> Result<(Transfer, Solicited), (&'static str, Option<u32>)> {
+    ) -> Result<(DataPath, Solicited), (&'static str, Option<u32>)> {
         let Phase::Sent {
-            transfer,
+            data_path,
             solicited,
         } = data.phase
         else {
             return Err(("it answered twice", None));
         };
-        if matches!(transfer, Transfer::Eager { .. }) {
+        if matches!(data_path, DataPath::Eager { .. }) {
             return Err(("it answered an eager write by a response", None));
         }
         match with {
@@ -551,20 +565,20 @@ impl Queue {
             }
             With::Invalidation(_) => self.done.remote_invalidations.bump(),
             With::Data(bytes)
-                if transfer != Transfer::ReadBounce || bytes != view.bytes() as usize =>
+                if data_path != DataPath::ReadBounce || bytes != view.bytes() as usize =>
             {
                 return Err(("it sent data that was not asked for", None));
             }
             With::Data(_) => self.done.immediates.bump(),
             With::Nothing => {}
         }
-        Ok((transfer, solicited))
+        Ok((data_path, solicited))
     }
 
     /// Starts invalidating the key of request `tag`, which has its response and ends with `status`
     /// when the invalidation has completed.
     #[inline]
-    fn invalidate_answered(
+    fn invalidate_after_response(
         &self,
         send: &mut SendState,
         round: &mut Round,
@@ -581,14 +595,14 @@ impl Queue {
     /// Finishes the handling of a response, without the lock: checks that a credit is left
     /// (`can_ask`), and runs the hardware queue if a request was turned away (`hungry`).
     #[inline(always)]
-    fn after_answer(&self, can_ask: bool, hungry: bool) {
+    fn after_response(&self, can_ask: bool, hungry: bool) {
         if !can_ask || hungry {
-            self.after_last_answer(can_ask, hungry);
+            self.after_last_response(can_ask, hungry);
         }
     }
 
     #[inline(never)]
-    fn after_last_answer(&self, can_ask: bool, hungry: bool) {
+    fn after_last_response(&self, can_ask: bool, hungry: bool) {
         if !can_ask {
             // Requests would wait for ever: unissued requests have no timeout.
             return self.violation("it leaves no credit to ask with");

@@ -19,6 +19,13 @@
 //! that response.
 
 use super::{
+    data_paths::{
+        extent_of,
+        unmapped,
+        DataPath,
+        IssuePath, //
+        Issued,
+    },
     queue::{
         kind,
         Queue, //
@@ -26,13 +33,6 @@ use super::{
     send_queue::{
         SendState,
         WrSeq, //
-    },
-    transfers::{
-        extent_of,
-        unmapped,
-        Issued,
-        Transfer,
-        Way, //
     },
 };
 use crate::shape::INLINE_SEGMENTS;
@@ -45,7 +45,7 @@ use hcablk_core::{
     proto::{
         connect::Reply,
         eager_ring::{
-            Grant,
+            EagerRingGrant,
             Immediate,
             RingSlot, //
         },
@@ -73,17 +73,17 @@ pub(super) enum EagerState {
     /// The target has granted no ring.
     Never,
     /// Writing is allowed after the target's first response.
-    AfterAnswer(Grant),
-    Now(Grant),
+    AfterResponse(EagerRingGrant),
+    Now(EagerRingGrant),
 }
 
 impl EagerState {
     /// Returns the ring if writing to it is allowed.
     #[inline(always)]
-    fn ring(self) -> Option<Grant> {
+    fn ring(self) -> Option<EagerRingGrant> {
         match self {
             Self::Now(grant) => Some(grant),
-            Self::Never | Self::AfterAnswer(_) => None,
+            Self::Never | Self::AfterResponse(_) => None,
         }
     }
 }
@@ -139,7 +139,7 @@ pub(super) enum EagerMessage {
     Request(Sge),
 }
 
-impl Way for EagerWrite {
+impl IssuePath for EagerWrite {
     type Reserved = Room;
     type Full = RingFull;
     type Encoded<'a> = (EagerMessage, &'a mut SegmentList);
@@ -183,8 +183,8 @@ impl Way for EagerWrite {
     }
 
     #[inline]
-    fn transfer(room: &Room) -> Transfer {
-        Transfer::Eager {
+    fn data_path(room: &Room) -> DataPath {
+        DataPath::Eager {
             seq: room.wr_seq.seq,
         }
     }
@@ -252,7 +252,7 @@ impl Queue {
             };
             if limit != 0 {
                 send.ring.begin(grant.bytes, reply.credits);
-                send.eager_state = EagerState::AfterAnswer(grant);
+                send.eager_state = EagerState::AfterResponse(grant);
                 self.limits.set_eager(limit);
             }
         }
@@ -261,7 +261,7 @@ impl Queue {
     /// Allows eager writes, since the target has sent a response.
     #[inline]
     pub(super) fn allow_eager(send: &mut SendState) {
-        if let EagerState::AfterAnswer(grant) = send.eager_state {
+        if let EagerState::AfterResponse(grant) = send.eager_state {
             send.eager_state = EagerState::Now(grant);
         }
     }

@@ -355,7 +355,7 @@ impl HwQueues {
     /// Adds the queue to its hardware queue. If the path had one there, the queue replaces it, and
     /// the old one joins `retired`. May sleep. On an error nothing has changed: `ENODEV` if the
     /// disk does not exist or is being removed, or `ENOMEM`.
-    pub(crate) fn put(&self, queue: &Arc<Queue>, retired: &mut Retired) -> Result {
+    pub(crate) fn add(&self, queue: &Arc<Queue>, retired: &mut Retired) -> Result {
         self.change(queue.index.into(), retired, |queues| {
             queues.retain(|old| old.path != queue.path);
             Ok(queues.push(queue.clone(), GFP_KERNEL)?)

@@ -9,9 +9,16 @@
 //! ```
 //!
 //! *Plan* chooses how the data moves; the steps of `submit` that depend on that are the
-//! [`Way`]'s, in a file for each (`transfers.rs`).
+//! [`IssuePath`]'s, in a file for each (`data_paths.rs`).
 
 use super::{
+    data_paths::{
+        give_back,
+        InlineWrite,
+        IssuePath, //
+        Issued,
+        MessageOnly,
+    },
     eager::{
         EagerWrite,
         RingFull, //
@@ -24,13 +31,6 @@ use super::{
     },
     registered::Registered,
     send_queue::SendState,
-    transfers::{
-        give_back,
-        InlineWrite,
-        Issued,
-        MessageOnly,
-        Way, //
-    },
 };
 use crate::batching::Solicited;
 use core::convert::Infallible;
@@ -152,7 +152,7 @@ impl Queue {
 
     /// Sends a request to the target as `way` prescribes; `last`: no other request follows at once.
     #[inline(always)]
-    fn submit<W: Way>(
+    fn submit<W: IssuePath>(
         &self,
         request: Request<Driver>,
         mut way: W,
@@ -187,7 +187,7 @@ impl Queue {
         let solicited = send.batching.issue(last);
         let quiet = solicited == Solicited::No;
         data.phase = Phase::Sent {
-            transfer: W::transfer(&reserved),
+            data_path: W::data_path(&reserved),
             solicited,
         };
         data.marks.send(self.is_timed(), view.made_ns());
@@ -220,7 +220,7 @@ impl Queue {
     #[inline(always)]
     pub(super) fn encode(&self, issued: Issued, op: message::Op) -> Result<Sge> {
         let Issued { tag, quiet, .. } = issued;
-        let message = message::Request {
+        let message = message::IoRequest {
             tag,
             volume: Handle::FIRST,
             op,

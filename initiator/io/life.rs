@@ -49,8 +49,8 @@ use hcablk_core::{
         message::{
             self,
             Handle,
+            IoResponse,
             Op,
-            Response,
             Tag, //
         },
     },
@@ -66,7 +66,7 @@ use hcablk_core::{
         broken::keep,
         trace::{
             self,
-            State, //
+            ConnectionState, //
         },
     },
     sync::atomic::{
@@ -133,7 +133,7 @@ impl Queue {
         }
         self.standing.live.store(true, Release);
         drop(send);
-        self.comes_to(State::Live);
+        self.comes_to(ConnectionState::Live);
         Ok(())
     }
 }
@@ -200,7 +200,7 @@ impl Queue {
         // Ending a session calls this both before and after waiting for the replacement of a queue
         // pair.
         if news {
-            self.comes_to(State::Ending);
+            self.comes_to(ConnectionState::Ending);
         }
     }
 
@@ -293,7 +293,7 @@ impl Queue {
         // wait in the backlog.
         self.send.lock().forget_waiting();
         self.pair.cq().stop();
-        self.comes_to(State::Ended);
+        self.comes_to(ConnectionState::Ended);
         self.pair.detach();
     }
 
@@ -339,7 +339,7 @@ impl Queue {
     /// Ends the device's access to the request's memory. Returns `None` if the device refuses; the
     /// request then never ends. Protecting its memory matters more than removing the disk.
     fn taken_back(&self, mut request: Request<Driver>) -> Option<Request<Driver>> {
-        if let Some((_, data)) = self.tags.of(&mut request) {
+        if let Some((_, data)) = self.tags.with_value(&mut request) {
             data.phase = Phase::Idle;
             data.list.revoke();
             // Data sent straight from the request's memory has no region that could be revoked.
@@ -379,7 +379,7 @@ impl Queue {
         if let Nop::Asked(periods) = &mut send.nop {
             *periods += 1;
         }
-        if self.is_live() && self.is_unanswered(&send) {
+        if self.is_live() && self.awaits_nop(&send) {
             drop(send);
             return self.session.clone().queue_timed_out(self, self.depth);
         }
@@ -407,7 +407,7 @@ impl Queue {
     /// Posts the nop. Fails with `EIO` if no credit is left, and as posting does. The caller has
     /// reserved a send queue slot.
     pub(super) fn post_nop(&self, send: &mut SendState) -> Result {
-        let request = message::Request {
+        let request = message::IoRequest {
             tag: Tag {
                 index: self.depth,
                 generation: 0,
@@ -432,14 +432,18 @@ impl Queue {
     }
 
     /// Returns whether the nop timed out. No other timeout covers it.
-    fn is_unanswered(&self, send: &SendState) -> bool {
+    fn awaits_nop(&self, send: &SendState) -> bool {
         let periods = self.settings.io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
         matches!(send.nop, Nop::Asked(n) if n > periods)
     }
 
     /// Handles the response to the nop. Returns `false` if no nop is outstanding, or if the
     /// response does not fit one.
-    pub(super) fn nop_answered(send: &mut SendState, response: Response, depth: u16) -> bool {
+    pub(super) fn take_nop_response(
+        send: &mut SendState,
+        response: IoResponse,
+        depth: u16,
+    ) -> bool {
         let tag = response.tag;
         let asked = matches!(send.nop, Nop::Asked(_)) && tag.index == depth && tag.generation == 0;
         if asked {

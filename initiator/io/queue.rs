@@ -28,7 +28,7 @@
 //!
 //! An eager write behaves the same with its RDMA WRITE. From `Sent` on, the request is parked in
 //! the table of requests, and the queue has its state by tag ([`Phase`]), which includes its data
-//! path ([`Transfer`]). A request ends only when the target has lost access to its memory: its
+//! path ([`DataPath`]). A request ends only when the target has lost access to its memory: its
 //! response came with remote invalidation, or our own invalidation completed, or, after the
 //! connection was lost, the memory region was destroyed.
 //!
@@ -73,15 +73,15 @@
 
 use super::{
     complete::FlushAccount,
+    data_paths::{
+        DataPath,
+        WriteLimits, //
+    },
     hw_queue::Driver,
     life::Standing,
     send_queue::{
         CompletedSends,
         SendState, //
-    },
-    transfers::{
-        Transfer,
-        WriteLimits, //
     },
 };
 use crate::{
@@ -92,7 +92,7 @@ use crate::{
     failure::Failure,
     session::Session,
     settings::Settings,
-    shape::Shape,
+    shape::QueueShape,
     stats::{
         Done,
         Marks,
@@ -132,7 +132,7 @@ use hcablk_core::{
             WorkId, //
         },
     },
-    report::trace::State,
+    report::trace::ConnectionState,
     sglist::SegmentList,
     sync::{
         atomic::{
@@ -237,7 +237,7 @@ impl Parts {
         requests: &Arc<Requests<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
-        shape: Shape,
+        shape: QueueShape,
     ) -> Result<Self> {
         let depth = usize::from(shape.depth);
         let index = config.index.into();
@@ -278,7 +278,7 @@ impl Queue {
         requests: &Arc<Requests<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
-        shape: Shape,
+        shape: QueueShape,
     ) -> Result<Arc<Self>> {
         let parts = Parts::new(&config, requests, id, pd, shape)?;
         let requests = requests.clone();
@@ -288,7 +288,7 @@ impl Queue {
             queue.post_receive(buffer)?;
         }
         queue.pair.cq().start(queue.clone());
-        queue.comes_to(State::Connecting);
+        queue.comes_to(ConnectionState::Connecting);
         Ok(queue)
     }
 
@@ -298,7 +298,7 @@ impl Queue {
         config: QueueConfig,
         requests: Arc<Requests<Driver>>,
         iwarp: bool,
-        shape: Shape,
+        shape: QueueShape,
         parts: Parts,
     ) -> impl PinInit<Self> {
         let settings = config.settings;
@@ -365,7 +365,7 @@ impl Queue {
     /// Returns the outstanding requests; the value may be stale.
     #[inline]
     pub(super) fn outstanding(&self) -> Outstanding {
-        Outstanding::of(self.outstanding.load(Relaxed))
+        Outstanding::from_word(self.outstanding.load(Relaxed))
     }
 
     /// Returns how many requests waited for their responses; the value may be stale.
@@ -444,14 +444,14 @@ pub(super) enum Phase {
     /// The target works on it.
     Sent {
         /// How the request's data moves.
-        transfer: Transfer,
+        data_path: DataPath,
         /// Whether its response raises an event.
         solicited: Solicited,
     },
     /// The response came; the key is being invalidated.
     Invalidating(Awaited),
     /// The response came; our HCA may still be sending the data.
-    Answered(Awaited),
+    Responded(Awaited),
     /// The request's end came while the target could reach its memory: it ends with the session.
     Kept,
 }
@@ -473,7 +473,7 @@ pub(super) struct TagData {
     pub(super) phase: Phase,
     /// When the request entered its phase, if durations are measured.
     pub(super) marks: Marks,
-    /// The request's segments, in the state that its transfer demands.
+    /// The request's segments, in the state that its data path demands.
     pub(super) list: SegmentList,
 }
 

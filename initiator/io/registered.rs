@@ -5,18 +5,18 @@
 //! takes.
 
 use super::{
+    data_paths::{
+        extent_of,
+        unmapped,
+        DataPath,
+        IssuePath, //
+        Issued,
+    },
     queue::{
         kind,
         Queue, //
     },
     send_queue::SendState,
-    transfers::{
-        extent_of,
-        unmapped,
-        Issued,
-        Transfer,
-        Way, //
-    },
 };
 use crate::shape::SLOTS_PER_REQUEST;
 use core::convert::Infallible;
@@ -28,9 +28,9 @@ use hcablk_core::{
     },
     proto::message::{
         self,
-        Answer,
         Extent,
         Remote,
+        ResponseKind,
         Tag, //
     },
     rdma::{
@@ -52,11 +52,11 @@ pub(super) const INVALIDATE_SLOTS: u32 = SLOTS_PER_REQUEST - 2;
 
 /// Returns the address and key of a region in the form that messages carry.
 #[inline]
-pub(super) fn remote_for(remote: mr::RemoteAddress, answer: Answer) -> Remote {
+pub(super) fn remote_for(remote: mr::RemoteAddress, response: ResponseKind) -> Remote {
     Remote {
         address: remote.address,
         key: remote.key,
-        answer,
+        response,
     }
 }
 
@@ -82,13 +82,13 @@ impl Registered {
             remote: Remote {
                 address: 0,
                 key: 0,
-                answer: Answer::Response,
+                response: ResponseKind::Message,
             },
         }
     }
 }
 
-impl Way for Registered {
+impl IssuePath for Registered {
     type Reserved = ();
     type Full = Infallible;
     type Encoded<'a> = (Sge, Register<'a>);
@@ -116,8 +116,8 @@ impl Way for Registered {
     }
 
     #[inline]
-    fn transfer((): &()) -> Transfer {
-        Transfer::Registered
+    fn data_path((): &()) -> DataPath {
+        DataPath::Registered
     }
 
     #[inline]
@@ -129,11 +129,11 @@ impl Way for Registered {
     ) -> Result<Self::Encoded<'a>> {
         let (mut register, remote) = list.register()?;
         register.name(WorkId::new(kind::REGISTER, issued.tag.index.into()));
-        let answer = match queue.remote_invalidate {
-            true => Answer::Invalidating,
-            false => Answer::Response,
+        let response = match queue.remote_invalidate {
+            true => ResponseKind::Invalidating,
+            false => ResponseKind::Message,
         };
-        self.remote = remote_for(remote, answer);
+        self.remote = remote_for(remote, response);
         Ok((queue.encode(issued, self.op())?, register))
     }
 

@@ -47,6 +47,7 @@
 
 use super::{
     complete::Round,
+    data_paths::Issued, //
     eager::EagerState,
     life::{
         Late,
@@ -58,13 +59,12 @@ use super::{
         Phase,
         Queue, //
     },
-    transfers::Issued, //
 };
 use crate::{
     batching::Batching,
     failure::Failure,
     shape::{
-        Shape,
+        QueueShape,
         BATCH_MAX,
         INLINE_SEGMENTS, //
     },
@@ -138,7 +138,7 @@ pub(super) struct SendState {
 
 impl SendState {
     /// Creates the state of a queue without credits that has sent nothing. May sleep.
-    pub(super) fn new(shape: Shape) -> Result<Self> {
+    pub(super) fn new(shape: QueueShape) -> Result<Self> {
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
         Ok(Self {
@@ -181,7 +181,7 @@ impl SendState {
             broken!("a credit was returned that was not taken");
         }
         // One credit is free again, so a request can be sent.
-        let _ = self.credits.answered();
+        let _ = self.credits.responded();
     }
 }
 
@@ -641,7 +641,7 @@ impl Queue {
             };
             let (_, data) = request.split();
             let awaited = match &mut data.phase {
-                Phase::Invalidating(awaited) | Phase::Answered(awaited) => awaited,
+                Phase::Invalidating(awaited) | Phase::Responded(awaited) => awaited,
                 // Not reached: the list has only requests that await a completion.
                 Phase::Idle | Phase::Sent { .. } | Phase::Kept => return request.park(),
             };

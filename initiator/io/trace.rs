@@ -15,17 +15,17 @@ use hcablk_core::{
     report::trace::{
         self,
         Change,
+        ConnectionState, //
         DataPath,
         Kind,
-        State, //
     },
 };
 
 impl Queue {
     /// Describes a request for trace events, without its data path.
     #[cold]
-    pub(super) fn about(&self, request: RequestRef<'_>) -> trace::Request {
-        trace::Request {
+    pub(super) fn about(&self, request: RequestRef<'_>) -> trace::TracedRequest {
+        trace::TracedRequest {
             session: self.session_id.0,
             queue: self.index,
             tag: Tag {
@@ -55,15 +55,20 @@ impl Queue {
     /// Describes a request that is being sent for trace events; `number`: of an eager write, else
     /// 0.
     #[cold]
-    pub(super) fn about_sent(&self, tag: Tag, op: &message::Op, number: u16) -> trace::Request {
-        trace::Request {
+    pub(super) fn about_sent(
+        &self,
+        tag: Tag,
+        op: &message::Op,
+        number: u16,
+    ) -> trace::TracedRequest {
+        trace::TracedRequest {
             number,
-            ..trace::Request::of(self.session_id.0, self.index, tag, Some(op))
+            ..trace::TracedRequest::from_op(self.session_id.0, self.index, tag, Some(op))
         }
     }
 
     /// Traces that the queue pair has entered `state`.
-    pub(super) fn comes_to(&self, state: State) {
+    pub(super) fn comes_to(&self, state: ConnectionState) {
         trace::initiator::queue(|| Change {
             session: self.session_id.0,
             epoch: self.epoch.0,

@@ -29,7 +29,7 @@
 
 use super::{
     Session,
-    State,
+    SessionState,
     VolumeInfo,
     REPLACE, //
 };
@@ -50,8 +50,8 @@ use hcablk_core::{
     blkdev::ByAge,
     proto::{
         connect::{
+            ConnectRequest, //
             Reply,
-            Request, //
         },
         QUEUES_MAX,
         TRANSFER_USUAL, //
@@ -76,7 +76,7 @@ impl Session {
             else {
                 continue;
             };
-            if *self.state.lock() != State::Live {
+            if *self.state.lock() != SessionState::Live {
                 // The teardown waits for this lock, and ends the requests.
                 return;
             }
@@ -106,7 +106,7 @@ impl Session {
     /// Returns to service every timed-out queue whose late responses have all arrived. After a
     /// pause of the drive these are all queues of the session, so one grace period covers them.
     fn resume_caught_up(&self) {
-        if *self.state.lock() != State::Live {
+        if *self.state.lock() != SessionState::Live {
             // The teardown waits for `closing`, and ends the requests.
             return;
         }
@@ -205,9 +205,9 @@ impl Session {
         &self,
         queue: u8,
         replace: bool,
-    ) -> Option<(SocketAddr, Request)> {
+    ) -> Option<(SocketAddr, ConnectRequest)> {
         let settings = &self.settings;
-        let request = Request {
+        let request = ConnectRequest {
             version_min: settings.protocol.0,
             version_max: settings.protocol.1,
             depth: self.shape.depth,

@@ -38,7 +38,7 @@ impl Session {
         self.device.queues_closed(&self.queues, &self.admin);
         let failure = self.failure();
         self.state.lock().finish();
-        self.comes_to(trace::State::Ended);
+        self.comes_to(trace::ConnectionState::Ended);
         self.ended.set();
         if let Some(failure) = failure {
             self.device.clone().session_failed(self, failure);

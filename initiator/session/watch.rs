@@ -50,7 +50,7 @@ impl Session {
     /// Returns whether the target has responded during the setup of the session: with a grant or,
     /// where both sides prove their identity, with a challenge, before which there is no admin
     /// queue pair.
-    pub(crate) fn was_answered(&self, is_proven: bool) -> bool {
+    pub(crate) fn has_responded(&self, is_proven: bool) -> bool {
         self.admin()
             .is_some_and(|admin| is_proven || admin.is_of_target())
     }

@@ -59,7 +59,7 @@ unsafe fn age_of<T: Operations>(request: *mut bindings::request) -> (u64, u32) {
     unsafe {
         (
             bindings::hcablk_c_made_ns(request),
-            (*Pdu::<T>::of(request)).order,
+            (*Pdu::<T>::of_request(request)).order,
         )
     }
 }

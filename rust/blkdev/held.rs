@@ -15,17 +15,17 @@ use core::ptr::NonNull;
 /// # Invariants
 ///
 /// `slot` is of a started request, so its table is there: the disk waits for the request.
-pub(crate) struct Held {
+pub(crate) struct HeldRequest {
     slot: NonNull<Slot>,
 }
 
 // SAFETY: All that is done with the slot is atomic.
-unsafe impl Send for Held {}
+unsafe impl Send for HeldRequest {}
 
-impl Held {
+impl HeldRequest {
     /// Holds a started request: nobody may end it until this is dropped. Any context.
     #[inline]
-    pub(crate) fn of(request: RequestRef<'_>) -> Self {
+    pub(crate) fn hold(request: RequestRef<'_>) -> Self {
         // INVARIANT: Viewed requests are started, and stay so while they are held.
         let held = Self {
             slot: request.slot(),
@@ -41,7 +41,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldRequest {
     #[inline]
     fn drop(&mut self) {
         self.slot().let_go();

@@ -200,7 +200,7 @@ impl<T: Operations> Vtable<T> {
         slot.start();
         // SAFETY: `init_request` made the driver part; the driver owns the
         // request. INVARIANT: The slot is the one of its queue and tag.
-        unsafe { addr_of_mut!((*Pdu::<T>::of(request.as_ptr())).slot).write(slot) };
+        unsafe { addr_of_mut!((*Pdu::<T>::of_request(request.as_ptr())).slot).write(slot) };
         // SAFETY: The request was just given to us.
         unsafe { bindings::blk_mq_start_request(request.as_ptr()) };
         // SAFETY: It is started, the slot is Owned, nobody else has it.
@@ -350,7 +350,7 @@ impl<T: Operations> Vtable<T> {
             // SAFETY: `cmd_size` is the size of `Pdu<T>`, the alignment was
             // asserted, and the memory is nobody's yet.
             unsafe {
-                Pdu::<T>::of(request).write(Pdu {
+                Pdu::<T>::of_request(request).write(Pdu {
                     slot: core::ptr::null(),
                     order: 0,
                     driver,
@@ -370,7 +370,7 @@ impl<T: Operations> Vtable<T> {
         _hw_queue: c_uint,
     ) {
         // SAFETY: `init_request` made it and nobody uses it now.
-        unsafe { Pdu::<T>::of(request).drop_in_place() };
+        unsafe { Pdu::<T>::of_request(request).drop_in_place() };
     }
 
     const OPS: bindings::blk_mq_ops = bindings::blk_mq_ops {

@@ -62,7 +62,10 @@ impl<T: Operations, V> PerTag<T, V> {
     /// Returns the value of the request's tag, and a view of the request; `None` when the request
     /// is another hardware queue's. Any context.
     #[inline]
-    pub fn of<'a>(&'a self, request: &'a mut Request<T>) -> Option<(RequestRef<'a>, &'a mut V)> {
+    pub fn with_value<'a>(
+        &'a self,
+        request: &'a mut Request<T>,
+    ) -> Option<(RequestRef<'a>, &'a mut V)> {
         let value = self.value(request)?;
         // SAFETY: The request is the owner of this very slot, `request` is
         // borrowed exclusively for as long as the value, and each slot has one
@@ -85,7 +88,7 @@ impl<T: Operations, V> PerTag<T, V> {
     /// [`Requests::take`] does. Any context.
     #[inline]
     pub fn take(&self, path: u8, tag: u16, generation: u16) -> Option<TaggedRequest<'_, T, V>> {
-        let (slot, value) = self.place(tag)?;
+        let (slot, value) = self.slot_and_value(tag)?;
         let request = slot.take(path, generation)?;
         // SAFETY: The slot went from Parked to Owned by our hand, so `request` is a started request
         // and no other owner exists.
@@ -98,7 +101,7 @@ impl<T: Operations, V> PerTag<T, V> {
     /// [`Requests::take_any`] does. Any context.
     #[inline]
     pub fn take_any(&self, path: u8, tag: u16) -> Option<TaggedRequest<'_, T, V>> {
-        let (slot, value) = self.place(tag)?;
+        let (slot, value) = self.slot_and_value(tag)?;
         let request = slot.take_any(path)?;
         // SAFETY: As in `take`.
         let request = unsafe { Request::from_owned(request) };
@@ -117,7 +120,7 @@ impl<T: Operations, V> PerTag<T, V> {
 
     /// Returns the slot of a tag, and its value.
     #[inline]
-    fn place(&self, tag: u16) -> Option<(&Slot, &UnsafeCell<V>)> {
+    fn slot_and_value(&self, tag: u16) -> Option<(&Slot, &UnsafeCell<V>)> {
         let value = self.values.get(usize::from(tag))?;
         // SAFETY: By the type's invariant there is a slot for each value, in a table that stays as
         // long as `self`.

@@ -71,7 +71,7 @@ impl RegularFile {
     fn look(&mut self) -> Result {
         let stat = Opaque::<bindings::kstat>::uninit();
         let mask = bindings::STATX_BASIC_STATS | bindings::STATX_DIOALIGN;
-        // SAFETY: The file is open; `stat` is room for the answer, which is
+        // SAFETY: The file is open; `stat` is room for the response, which is
         // written completely when the call succeeds.
         let stat = unsafe {
             to_result(bindings::vfs_getattr(

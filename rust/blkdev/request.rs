@@ -62,7 +62,7 @@ impl<T: Operations> Pdu<T> {
 
     /// Returns the driver's part of a request. C: `blk_mq_rq_to_pdu()`.
     #[inline]
-    pub(super) fn of(request: *mut bindings::request) -> *mut Self {
+    pub(super) fn of_request(request: *mut bindings::request) -> *mut Self {
         let () = Self::ALIGNED;
         request.wrapping_add(1).cast()
     }
@@ -109,11 +109,11 @@ impl<T: Operations> Request<T> {
         // SAFETY: By the type invariant the driver part is initialized, by its
         // own the pointer is to a slot; the table outlives the started request
         // because the disk waits for it and owns the table through the tag set.
-        unsafe { &*(*Pdu::<T>::of(self.request.as_ptr())).slot }
+        unsafe { &*(*Pdu::<T>::of_request(self.request.as_ptr())).slot }
     }
 
     /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: the request
-    /// is [`Held`](super::Held), and remains unended for ever.
+    /// is [`HeldRequest`](super::HeldRequest), and remains unended for ever.
     #[inline]
     pub(super) fn finish(self) -> Option<NonNull<bindings::request>> {
         let this = ManuallyDrop::new(self);
@@ -136,7 +136,7 @@ impl<T: Operations> Request<T> {
     #[inline]
     pub fn set_order(&mut self, order: u32) {
         // SAFETY: By the type invariant it is initialized and ours alone.
-        unsafe { (*Pdu::<T>::of(self.request.as_ptr())).order = order };
+        unsafe { (*Pdu::<T>::of_request(self.request.as_ptr())).order = order };
     }
 
     /// Returns a view of what the request wants.
@@ -151,7 +151,7 @@ impl<T: Operations> Request<T> {
     /// Returns a view and the driver's data at once.
     #[inline]
     pub fn split(&mut self) -> (RequestRef<'_>, &mut T::Pdu) {
-        let pdu = Pdu::<T>::of(self.request.as_ptr());
+        let pdu = Pdu::<T>::of_request(self.request.as_ptr());
         let view = RequestRef {
             request: self.request,
             _owner: PhantomData,
@@ -243,7 +243,8 @@ impl<T: Operations> Request<T> {
         this.slot().park_on(this.request, path);
     }
 
-    /// Ends the request; not while a device may reach its memory ([`Held`](super::Held)).
+    /// Ends the request; not while a device may reach its memory
+    /// ([`HeldRequest`](super::HeldRequest)).
     ///
     /// C: `blk_mq_end_request()`.
     #[inline]

@@ -26,7 +26,7 @@
 //! | Parked | Owned | [`Requests::take`], [`PerTag::take`](super::PerTag::take) and their relatives: one taker wins, the others get `None` |
 //! | Owned | Idle | [`Request::end`], [`Request::requeue`], rejection from `queue_rq`, drop |
 //!
-//! The generation goes over the wire with the tag, so that an answer to an
+//! The generation goes over the wire with the tag, so that a response to an
 //! earlier use of the tag takes nothing.
 //!
 //! A driver may have several paths to its device. A parked request is on one of them, and can only
@@ -81,7 +81,7 @@ const GENERATION_SHIFT: u32 = 16;
 ///   `PARKED`, `request` points to a started request of this slot.
 pub(super) struct Slot {
     word: Atomic<u32>,
-    /// Devices that may reach the request's memory: see [`Held`](super::Held).
+    /// Devices that may reach the request's memory: see [`HeldRequest`](super::HeldRequest).
     held: Atomic<u32>,
     request: UnsafeCell<*mut bindings::request>,
 }
@@ -121,13 +121,14 @@ impl Slot {
         self.word.store(generation | IDLE, Relaxed);
     }
 
-    /// Counts a further [`Held`](super::Held). The caller is the owner, or has a `Held` of its own.
+    /// Counts a further [`HeldRequest`](super::HeldRequest). The caller is the owner, or has a
+    /// `HeldRequest` of its own.
     #[inline]
     pub(super) fn hold(&self) {
         self.held.fetch_add(1, Relaxed);
     }
 
-    /// Uncounts a [`Held`](super::Held). The caller has it.
+    /// Uncounts a [`HeldRequest`](super::HeldRequest). The caller has it.
     #[inline]
     pub(super) fn let_go(&self) {
         self.held.fetch_sub(1, Release);

@@ -130,7 +130,7 @@ impl<T: Node> Entry<T> {
     /// # Safety
     ///
     /// `item` is alive for `'a` and was made by `make` of the same type.
-    unsafe fn of<'a>(item: *mut bindings::config_item) -> &'a Self {
+    unsafe fn from_item<'a>(item: *mut bindings::config_item) -> &'a Self {
         // SAFETY: By the safety requirement and the type invariant.
         unsafe { &*item.cast::<Self>() }
     }
@@ -205,7 +205,7 @@ impl<T: Node> Callbacks<T> {
         // SAFETY: By the safety requirement; a page is larger.
         let page = unsafe { core::slice::from_raw_parts_mut(page.cast::<u8>(), ATTRIBUTE_SIZE) };
         // SAFETY: By the safety requirement.
-        let entry = unsafe { Entry::<T>::of(item) };
+        let entry = unsafe { Entry::<T>::from_item(item) };
         let mut output = Output::new(page);
         match without_io(|| show(&entry.data, &mut output)) {
             Ok(()) => output.finish() as isize,
@@ -255,7 +255,7 @@ impl<T: Node> Callbacks<T> {
             return EINVAL.to_errno() as isize;
         };
         // SAFETY: By the safety requirement.
-        let entry = unsafe { Entry::<T>::of(item) };
+        let entry = unsafe { Entry::<T>::from_item(item) };
         // INVARIANT: The item stays attached while the attribute is written.
         let directory = Directory {
             item: pointer,
@@ -276,7 +276,12 @@ impl<T: Node> Callbacks<T> {
         name: *const c_char,
     ) -> *mut bindings::config_group {
         // SAFETY: By the safety requirement.
-        let (entry, name) = unsafe { (Entry::<T>::of(group.cast()), CStr::from_char_ptr(name)) };
+        let (entry, name) = unsafe {
+            (
+                Entry::<T>::from_item(group.cast()),
+                CStr::from_char_ptr(name),
+            )
+        };
         let make = || {
             let text = name.to_str().map_err(|_| EINVAL)?;
             let child = T::make_child(&entry.data, text)?;
@@ -297,7 +302,7 @@ impl<T: Node> Callbacks<T> {
         item: *mut bindings::config_item,
     ) {
         // SAFETY: By the safety requirement.
-        let child = unsafe { Entry::<T::Child>::of(item) };
+        let child = unsafe { Entry::<T::Child>::from_item(item) };
         without_io(|| child.data.removed());
         // SAFETY: The reference that `make_group` returned.
         unsafe { bindings::config_item_put(item) };

@@ -336,7 +336,7 @@ impl<M: Memory> Mq<M> {
         }
     }
 
-    fn place(&self, key: u64) -> usize {
+    fn index_slot(&self, key: u64) -> usize {
         let bits = self.index.len().trailing_zeros();
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed.checked_shr(64 - bits).unwrap_or(0) as usize
@@ -345,7 +345,7 @@ impl<M: Memory> Mq<M> {
     /// Returns the node of a line in the cache or in the history.
     #[inline]
     fn look_up(&self, key: u64) -> Option<u32> {
-        let mut at = some(*self.index.get(self.place(key))?)?;
+        let mut at = some(*self.index.get(self.index_slot(key))?)?;
         loop {
             let node = self.nodes.get(at as usize)?;
             if node.key == key {
@@ -360,7 +360,7 @@ impl<M: Memory> Mq<M> {
         let Some(key) = self.nodes.get(at as usize).map(|node| node.key) else {
             return;
         };
-        let place = self.place(key);
+        let place = self.index_slot(key);
         if let (Some(head), Some(node)) =
             (self.index.get_mut(place), self.nodes.get_mut(at as usize))
         {
@@ -372,7 +372,7 @@ impl<M: Memory> Mq<M> {
     /// Takes a node out of the index and its list, into `list`.
     fn forget(&mut self, at: u32, list: usize) {
         if let Some((key, chain)) = self.nodes.get(at as usize).map(|n| (n.key, n.chain)) {
-            let place = self.place(key);
+            let place = self.index_slot(key);
             let mut before = None;
             let mut here = self.index.get(place).copied().unwrap_or(NONE);
             while here != at && here != NONE {

@@ -44,7 +44,7 @@ struct Registrant {
 
 /// The reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
+struct HeldReservation {
     how: ReservationType,
     /// `None`: each registrant.
     holder: Option<HostId>,
@@ -95,7 +95,7 @@ pub struct Reservations {
     generation: u32,
     /// Counts the changes that were asked for, and their repetitions.
     asked: u64,
-    held: Option<Held>,
+    held: Option<HeldReservation>,
     registrants: [Option<Registrant>; REGISTRANTS_MAX],
     changes: [Option<Change>; CHANGES_MAX],
 }
@@ -151,7 +151,7 @@ impl Reservations {
 
     /// Returns whether a host may read, or write, which all that changes data is.
     pub fn allows(&self, host: HostId, writes: bool) -> bool {
-        let Some(Held { how, holder }) = self.held else {
+        let Some(HeldReservation { how, holder }) = self.held else {
             return true;
         };
         if !writes && !how.excludes_reads() {
@@ -315,7 +315,7 @@ impl Reservations {
     }
 
     fn hold(&mut self, host: HostId, how: ReservationType) {
-        self.held = Some(Held {
+        self.held = Some(HeldReservation {
             how,
             holder: (!how.is_of_all()).then_some(host),
         });
@@ -364,7 +364,7 @@ impl Reservations {
             }
         }
         let gone = match self.held {
-            Some(Held {
+            Some(HeldReservation {
                 holder: Some(holder),
                 ..
             }) => !self.is_registered(holder),
@@ -391,8 +391,8 @@ impl Reservations {
             }
         };
         let takes = match self.held {
-            Some(Held { holder: None, .. }) => victim == 0,
-            Some(Held {
+            Some(HeldReservation { holder: None, .. }) => victim == 0,
+            Some(HeldReservation {
                 holder: Some(holder),
                 ..
             }) => self.key_of(holder) == Some(victim),

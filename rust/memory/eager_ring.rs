@@ -11,7 +11,7 @@
 use crate::{
     memory::pages::PageRange,
     proto::eager_ring::{
-        Grant,
+        EagerRingGrant,
         BYTES_MAX,
         UNIT, //
     },
@@ -41,7 +41,7 @@ const _: () = assert!(PIECE % UNIT as usize == 0);
 /// The eager ring of a queue pair, in one memory region.
 pub struct EagerRing {
     pieces: ExposedBuffers,
-    grant: Grant,
+    grant: EagerRingGrant,
 }
 
 impl EagerRing {
@@ -68,7 +68,7 @@ impl EagerRing {
         let base = system::random_u64() as u32;
         let pieces = ExposedBuffers::new(pd, count, ORDER, base)?;
         Ok(Self {
-            grant: Grant {
+            grant: EagerRingGrant {
                 bytes: bytes as u32,
                 key: pieces.remote().key,
                 base,
@@ -92,7 +92,7 @@ impl EagerRing {
     }
 
     /// Returns size, key and address, for the peer.
-    pub fn grant(&self) -> Grant {
+    pub fn grant(&self) -> EagerRingGrant {
         self.grant
     }
 

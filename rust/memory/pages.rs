@@ -152,7 +152,7 @@ impl<'a> PageRange<'a> {
     ///
     /// The memory has `length` bytes in the direct mapping, and exists for the range's lifetime.
     #[inline]
-    pub(crate) unsafe fn of(page: NonNull<bindings::page>, length: usize) -> Self {
+    pub(crate) unsafe fn first_bytes(page: NonNull<bindings::page>, length: usize) -> Self {
         Self {
             page,
             offset: 0,

@@ -27,7 +27,7 @@
 use super::{
     memory::{
         Memory,
-        Returned, //
+        UsersGone, //
     },
     PeerMemory,
     Provider, //
@@ -62,8 +62,8 @@ struct LeaseState {
     /// The users' reference.
     #[pin]
     memory: Revocable<Arc<PeerMemory>>,
-    returned: Arc<Returned>,
-    /// The lessor's reference: the last one, once `returned` is set.
+    users_gone: Arc<UsersGone>,
+    /// The lessor's reference: the last one, once `users_gone` is set.
     #[pin]
     core: Mutex<Option<Arc<Memory>>>,
 }
@@ -72,7 +72,7 @@ impl LeaseState {
     /// Waits for the last user and frees the memory, or until somebody else has. It was
     /// revoked. Process context.
     fn end(&self) {
-        while self.returned.event.wait_ms(30_000).is_err() {
+        while self.users_gone.event.wait_ms(30_000).is_err() {
             pr_warn!(
                 "{}: still waiting for I/O in its memory to end\n",
                 *self.provider
@@ -110,20 +110,20 @@ impl PeerLease {
         provider: &Arc<Provider>,
         memory: impl FnOnce() -> Result<Arc<Memory>>,
     ) -> Result<Self> {
-        let returned = Arc::pin_init(
-            pin_init!(Returned {
+        let users_gone = Arc::pin_init(
+            pin_init!(UsersGone {
                 event <- Event::new(),
             }),
             GFP_KERNEL,
         )?;
         provider.while_bound(|| {
             let core = memory()?;
-            let users = PeerMemory::of(&core, &returned)?;
+            let users = PeerMemory::new(&core, &users_gone)?;
             let state = Arc::pin_init(
                 try_pin_init!(LeaseState {
                     provider: provider.clone(),
                     memory <- Revocable::new(Ok::<_, Error>(users)),
-                    returned,
+                    users_gone,
                     core <- new_mutex!(Some(core)),
                 }),
                 GFP_KERNEL,

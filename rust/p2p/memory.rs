@@ -105,7 +105,7 @@ pub struct Memory {
 
 /// All users of a lease's memory have gone.
 #[pin_data]
-pub(super) struct Returned {
+pub(super) struct UsersGone {
     #[pin]
     pub(super) event: Event,
 }
@@ -115,20 +115,20 @@ pub(super) struct Returned {
 ///
 /// # Invariants
 ///
-/// Until `returned` is set, somebody in process context has a reference to `core`
+/// Until `users_gone` is set, somebody in process context has a reference to `core`
 /// as well, and drops it after that.
 pub struct PeerMemory {
     core: ManuallyDrop<Arc<Memory>>,
-    returned: Arc<Returned>,
+    users_gone: Arc<UsersGone>,
 }
 
 impl PeerMemory {
-    /// Makes the users' reference to `core`, whose lender keeps `core` until `returned` is set.
-    pub(super) fn of(core: &Arc<Memory>, returned: &Arc<Returned>) -> Result<Arc<Self>> {
+    /// Makes the users' reference to `core`, whose lender keeps `core` until `users_gone` is set.
+    pub(super) fn new(core: &Arc<Memory>, users_gone: &Arc<UsersGone>) -> Result<Arc<Self>> {
         // INVARIANT: The caller has a reference, and keeps it.
         let users = Self {
             core: ManuallyDrop::new(core.clone()),
-            returned: returned.clone(),
+            users_gone: users_gone.clone(),
         };
         Ok(Arc::new(users, GFP_KERNEL)?)
     }
@@ -148,7 +148,7 @@ impl Drop for PeerMemory {
         // SAFETY: It is not used after this. By the invariant it is not the last
         // reference, which is why it goes before the event is set.
         unsafe { ManuallyDrop::drop(&mut self.core) };
-        self.returned.event.set();
+        self.users_gone.event.set();
     }
 }
 
@@ -302,7 +302,7 @@ impl Memory {
     ) -> Option<PageRange<'_>> {
         let found = self.piece(piece)?;
         // SAFETY: The pages are the piece's by its invariant, and live as long as `self`.
-        let whole = unsafe { PageRange::of(found.page, self.piece_bytes) };
+        let whole = unsafe { PageRange::first_bytes(found.page, self.piece_bytes) };
         Some(whole.part(offset, length))
     }
 
@@ -322,7 +322,7 @@ impl Memory {
     }
 
     /// Returns where `offset` of a piece is, and how much of `length` bytes is left from there.
-    fn place(
+    fn address_of(
         &self,
         piece: impl Into<u32>,
         offset: usize,
@@ -339,7 +339,7 @@ impl Memory {
     /// of bytes. Any context; slow, since the processor waits for each load on the bus. C:
     /// `memcpy_fromio()`.
     pub fn load(&self, piece: impl Into<u32>, offset: usize, to: PageRange<'_>) -> usize {
-        let Some((start, length)) = self.place(piece, offset, to.length() as usize) else {
+        let Some((start, length)) = self.address_of(piece, offset, to.length() as usize) else {
             return 0;
         };
         // SAFETY: Both have this many bytes and are alive.
@@ -353,7 +353,7 @@ impl Memory {
     /// A later read by another device returns the copied data: writes may be on their way for a
     /// while, but a read does not overtake them.
     pub fn store(&self, piece: impl Into<u32>, offset: usize, from: PageRange<'_>) -> usize {
-        let Some((start, length)) = self.place(piece, offset, from.length() as usize) else {
+        let Some((start, length)) = self.address_of(piece, offset, from.length() as usize) else {
             return 0;
         };
         if length != 0 {

@@ -100,7 +100,7 @@ impl Provider {
     /// Finds the device of this name. May sleep.
     ///
     /// C: `pci_get_domain_bus_and_slot()`.
-    pub fn named(address: PciAddress) -> Option<Self> {
+    pub fn find(address: PciAddress) -> Option<Self> {
         // SAFETY: No requirements.
         let device = unsafe {
             bindings::pci_get_domain_bus_and_slot(

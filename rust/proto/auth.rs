@@ -93,12 +93,12 @@ pub struct Secret<C: Crypto> {
 impl<C: Crypto> Secret<C> {
     /// Takes `bytes`, which are overwritten where they were.
     pub fn take(bytes: &mut [u8; KEY_LEN]) -> Self {
-        let secret = Self::of(*bytes);
+        let secret = Self::from_bytes(*bytes);
         C::wipe(bytes);
         secret
     }
 
-    fn of(bytes: [u8; KEY_LEN]) -> Self {
+    fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
         Self {
             bytes,
             _crypto: PhantomData,
@@ -107,13 +107,13 @@ impl<C: Crypto> Secret<C> {
 
     /// Creates a random secret; `None`: as [`Crypto::random`].
     pub fn random() -> Option<Self> {
-        let mut secret = Self::of([0; KEY_LEN]);
+        let mut secret = Self::from_bytes([0; KEY_LEN]);
         C::random(&mut secret.bytes).then_some(secret)
     }
 
     /// Copies the secret. May leave a copy behind, as a move does.
     pub fn copy(&self) -> Self {
-        Self::of(self.bytes)
+        Self::from_bytes(self.bytes)
     }
 
     /// Copies `other` into this one, and leaves no copy behind.
@@ -132,7 +132,7 @@ impl<C: Crypto> Secret<C> {
         if text.len() != 2 * KEY_LEN {
             return None;
         }
-        let mut secret = Self::of([0; KEY_LEN]);
+        let mut secret = Self::from_bytes([0; KEY_LEN]);
         let digits = text.as_bytes().chunks_exact(2);
         for (byte, digits) in secret.bytes.iter_mut().zip(digits) {
             for digit in digits {

@@ -10,7 +10,7 @@ mod request;
 pub use self::{
     reject::{Reason, Reject},
     reply::{Geometry, Reply},
-    request::Request,
+    request::ConnectRequest,
 };
 
 use core::num::NonZeroU64;
@@ -33,7 +33,7 @@ pub struct HostInstance(u64);
 
 impl HostInstance {
     /// Makes an instance of a random number, of which 48 bits count.
-    pub fn of(random: u64) -> Self {
+    pub fn from_random(random: u64) -> Self {
         Self(random >> 16)
     }
 }
@@ -88,7 +88,7 @@ pub struct ExportInstance(NonZeroU64);
 
 impl ExportInstance {
     /// Returns the instance of this number, `None` for 0.
-    pub fn of(number: u64) -> Option<Self> {
+    pub fn from_number(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
 

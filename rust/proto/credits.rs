@@ -13,8 +13,8 @@ pub struct Overdraft;
 pub struct Credits {
     available: u16,
     limit: u16,
-    /// Messages without an answer yet. Each has a tag of its own, so that it does not wrap.
-    unanswered: u16,
+    /// Messages without a response yet. Each has a tag of its own, so that it does not wrap.
+    outstanding: u16,
 }
 
 impl Credits {
@@ -23,7 +23,7 @@ impl Credits {
         Self {
             available: granted,
             limit: granted,
-            unanswered: 0,
+            outstanding: 0,
         }
     }
 
@@ -34,7 +34,7 @@ impl Credits {
         match self.available.checked_sub(1) {
             Some(rest) => {
                 self.available = rest;
-                self.unanswered = self.unanswered.wrapping_add(1);
+                self.outstanding = self.outstanding.wrapping_add(1);
                 true
             }
             None => false,
@@ -54,14 +54,14 @@ impl Credits {
         }
     }
 
-    /// Accounts for the answer to a message, after [`Self::grant`] for the credits that came with
-    /// it. Returns `false` if there is no credit, and no message is under way whose answer could
+    /// Accounts for the response to a message, after [`Self::grant`] for the credits that came with
+    /// it. Returns `false` if there is no credit, and no message is under way whose response could
     /// bring one: then nothing can be sent ever again.
     #[must_use]
     #[inline]
-    pub fn answered(&mut self) -> bool {
-        self.unanswered = self.unanswered.wrapping_sub(1);
-        self.available != 0 || self.unanswered != 0
+    pub fn responded(&mut self) -> bool {
+        self.outstanding = self.outstanding.wrapping_sub(1);
+        self.available != 0 || self.outstanding != 0
     }
 
     /// Returns how many credits are left.
@@ -101,13 +101,13 @@ mod tests {
         let mut c = Credits::new(2);
         assert!(c.take());
         assert!(c.take());
-        // The other answer may bring it.
-        assert!(c.answered());
+        // The other response may bring it.
+        assert!(c.responded());
         assert_eq!(c.grant(2), Ok(()));
-        assert!(c.answered());
+        assert!(c.responded());
         assert!(c.take());
-        assert!(c.answered());
+        assert!(c.responded());
         assert!(c.take());
-        assert!(!c.answered());
+        assert!(!c.responded());
     }
 }

@@ -4,7 +4,7 @@
 //! and at which addresses the target listens.
 //!
 //! A question is a connection request without a volume's name. The target answers it with a reject,
-//! so that it allocates nothing for it. A question is for one entry of a list; the answer has the
+//! so that it allocates nothing for it. A question is for one entry of a list; the reply has the
 //! number of entries and the revision of the list.
 
 use core::net::{IpAddr, Ipv6Addr};
@@ -16,7 +16,7 @@ use super::{
     ADMIN_QUEUE, MAGIC, VERSION_MAX, VERSION_MIN,
 };
 
-/// Bytes of an answer.
+/// Bytes of a reply.
 pub const ENTRY_LEN: usize = 64;
 
 /// Which list is asked for.
@@ -37,7 +37,7 @@ impl List {
         }
     }
 
-    fn of(name: [u8; 8]) -> Option<Self> {
+    fn from_name(name: [u8; 8]) -> Option<Self> {
         [Self::Volumes, Self::Portals]
             .into_iter()
             .find(|list| list.name() == name)
@@ -91,7 +91,7 @@ impl Question {
         let nothing = (r.u16(), r.u8(), r.u8());
         let (length, session, epoch) = (r.u16(), r.u64(), r.u32());
         let host = HostId::from_wire(r.bytes()).ok()?;
-        let list = List::of(r.bytes())?;
+        let list = List::from_name(r.bytes())?;
         let (index, reserved) = (r.u32(), r.u32());
         let good = magic == MAGIC
             && version_min <= version_max
@@ -174,9 +174,9 @@ pub enum Entry {
     Portal(PortalEntry),
 }
 
-/// The answer to a question.
+/// A target's reply to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct DiscoveryReply {
     /// How many entries the list has.
     pub count: u32,
     /// A number that changes when the list does, with a probability of 1 - 2^-32. Not 0.
@@ -223,7 +223,7 @@ impl Entry {
     }
 
     /// Decodes an entry of `list`. Fails with the reason.
-    fn of(list: List, fields: Fields) -> Result<Self, &'static str> {
+    fn from_fields(list: List, fields: Fields) -> Result<Self, &'static str> {
         match list {
             List::Volumes => Self::volume(fields).map(Self::Volume),
             List::Portals => Self::portal(fields).map(Self::Portal),
@@ -272,8 +272,8 @@ impl Entry {
     }
 }
 
-impl Told {
-    /// Encodes the answer.
+impl DiscoveryReply {
+    /// Encodes the reply.
     pub fn encode(&self) -> [u8; ENTRY_LEN] {
         let (first, second, number, rest) = self.entry.map_or(NO_ENTRY, |entry| entry.fields());
         Writer::new()
@@ -290,7 +290,7 @@ impl Told {
             .finish()
     }
 
-    /// Decodes the answer to `question`. Fails with the reason.
+    /// Decodes the reply to `question`. Fails with the reason.
     pub fn decode(bytes: &[u8], question: &Question) -> Result<Self, &'static str> {
         let bytes: &[u8; ENTRY_LEN] = prefix(bytes).ok_or("it is too short")?;
         let mut r = Reader::new(bytes);
@@ -306,7 +306,7 @@ impl Told {
             return Err("the list has no revision");
         }
         let entry = match (question.index < count, fields == NO_ENTRY) {
-            (true, false) => Some(Entry::of(question.list, fields)?),
+            (true, false) => Some(Entry::from_fields(question.list, fields)?),
             (false, true) => None,
             (true, true) => return Err("an entry is missing"),
             (false, false) => return Err("there is an entry beyond the last one"),
@@ -322,7 +322,7 @@ impl Told {
 /// A running revision and search over a list, to answer a question for one of its entries.
 pub struct Listing {
     index: u32,
-    told: Told,
+    reply: DiscoveryReply,
 }
 
 impl Listing {
@@ -330,7 +330,7 @@ impl Listing {
     pub fn new(question: &Question) -> Self {
         Self {
             index: question.index,
-            told: Told {
+            reply: DiscoveryReply {
                 count: 0,
                 revision: 0x811c_9dc5,
                 entry: None,
@@ -343,21 +343,21 @@ impl Listing {
         let (first, second, number, rest) = entry.fields();
         let number = number.to_le_bytes();
         let bytes = first.iter().chain(&second).chain(&number).chain(&rest);
-        let told = &mut self.told;
+        let reply = &mut self.reply;
         for byte in bytes {
-            told.revision = (told.revision ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+            reply.revision = (reply.revision ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
         }
-        if told.count == self.index {
-            told.entry = Some(entry);
+        if reply.count == self.index {
+            reply.entry = Some(entry);
         }
-        told.count = told.count.saturating_add(1);
+        reply.count = reply.count.saturating_add(1);
     }
 
-    /// Returns the answer.
-    pub fn told(self) -> Told {
-        Told {
-            revision: self.told.revision.max(1),
-            ..self.told
+    /// Returns the reply.
+    pub fn into_reply(self) -> DiscoveryReply {
+        DiscoveryReply {
+            revision: self.reply.revision.max(1),
+            ..self.reply
         }
     }
 }

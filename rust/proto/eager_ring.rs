@@ -7,23 +7,23 @@
 //! *eager write* puts its data into the next slot of the ring, with an RDMA WRITE, and announces it
 //! with that WRITE's immediate value or with a request in a message. Neither names the slot: a
 //! connection keeps the order, so both sides compute the same slot. A slot's place in the ring
-//! depends on the sizes of the writes alone ([`Ring::take_slot`]); the answer, which has the
+//! depends on the sizes of the writes alone ([`Ring::take_slot`]); the response, which has the
 //! write's number, frees the slot.
 //!
 //! ```text
 //!         take_slot()                    free(), in any order
-//!  Free ─────────────► Taken, number n ──────────────────────► Answered
+//!  Free ─────────────► Taken, number n ──────────────────────► Done
 //!    ▲                                                            │
-//!    └──────────── all that were taken before are answered ───────┘
+//!    └──────────── all that were taken before are done ───────────┘
 //! ```
 //!
 //! At most as many slots are taken at once as the queue pair had credits at its start. Slots that
-//! an older open write blocks count as taken: their writes have their answers, and their credits
+//! an older open write blocks count as taken: their writes have their responses, and their credits
 //! are back, so without this bound there could be any number of them.
 //!
-//! The target frees a slot before it posts the answer, the initiator when the answer has arrived.
-//! So every slot that is free at the initiator is free at the target, and a write that finds no
-//! free slot at the target breaks the protocol.
+//! The target frees a slot before it posts the response, the initiator when the response has
+//! arrived. So every slot that is free at the initiator is free at the target, and a write that
+//! finds no free slot at the target breaks the protocol.
 
 use super::{
     message::{Status, BUFFER_LEN},
@@ -37,7 +37,7 @@ pub const BYTES_MAX: u32 = 1 << 24;
 
 /// The ring that a target grants to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct EagerRingGrant {
     /// Bytes, a multiple of [`UNIT`].
     pub bytes: u32,
     /// The key.
@@ -46,7 +46,7 @@ pub struct Grant {
     pub base: u32,
 }
 
-impl Grant {
+impl EagerRingGrant {
     /// Checks a reply's ring; `None` if it is not valid, or if there is none.
     pub(super) fn checked(self) -> Option<Self> {
         let good = self.bytes != 0 && self.bytes <= BYTES_MAX && self.bytes % UNIT == 0;
@@ -66,7 +66,7 @@ impl Grant {
 pub struct Immediate {
     /// Where on the volume, in [`UNIT`]s; below 2^31.
     pub unit: u32,
-    /// The answer need not be solicited.
+    /// The response need not be solicited.
     pub quiet: bool,
 }
 
@@ -110,38 +110,38 @@ impl Immediate {
     }
 }
 
-/// Answers to eager writes: up to [`Answers::MAX`] in one message.
+/// Responses to eager writes: up to [`EagerResponses::MAX`] in one message.
 #[derive(Clone, Copy, Debug)]
-pub struct Answers {
+pub struct EagerResponses {
     bytes: [u8; BUFFER_LEN],
     count: usize,
 }
 
 /// First byte of such a message.
-const ANSWERS: u8 = 0x81;
-/// Bytes before the first answer, and of each.
-const ANSWER_LEN: usize = 4;
+const EAGER_RESPONSES: u8 = 0x81;
+/// Bytes before the first response, and of each.
+const EAGER_RESPONSE_LEN: usize = 4;
 
-impl Answers {
-    /// Answers in one message.
-    pub const MAX: usize = BUFFER_LEN / ANSWER_LEN - 1;
+impl EagerResponses {
+    /// Responses in one message.
+    pub const MAX: usize = BUFFER_LEN / EAGER_RESPONSE_LEN - 1;
 
     /// Makes an empty message.
     pub const fn new() -> Self {
         let mut bytes = [0; BUFFER_LEN];
-        bytes[0] = ANSWERS;
+        bytes[0] = EAGER_RESPONSES;
         Self { bytes, count: 0 }
     }
 
     /// Adds that write `number` ended with `status`. Returns `false` if there is no room.
     #[inline]
     pub fn push(&mut self, number: u16, status: Status) -> bool {
-        let at = (self.count + 1) * ANSWER_LEN;
-        let Some(slot) = self.bytes.get_mut(at..at + ANSWER_LEN) else {
+        let at = (self.count + 1) * EAGER_RESPONSE_LEN;
+        let Some(slot) = self.bytes.get_mut(at..at + EAGER_RESPONSE_LEN) else {
             return false;
         };
-        let answer = u32::from(number) | u32::from(status as u16) << 16;
-        slot.copy_from_slice(&answer.to_le_bytes());
+        let response = u32::from(number) | u32::from(status as u16) << 16;
+        slot.copy_from_slice(&response.to_le_bytes());
         self.count += 1;
         self.bytes[1] = self.count as u8;
         true
@@ -153,7 +153,7 @@ impl Answers {
         self.count
     }
 
-    /// Returns whether there is no answer.
+    /// Returns whether there is no response.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -162,59 +162,61 @@ impl Answers {
     /// Returns the encoded message.
     #[inline]
     pub fn message(&self) -> &[u8] {
-        let len = (self.count + 1) * ANSWER_LEN;
+        let len = (self.count + 1) * EAGER_RESPONSE_LEN;
         self.bytes.get(..len).unwrap_or(&[])
     }
 
     /// Returns whether [`Self::decode`] is the decoder for a message.
     #[inline]
     pub fn is(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&ANSWERS)
+        bytes.first() == Some(&EAGER_RESPONSES)
     }
 
     /// Checks a message; `None` if it is not valid, which ends the connection.
     #[inline]
-    pub fn decode(bytes: &[u8]) -> Option<Answered<'_>> {
-        let (head, rest) = bytes.split_first_chunk::<ANSWER_LEN>()?;
+    pub fn decode(bytes: &[u8]) -> Option<DecodedResponses<'_>> {
+        let (head, rest) = bytes.split_first_chunk::<EAGER_RESPONSE_LEN>()?;
         let count = usize::from(head[1]);
-        let good = head[0] == ANSWERS
+        let good = head[0] == EAGER_RESPONSES
             && head[2..] == [0, 0]
             && count != 0
             && count <= Self::MAX
-            && rest.len() == count * ANSWER_LEN;
-        let answers = Answered(rest);
-        (good && answers.iter().count() == count).then_some(answers)
+            && rest.len() == count * EAGER_RESPONSE_LEN;
+        let responses = DecodedResponses(rest);
+        (good && responses.iter().count() == count).then_some(responses)
     }
 }
 
-/// The answers of a message that was checked by [`Answers::decode`].
+/// The responses of a message that was checked by [`EagerResponses::decode`].
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a>(&'a [u8]);
+pub struct DecodedResponses<'a>(&'a [u8]);
 
-impl<'a> Answered<'a> {
+impl<'a> DecodedResponses<'a> {
     /// Returns how many answers there are.
     #[inline]
     pub fn len(self) -> usize {
-        self.0.len() / ANSWER_LEN
+        self.0.len() / EAGER_RESPONSE_LEN
     }
 
-    /// Returns whether there is no answer: never.
+    /// Returns whether there is no response: never.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the answers, each as number and status.
+    /// Returns the responses, each as number and status.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = (u16, Status)> + 'a {
-        self.0.chunks_exact(ANSWER_LEN).filter_map(|answer| {
-            let value = u32::from_le_bytes(answer.try_into().ok()?);
-            Some((value as u16, Status::from_wire((value >> 16) as u16)?))
-        })
+        self.0
+            .chunks_exact(EAGER_RESPONSE_LEN)
+            .filter_map(|response| {
+                let value = u32::from_le_bytes(response.try_into().ok()?);
+                Some((value as u16, Status::from_wire((value >> 16) as u16)?))
+            })
     }
 }
 
-impl Default for Answers {
+impl Default for EagerResponses {
     fn default() -> Self {
         Self::new()
     }
@@ -234,7 +236,7 @@ pub struct RingSlot {
 pub struct Taken {
     /// Bytes until the next slot, those before this one included that were left out.
     bytes: u32,
-    /// It was not answered.
+    /// It has no response yet.
     open: bool,
     /// Whose it is.
     owner: u32,
@@ -367,8 +369,8 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         }
     }
 
-    /// Frees the slot of write `number`, which is answered. Returns its owner, `None` when no write
-    /// of this number is open.
+    /// Frees the slot of write `number`, which has its response. Returns its owner, `None` when no
+    /// write of this number is open.
     #[inline]
     pub fn free(&mut self, number: u16) -> Option<u32> {
         let mask = self.taken.len().checked_sub(1)?;

@@ -16,9 +16,9 @@ pub use self::{
     },
     attach::{Attach, Attached},
     limits::{AtomicWrites, VolumeLimits},
-    request::{BadRequest, Request},
+    request::{BadRequest, IoRequest},
     reservation::{ReservationInfo, ReservationOp, ReservationType},
-    response::Response,
+    response::IoResponse,
 };
 
 /// Bytes of a request.
@@ -33,7 +33,7 @@ pub const MESSAGE_REQUESTS_MAX: usize = 16;
 pub const MORE_OFFSET: usize = 2;
 
 /// Names a request in flight: its tag, and how often the tag was used, so
-/// that a late or repeated answer is not taken for another request's.
+/// that a late or repeated response is not taken for another request's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Index, below the queue's depth.
@@ -81,7 +81,7 @@ pub enum Op {
         extent: Extent,
         /// Where in the initiator's memory.
         remote: Remote,
-        /// Answer only when the data is on stable storage.
+        /// Respond only when the data is on stable storage.
         fua: bool,
         /// Write all of it or nothing, also when the drive loses its power
         /// ([`AtomicWrites`]).
@@ -91,7 +91,7 @@ pub enum Op {
     WriteInline {
         /// Where on the volume.
         extent: Extent,
-        /// Answer only when the data is on stable storage.
+        /// Respond only when the data is on stable storage.
         fua: bool,
     },
     /// Move the data that was written to the next slot of
@@ -99,7 +99,7 @@ pub enum Op {
     WriteEager {
         /// Where on the volume.
         extent: Extent,
-        /// Answer only when the data is on stable storage.
+        /// Respond only when the data is on stable storage.
         fua: bool,
     },
     /// Make every answered write stable.
@@ -114,7 +114,7 @@ pub enum Op {
         /// The blocks stay allocated.
         keep: bool,
     },
-    /// Nothing but an answer.
+    /// Nothing but a response.
     Nop,
 }
 
@@ -136,16 +136,16 @@ pub struct Remote {
     pub address: u64,
     /// The region's key.
     pub key: u32,
-    /// How the target shall answer.
-    pub answer: Answer,
+    /// How the target must respond.
+    pub response: ResponseKind,
 }
 
-/// The way in which the target must answer a request with data that it has carried out.
+/// The form of the response to a request with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// By a response.
-    Response,
-    /// By a response that invalidates the key.
+pub enum ResponseKind {
+    /// With a message.
+    Message,
+    /// With a message that invalidates the key.
     Invalidating,
     /// With the immediate value of the RDMA WRITE that ends the data: reads only.
     Immediate,

@@ -149,7 +149,7 @@ impl Id {
     pub fn attributes(&self) -> Result<Attributes> {
         let device = self.device().ok_or(ENODEV)?;
         // SAFETY: A bound identifier keeps its device.
-        Ok(unsafe { Attributes::of(device.as_ptr()) })
+        Ok(unsafe { Attributes::from_device(device.as_ptr()) })
     }
 
     /// Returns whether the transport is iWARP, where an RDMA READ needs a [sink](super::sink) and

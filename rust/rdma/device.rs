@@ -44,7 +44,7 @@ impl Attributes {
     /// # Safety
     ///
     /// `device` is alive.
-    pub(super) unsafe fn of(device: *mut bindings::ib_device) -> Self {
+    pub(super) unsafe fn from_device(device: *mut bindings::ib_device) -> Self {
         // SAFETY: The caller guarantees that the device is alive; its
         // attributes do not change once it is registered.
         let (attrs, vectors) = unsafe { (&(*device).attrs, (*device).num_comp_vectors) };

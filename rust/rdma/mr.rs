@@ -95,7 +95,7 @@ pub struct RemoteAddress {
 /// request completed, or because the region was revoked. If a device refuses that, the peer has
 /// access for ever, and the memory is never freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RegionState {
     Invalid,
     Mapped,
     Registered,
@@ -109,7 +109,7 @@ enum State {
 /// `raw` is valid while `severed` is not set.
 pub struct MemoryRegion {
     raw: NonNull<bindings::ib_mr>,
-    state: State,
+    state: RegionState,
     waiting: Arc<PendingRegistrations>,
     /// The region was returned to the device.
     severed: Atomic<bool>,
@@ -138,7 +138,7 @@ impl MemoryRegion {
         // INVARIANT: Made just now.
         Ok(Self {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
-            state: State::Invalid,
+            state: RegionState::Invalid,
             waiting,
             severed: Atomic::new(false),
             pd,
@@ -171,7 +171,7 @@ impl MemoryRegion {
         cookie: u32,
     ) -> Result {
         // Pages of a valid region must never change under the peer.
-        if self.state != State::Invalid {
+        if self.state != RegionState::Invalid {
             return Err(EBUSY);
         }
         if faults::map() {
@@ -195,7 +195,7 @@ impl MemoryRegion {
             let key = bindings::hcablk_c_ib_inc_rkey((*mr).rkey);
             bindings::hcablk_c_ib_update_fast_reg_key(mr, key as u8);
         }
-        self.state = State::Mapped;
+        self.state = RegionState::Mapped;
         Ok(())
     }
 
@@ -203,10 +203,10 @@ impl MemoryRegion {
     /// the peer. Post the work request before the peer gets the key.
     #[inline]
     pub fn register(&mut self, rights: Rights) -> Result<(Register<'_>, RemoteAddress)> {
-        if self.state != State::Mapped {
+        if self.state != RegionState::Mapped {
             return Err(EINVAL);
         }
-        self.state = State::Registered;
+        self.state = RegionState::Registered;
         let remote = RemoteAddress {
             // SAFETY: The region is valid.
             address: unsafe { (*self.as_raw()).iova },
@@ -222,10 +222,10 @@ impl MemoryRegion {
         &mut self,
         rights: Rights,
     ) -> Result<(Register<'_>, Invalidate, u64, Key)> {
-        if self.state != State::Mapped {
+        if self.state != RegionState::Mapped {
             return Err(EINVAL);
         }
-        self.state = State::Invalidating;
+        self.state = RegionState::Invalidating;
         // SAFETY: The region is valid.
         let (address, key) = unsafe { ((*self.as_raw()).iova, Key((*self.as_raw()).lkey)) };
         let register = self.registration(key, rights);
@@ -250,7 +250,7 @@ impl MemoryRegion {
     /// Returns the LOCAL_INV that makes the region invalid.
     #[inline]
     pub fn invalidate(&mut self) -> Invalidate {
-        self.state = State::Invalidating;
+        self.state = RegionState::Invalidating;
         Invalidate::new(self.key())
     }
 
@@ -266,22 +266,25 @@ impl MemoryRegion {
     /// Returns whether [`Self::invalidate`] was called, and its work request has not completed.
     #[inline]
     pub(crate) fn is_invalidating(&self) -> bool {
-        self.state == State::Invalidating
+        self.state == RegionState::Invalidating
     }
 
     /// Returns whether the peer may have access.
     #[inline]
     pub fn is_registered(&self) -> bool {
-        matches!(self.state, State::Registered | State::Invalidating)
+        matches!(
+            self.state,
+            RegionState::Registered | RegionState::Invalidating
+        )
     }
 
     /// Records that the peer's message has invalidated `rkey`. Returns `false` if that is not this
     /// region's key.
     #[inline]
     pub fn invalidated_by_peer(&mut self, rkey: u32) -> bool {
-        let ours = self.state == State::Registered && self.key().0 == rkey;
+        let ours = self.state == RegionState::Registered && self.key().0 == rkey;
         if ours {
-            self.state = State::Invalid;
+            self.state = RegionState::Invalid;
         }
         ours
     }
@@ -290,7 +293,7 @@ impl MemoryRegion {
     /// never registered.
     #[inline]
     pub(crate) fn invalidated(&mut self) {
-        self.state = State::Invalid;
+        self.state = RegionState::Invalid;
     }
 }
 

@@ -99,7 +99,7 @@ impl ProtectionDomain {
         let (attributes, is_software, reaches_peers) = unsafe {
             let device = device.as_ptr();
             (
-                Attributes::of(device),
+                Attributes::from_device(device),
                 bindings::hcablk_c_ib_is_virtual(device),
                 bindings::hcablk_c_ib_peers(device),
             )

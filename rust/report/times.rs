@@ -25,7 +25,7 @@ impl Histogram {
     pub fn add(&self, start: u64, end: u64) {
         let ns = end.saturating_sub(start);
         self.total_ns.add(ns);
-        if let Some(class) = self.classes.get(buckets::of(ns)) {
+        if let Some(class) = self.classes.get(buckets::bucket_of(ns)) {
             class.bump();
         }
     }

@@ -15,8 +15,8 @@
 use crate::{
     bindings,
     proto::message::{
-        Answer,
         Op,
+        ResponseKind,
         Tag, //
     },
 };
@@ -33,7 +33,7 @@ pub enum DataPath {
     None = 0,
     /// By a key.
     Key = 1,
-    /// By a key, with an immediate value as the answer.
+    /// By a key, with an immediate value as the response.
     Immediate = 2,
     /// Behind the request in its message.
     Inline = 3,
@@ -57,7 +57,7 @@ pub enum Kind {
     Discard = 4,
     /// Blocks shall read as zeroes.
     WriteZeroes = 5,
-    /// Nothing but an answer.
+    /// Nothing but a response.
     Nop = 6,
 }
 
@@ -78,7 +78,7 @@ pub enum Memory {
 impl Memory {
     /// Returns where data is; `mapped`: for peer memory, whether the HCA reaches it.
     #[inline]
-    pub fn of(mapped: Option<bool>) -> Self {
+    pub fn from_mapped(mapped: Option<bool>) -> Self {
         match mapped {
             None => Self::Ram,
             Some(true) => Self::Peer,
@@ -89,7 +89,7 @@ impl Memory {
 
 /// An event's description of a request.
 #[derive(Clone, Copy)]
-pub struct Request {
+pub struct TracedRequest {
     /// The session's id.
     pub session: u64,
     /// The queue pair's number within it.
@@ -112,17 +112,17 @@ pub struct Request {
     pub memory: Memory,
 }
 
-impl Request {
+impl TracedRequest {
     /// Describes a request as its message does.
     #[inline]
-    pub fn of(session: u64, queue: u8, tag: Tag, op: Option<&Op>) -> Self {
-        let keyed = |answer| match answer {
-            Answer::Immediate => DataPath::Immediate,
-            Answer::Response | Answer::Invalidating => DataPath::Key,
+    pub fn from_op(session: u64, queue: u8, tag: Tag, op: Option<&Op>) -> Self {
+        let keyed = |response| match response {
+            ResponseKind::Immediate => DataPath::Immediate,
+            ResponseKind::Message | ResponseKind::Invalidating => DataPath::Key,
         };
         let (kind, way, extent) = match op {
             None => (Kind::Bad, DataPath::None, None),
-            Some(Op::Read(extent, remote)) => (Kind::Read, keyed(remote.answer), Some(extent)),
+            Some(Op::Read(extent, remote)) => (Kind::Read, keyed(remote.response), Some(extent)),
             Some(Op::Write { extent, .. }) => (Kind::Write, DataPath::Key, Some(extent)),
             Some(Op::WriteInline { extent, .. }) => (Kind::Write, DataPath::Inline, Some(extent)),
             Some(Op::WriteEager { extent, .. }) => (Kind::Write, DataPath::Eager, Some(extent)),
@@ -154,8 +154,8 @@ impl Request {
     }
 }
 
-impl From<Request> for bindings::hcablk_trace_request {
-    fn from(request: Request) -> Self {
+impl From<TracedRequest> for bindings::hcablk_trace_request {
+    fn from(request: TracedRequest) -> Self {
         Self {
             session: request.session,
             sector: request.offset >> 9,
@@ -223,7 +223,7 @@ impl From<Chunk> for bindings::hcablk_trace_chunk {
 /// The new state of a session or a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub enum ConnectionState {
     /// It comes up.
     Connecting = 0,
     /// Requests may come.
@@ -244,7 +244,7 @@ pub struct Change {
     /// The queue pair's number, if it is about one.
     pub queue: Option<u8>,
     /// Where it has come.
-    pub state: State,
+    pub state: ConnectionState,
     /// The reason, as a negative errno; 0: no error, or not known.
     pub error: i32,
 }
@@ -344,13 +344,13 @@ macro_rules! events {
                 use super::{
                     bindings,
                     Change,
-                    Request, //
+                    TracedRequest, //
                 };
                 use kernel::jump_label::static_branch_unlikely;
 
                 $(event! {
                     $(#[$doc])*
-                    $name(Request): [<__tracepoint_ $prefix $name>], [<rust_do_trace_ $prefix $name>]
+                    $name(TracedRequest): [<__tracepoint_ $prefix $name>], [<rust_do_trace_ $prefix $name>]
                 })*
                 event! {
                     /// Reports that a session has reached a state.
@@ -386,7 +386,7 @@ events! {
         queued;
         /// Reports that a request is about to be given to the HCA, or to wait for its doorbell.
         sent;
-        /// Reports that the target's answer has arrived.
+        /// Reports that the target's response has arrived.
         answered;
         /// Reports that a request ends: no peer can reach its memory any more.
         completed;
@@ -415,9 +415,9 @@ events! {
         drive_start;
         /// Reports that the drive, the file or the page cache has finished it.
         drive_end;
-        /// Reports that the answer is about to be given to the HCA.
+        /// Reports that the response is about to be given to the HCA.
         answered;
-        /// Reports that the completion of the answer's send was found.
+        /// Reports that the completion of the response's send was found.
         completed;
     }
     chunks {

@@ -134,7 +134,7 @@ impl Bench {
         pieces: &[(usize, usize, usize)],
         op: BioOp,
     ) -> Result<(Request<Driver>, Pending)> {
-        self.desk.caught(&self.memory.of(pieces)?, op, 0)
+        self.desk.caught(&self.memory.with_pieces(pieces)?, op, 0)
     }
 
     /// Maps the memory of a request.

@@ -143,13 +143,13 @@ mod tests {
             desk.fill(seed);
             // Shifted by 5 sectors, so that a mistake shows.
             ensure_eq!(desk.run(&memory.whole()?, READ, 5)?, Ok(()));
-            let piece = memory.of(shape)?;
+            let piece = memory.with_pieces(shape)?;
             ensure_eq!(desk.run(&piece, WRITE, 300)?, Ok(()));
             let wrong = desk.state.look(|state| {
                 state.image.iter().enumerate().position(|(at, &byte)| {
                     let from = at
                         .checked_sub(300 * 512)
-                        .and_then(|at| Some(piece.place(at)? + 5 * 512));
+                        .and_then(|at| Some(piece.byte_at(at)? + 5 * 512));
                     byte != pattern(seed, from.unwrap_or(at))
                 })
             });
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn nothing_is_issued_while_dispatch_is_stopped() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         let pending = {
             let disk = desk.disk.as_ref().ok_or(ENODEV)?;
             let _quiesced = disk.quiesce();
@@ -254,7 +254,7 @@ mod tests {
             },
             ..Plan::default().limits
         })?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 1024)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 1024)])?;
         let discard = BioOp::Discard { bytes: 4096 };
         let zeroes = |no_unmap| BioOp::WriteZeroes {
             bytes: 2048,
@@ -297,7 +297,7 @@ mod tests {
                 },
                 ..Plan::default().limits
             })?;
-            let memory = Memory::new(1)?.of(&[(0, 0, 1024)])?;
+            let memory = Memory::new(1)?.with_pieces(&[(0, 0, 1024)])?;
             let begun = |op| desk.begin_at_once(&memory, op, 1);
             for op in [READ, WRITE] {
                 ensure_eq!(begun(op)?.end()?, Ok(()));
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn what_the_disk_does_not_announce_is_not_supported() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         let discard = BioOp::Discard { bytes: 512 };
         ensure_eq!(desk.run(&memory, discard, 0)?, Err(Status::NotSupported));
         let zeroes = BioOp::WriteZeroes {
@@ -339,17 +339,17 @@ mod tests {
         for n in 0..34 {
             many.push((n % 17, if n < 17 { 0 } else { 4096 }, 4096), GFP_KERNEL)?;
         }
-        let many = memory.of(&many)?;
+        let many = memory.with_pieces(&many)?;
         ensure_eq!(desk.begin(&many, READ, 0).err(), Some(EINVAL));
-        let none = memory.of(&[(0, 0, 512), (1, 0, 0)])?;
+        let none = memory.with_pieces(&[(0, 0, 512), (1, 0, 0)])?;
         ensure_eq!(desk.begin(&none, READ, 0).err(), Some(EINVAL));
         // Beyond the end, and partial blocks: the block layer refuses both.
-        let one = memory.of(&[(0, 0, 512)])?;
+        let one = memory.with_pieces(&[(0, 0, 512)])?;
         let end = (SIZE / 512) as u64;
         ensure_eq!(desk.run(&one, READ, end - 1)?, Ok(()));
         ensure!(desk.run(&one, READ, end)?.is_err());
         ensure!(desk.run(&one, READ, u64::MAX >> 9)?.is_err());
-        let odd = memory.of(&[(0, 0, 100)])?;
+        let odd = memory.with_pieces(&[(0, 0, 100)])?;
         ensure!(desk.run(&odd, READ, 0)?.is_err());
         Ok(())
     }
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_device_that_is_open_for_reading_is_not_written() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         desk.device = None;
         let disk = desk.disk.as_ref().ok_or(ENODEV)?;
         let device = Arc::new(desk::open(disk, true)?, GFP_KERNEL)?;
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_open_is_not_removed_unless_it_must() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         let disk = desk.disk.take().ok_or(ENODEV)?;
         let (e, disk) = disk.remove_if_closed().err().ok_or(EINVAL)?;
         ensure_eq!(e, EBUSY);

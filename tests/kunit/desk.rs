@@ -82,7 +82,7 @@ pub(crate) struct Seen {
 }
 
 /// The disk's settings and records.
-pub(crate) struct State {
+pub(crate) struct DeskState {
     pub(crate) mode: Mode,
     pub(crate) image: KVVec<u8>,
     /// The last requests, oldest first.
@@ -91,7 +91,7 @@ pub(crate) struct State {
     pub(crate) timeouts: KVec<(u32, u16)>,
 }
 
-impl State {
+impl DeskState {
     fn note(&mut self, seen: Seen) {
         if self.seen.len() == self.seen.capacity() {
             let _ = self.seen.remove(0);
@@ -124,7 +124,7 @@ pub(crate) struct Driver;
 
 /// The data that hardware queues and tag set share.
 pub(crate) struct Shared {
-    state: Arc<Watched<State>>,
+    state: Arc<Watched<DeskState>>,
     requests: Arc<Requests<Driver>>,
     /// The result of exchanging a hardware queue's data while blk-mq releases it.
     pub(crate) at_exit: Atomic<u32>,
@@ -292,7 +292,7 @@ impl Default for Plan {
 
 /// An open disk.
 pub(crate) struct Desk {
-    pub(crate) state: Arc<Watched<State>>,
+    pub(crate) state: Arc<Watched<DeskState>>,
     pub(crate) requests: Arc<Requests<Driver>>,
     // Dropped first: closed before the disk is removed.
     pub(crate) device: Option<Arc<BlockDevice>>,
@@ -301,7 +301,7 @@ pub(crate) struct Desk {
 
 /// A tag set with the disk's state and its requests.
 type Parts = (
-    Arc<Watched<State>>,
+    Arc<Watched<DeskState>>,
     Arc<Requests<Driver>>,
     Arc<TagSet<Driver>>,
 );
@@ -309,8 +309,8 @@ type Parts = (
 /// Creates the state with an empty image, and the data that hardware queues share.
 pub(crate) fn shared(
     requests: &Arc<Requests<Driver>>,
-) -> Result<(Arc<Watched<State>>, Arc<Shared>)> {
-    let state = Watched::new(State {
+) -> Result<(Arc<Watched<DeskState>>, Arc<Shared>)> {
+    let state = Watched::new(DeskState {
         mode: Mode::Answer,
         image: KVVec::from_elem(0, SIZE, GFP_KERNEL)?,
         seen: KVec::with_capacity(64, GFP_KERNEL)?,
@@ -443,7 +443,7 @@ impl Desk {
 
     /// Starts a read that gets parked, and takes its request.
     pub(crate) fn caught_one(&self) -> Result<(Request<Driver>, Pending)> {
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         self.caught(&memory, BioOp::Read, 0)
     }
 }

@@ -53,7 +53,7 @@ impl Memory {
     }
 
     /// Returns the same memory with other pieces in use.
-    pub(crate) fn of(&self, pieces: &[(usize, usize, usize)]) -> Result<Self> {
+    pub(crate) fn with_pieces(&self, pieces: &[(usize, usize, usize)]) -> Result<Self> {
         let mut own = KVec::new();
         own.extend_from_slice(pieces, GFP_KERNEL)?;
         Ok(Self {
@@ -80,7 +80,7 @@ impl Memory {
     }
 
     /// Returns the place in the whole memory of a byte of the pieces.
-    pub(crate) fn place(&self, mut at: usize) -> Option<usize> {
+    pub(crate) fn byte_at(&self, mut at: usize) -> Option<usize> {
         let block_bytes = self.blocks.first()?.len();
         for &(block, offset, length) in self.pieces.iter() {
             if at < length {

@@ -41,7 +41,7 @@ mod tests {
                     remote.address,
                     u64::from(COOKIE) << 32 | (first % PAGE_SIZE) as u64
                 );
-                let memory = bench.memory.of(shape)?;
+                let memory = bench.memory.with_pieces(shape)?;
                 ensure_eq!(memory.bytes(), request.bytes() as usize);
                 let mut data = KVec::from_elem(0, PAGE_SIZE, GFP_KERNEL)?;
                 for at in (0..memory.bytes()).step_by(PAGE_SIZE) {
@@ -51,7 +51,7 @@ mod tests {
                     let got = bench.link.far.into.read(1, length, &mut data)?;
                     ensure_eq!(got.len(), length);
                     for (i, &byte) in got.iter().enumerate() {
-                        let place = memory.place(at + i).ok_or(EINVAL)?;
+                        let place = memory.byte_at(at + i).ok_or(EINVAL)?;
                         ensure_eq!((at + i, byte), (at + i, pattern(seed, place)));
                     }
                 }
@@ -68,13 +68,13 @@ mod tests {
             for (seed, shape) in (50..).zip(SHAPES) {
                 bench.refill(seed)?;
                 let (request, pending, remote) = bench.show(shape, BioOp::Read)?;
-                let memory = bench.memory.of(shape)?;
+                let memory = bench.memory.with_pieces(shape)?;
                 let mut written = KVec::from_elem(false, 8 * PAGE_SIZE, GFP_KERNEL)?;
                 for at in (0..memory.bytes()).step_by(PAGE_SIZE) {
                     let length = PAGE_SIZE.min(memory.bytes() - at);
                     data.clear();
                     for i in at..at + length {
-                        let place = memory.place(i).ok_or(EINVAL)?;
+                        let place = memory.byte_at(i).ok_or(EINVAL)?;
                         data.push(!pattern(seed, place), GFP_KERNEL)?;
                         *written.get_mut(place).ok_or(EINVAL)? = true;
                     }

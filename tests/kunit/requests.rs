@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_parked_request_is_taken_once_and_by_its_generation() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         let mut last = None;
         for _ in 0..20 {
             desk.set(Mode::Park);
@@ -124,7 +124,7 @@ mod tests {
     fn of_several_who_take_a_request_one_gets_it() -> Result {
         const WORKERS: u32 = 4;
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         let queue = Arc::new(WorkQueue::new(c"hcablk_kunit")?, GFP_KERNEL)?;
         for round in 0..50 {
             desk.set(Mode::Park);
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn all_that_is_parked_is_found() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         desk.set(Mode::Park);
         let mut pending: KVec<Pending> = KVec::new();
         for sector in 0..6 {
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_request_ends_with_what_it_was_ended_with() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         for status in [
             Status::NotSupported,
             Status::Timeout,
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_request_that_is_dropped_is_an_error() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         desk.set(Mode::Drop);
         ensure_eq!(desk.run(&memory, READ, 0)?, Err(Status::IoErr));
         let (request, pending) = desk.caught(&memory, READ, 0)?;
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_request_that_is_turned_away_comes_again_or_ends() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         desk.set(Mode::RejectFirst(Status::Resource));
         ensure_eq!(desk.run(&memory, READ, 8)?, Ok(()));
         let (first, second) = (desk.next()?, desk.next()?);
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_queue_that_lacked_something_is_run_again() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         // A request in flight: the block layer would run the queue when it ends.
         let (request, other) = desk.caught(&memory, READ, 0)?;
         desk.set(Mode::Reject(Status::DevResource));
@@ -299,7 +299,7 @@ mod tests {
             timeout_ms: 1000,
             ..Plan::default()
         })?;
-        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         desk.set(Mode::Park);
         let pending = desk.begin(&memory, READ, 0)?;
         let seen = desk.next()?;
@@ -338,7 +338,7 @@ mod tests {
             let (mut request, pending) = desk.caught_one()?;
             let (queue, tag) = (request.hw_queue(), request.tag());
             for (index, values) in (0..).zip(&values) {
-                let found = values.of(&mut request).map(|(view, value)| {
+                let found = values.with_value(&mut request).map(|(view, value)| {
                     value.2 += 1;
                     (view.tag(), value.0, value.1)
                 });
@@ -391,7 +391,7 @@ mod tests {
         let memory = Memory::new(2)?;
         desk.fill(9);
         ensure_eq!(desk.run(&memory.whole()?, READ, 0)?, Ok(()));
-        let two = memory.of(&[(0, 3584, 4608), (1, 0, 512)])?;
+        let two = memory.with_pieces(&[(0, 3584, 4608), (1, 0, 512)])?;
         let mut bytes = KVec::from_elem(0u8, 8192, GFP_KERNEL)?;
 
         // More memory than the request has data.
@@ -400,7 +400,7 @@ mod tests {
         // A write's data is not overwritten.
         request.view().copy_to_data(&[0xff; 512]);
         for (at, &byte) in bytes.iter().enumerate() {
-            let wanted = two.place(at).map_or(0, |place| pattern(9, place));
+            let wanted = two.byte_at(at).map_or(0, |place| pattern(9, place));
             ensure_eq!((at, byte), (at, wanted));
         }
         // Less.
@@ -424,7 +424,7 @@ mod tests {
             let whole = state.image.iter().take(4 * 4096).enumerate();
             let mut written = 0;
             for (at, &byte) in whole {
-                let place = (0..700).any(|i| two.place(i) == Some(at));
+                let place = (0..700).any(|i| two.byte_at(i) == Some(at));
                 written += u32::from(place);
                 if byte != if place { 0xee } else { pattern(9, at) } {
                     return Some(at);

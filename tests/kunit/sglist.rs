@@ -56,9 +56,9 @@ fn sent_whole(bench: &mut Bench, pieces: &[(usize, usize, usize)], bytes: usize)
     ensure!(link.near.completed(SEND, 7)?.ok);
     ensure_eq!(link.far.completed(RECEIVE, 7)?.length, bytes);
     let mut data = KVec::from_elem(0u8, 4096, GFP_KERNEL)?;
-    let memory = bench.memory.of(pieces)?;
+    let memory = bench.memory.with_pieces(pieces)?;
     for (at, &byte) in link.far.into.read(7, bytes, &mut data)?.iter().enumerate() {
-        let wanted = memory.place(at).map(|place| pattern(1, place));
+        let wanted = memory.byte_at(at).map(|place| pattern(1, place));
         ensure_eq!((at, Some(byte)), (at, wanted));
     }
     Ok(())

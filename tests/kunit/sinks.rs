@@ -65,7 +65,7 @@ fn buffers(link: &Link, count: usize) -> Result<KVec<DmaBuffer>> {
 }
 
 /// Reads the far side's registered memory into the sink; returns the proof of success.
-fn fetch(link: &Link, sink: &mut Sink, remote: RemoteAddress) -> Result<Success> {
+fn rdma_read(link: &Link, sink: &mut Sink, remote: RemoteAddress) -> Result<Success> {
     let mut registration = sink.register()?;
     let sges = [registration.sge];
     let mut read = Rdma::read(&sges, remote.address, remote.key);
@@ -99,7 +99,7 @@ mod tests {
             let link = Link::new(link::Plan::default())?;
             let desk = Desk::new(&desk::Plan::default())?;
             let memory = Memory::new(2)?;
-            let shape = memory.of(&[(0, 0, 8192), (1, 0, 4096), (1, 4096, 512)])?;
+            let shape = memory.with_pieces(&[(0, 0, 8192), (1, 0, 4096), (1, 4096, 512)])?;
             let mut list = SegmentList::new(&link.far.pd, 8, 64 * 1024)?;
             let buffers = buffers(&link, 4)?;
             let mut sink = Sink::new(&link.near.pd, 4, 4 * PAGE_SIZE as u32)?;
@@ -117,10 +117,10 @@ mod tests {
                 let length = |i: usize| if i == 3 { 512 } else { PAGE_SIZE };
                 let pieces = buffers.iter().enumerate().map(|(i, b)| (b, length(i)));
                 sink.map(pieces, round.into())?;
-                let fetched = fetch(&link, &mut sink, remote)?;
+                let read = rdma_read(&link, &mut sink, remote)?;
                 let used = || buffers.iter();
                 ensure!(used().all(DmaBuffer::is_exposed));
-                sink.completed(fetched, used());
+                sink.completed(read, used());
                 ensure!(!used().any(DmaBuffer::is_exposed));
                 for (i, buffer) in buffers.iter().enumerate() {
                     let part = data.get_mut(..length(i)).ok_or(EINVAL)?;
@@ -227,7 +227,7 @@ mod tests {
                 address: 0,
                 key: 0x1234_5600,
             };
-            ensure!(fetch(&link, &mut sink, nowhere).is_err());
+            ensure!(rdma_read(&link, &mut sink, nowhere).is_err());
             // The memory is dropped while the region may still be valid.
             drop(sink);
             ensure!(buffers.iter().all(DmaBuffer::is_exposed));

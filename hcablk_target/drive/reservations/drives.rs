@@ -122,7 +122,7 @@ impl List {
         };
         let added = self.uses.push(own, GFP_KERNEL);
         added.map_err(|e| ("memory", e.into()))?;
-        self.tell(&drive);
+        self.mark_ambiguous(&drive);
         Ok(DriveUse {
             drives: drives.clone(),
             drive,
@@ -131,7 +131,7 @@ impl List {
     }
 
     /// Records in `drive` whether it is also exported under another wwid than its own.
-    fn tell(&self, drive: &Arc<Drive>) {
+    fn mark_ambiguous(&self, drive: &Arc<Drive>) {
         let other = |of: &Use| Arc::ptr_eq(&of.drive, drive) && of.wwid != drive.wwid;
         drive.ambiguous.store(self.uses.iter().any(other), Relaxed);
     }
@@ -233,7 +233,7 @@ impl Drives {
 
     /// Returns the reservations of the drive `file`, which a volume exports under `wwid`. Sleeps
     /// until their file system has finished. Errors name the step that failed.
-    pub(crate) fn of(
+    pub(crate) fn open(
         this: &Arc<Self>,
         file: FileId,
         wwid: Option<VolumeId>,
@@ -317,6 +317,6 @@ impl Drop for DriveUse {
             // Not the last reference: `self` has another.
             let _ = list.uses.remove(place);
         }
-        list.tell(&self.drive);
+        list.mark_ambiguous(&self.drive);
     }
 }

@@ -13,8 +13,8 @@ use super::{
         BARE,
         ENDED, //
     },
+    CmLink,
     Connect,
-    Link,
     Refusal, //
 };
 use crate::{
@@ -29,10 +29,10 @@ use crate::{
 use hcablk_core::{
     proto::{
         connect::{
+            ConnectRequest, //
             Geometry,
             Reason,
             Reply,
-            Request, //
         },
         ADMIN_DEPTH, //
     },
@@ -53,9 +53,9 @@ use kernel::{
 impl Connect {
     pub(super) fn grant(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         seal: Option<&Seal>,
-        link: &Link,
+        link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
         let asked = (request, seal);
@@ -79,15 +79,15 @@ impl Connect {
     /// Creates the admin queue pair of a new session of `volume`, and replies.
     fn grant_admin(
         &self,
-        (request, seal): (&Request, Option<&Seal>),
+        (request, seal): (&ConnectRequest, Option<&Seal>),
         attachment: &Arc<Attachment>,
         volume: &Volume,
-        link: &Link,
+        link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
         let session = attachment.session();
         let backing = attachment.backing().ok_or(ENDED)?;
-        let served = Served::of(attachment, &backing);
+        let served = Served::from_volume(attachment, &backing);
         drop(backing);
         let admin = self.make_admin(request, session, served, id)?;
         // Only now: a refused host leaves its instances unchanged.
@@ -112,12 +112,12 @@ impl Connect {
     /// Creates the admin queue pair of a new session without volumes, and replies.
     fn grant_host(
         &self,
-        (request, seal): (&Request, Option<&Seal>),
+        (request, seal): (&ConnectRequest, Option<&Seal>),
         session: &Arc<Session>,
-        link: &Link,
+        link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
-        let admin = self.make_admin(request, session, Served::of_any(), id)?;
+        let admin = self.make_admin(request, session, Served::any_volumes(), id)?;
         let reply = Self::reply(request, Geometry::of_session(session.largest()));
         self.reply_admin((request, seal), reply, (session, &admin), link, id);
         Ok(())
@@ -125,7 +125,7 @@ impl Connect {
 
     fn make_admin(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         session: &Arc<Session>,
         served: Served,
         id: &Arc<Id>,
@@ -139,10 +139,10 @@ impl Connect {
     /// Sends the reply that begins a session.
     fn reply_admin(
         &self,
-        (request, seal): (&Request, Option<&Seal>),
+        (request, seal): (&ConnectRequest, Option<&Seal>),
         reply: Reply,
         (session, admin): (&Arc<Session>, &Arc<Admin>),
-        link: &Link,
+        link: &CmLink,
         id: &Arc<Id>,
     ) {
         link.attach(session, request.queue);
@@ -183,7 +183,7 @@ impl Connect {
 
     /// Returns the part that the replies to all queue pairs of a session have in common; it grants
     /// nothing.
-    fn reply(request: &Request, geometry: Geometry) -> Reply {
+    fn reply(request: &ConnectRequest, geometry: Geometry) -> Reply {
         Reply {
             version: request.version(),
             credits: 0,
@@ -206,9 +206,9 @@ impl Connect {
     /// Creates a queue pair of an existing session, and replies.
     fn grant_queue(
         &self,
-        (request, seal): (&Request, Option<&Seal>),
+        (request, seal): (&ConnectRequest, Option<&Seal>),
         attachment: &Attachment,
-        link: &Link,
+        link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
         let session = attachment.session();
@@ -273,7 +273,7 @@ impl Connect {
     /// Logs that a session begins, or that one of its queue pairs was replaced; rate-limited, since
     /// a peer can cause it.
     #[cold]
-    fn report_begin(request: &Request, session: &Session) {
+    fn report_begin(request: &ConnectRequest, session: &Session) {
         let label = session.label();
         let (id, host) = (request.session.0, request.host);
         if !(request.is_admin() || request.replace) || !may_print(Lines::Begins) {

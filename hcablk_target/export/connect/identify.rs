@@ -4,7 +4,7 @@
 //! required.
 //!
 //! Before this, nothing is looked up or allocated for a request. A host without a valid proof gets
-//! the same answer whether the volume exists or not, whether the host is allowed or not, and
+//! the same reply whether the volume exists or not, whether the host is allowed or not, and
 //! whether a key is wrong; only the log of this machine shows the cause.
 
 use super::{
@@ -33,14 +33,14 @@ use hcablk_core::{
             MAC_LEN, //
         },
         connect::{
+            ConnectRequest, //
             Reason,
             Reject,
             Reply,
-            Request, //
         },
         discovery::{
+            DiscoveryReply, //
             Question,
-            Told, //
         },
     },
     rdma::cm::{
@@ -86,13 +86,13 @@ pub(super) struct Seal {
 }
 
 /// A request, and the seal of its response if the request is proven.
-pub(super) type Identified = (Request, Option<Seal>);
+pub(super) type Identified = (ConnectRequest, Option<Seal>);
 
 /// A refusal of an unproven request, and the request as far as it is known.
-pub(super) type Unproven = (Option<Request>, Refusal);
+pub(super) type Unproven = (Option<ConnectRequest>, Refusal);
 
 /// Returns the request for a queue pair, if `wanted` is one.
-fn connection(wanted: &Wanted) -> Option<Request> {
+fn connection(wanted: &Wanted) -> Option<ConnectRequest> {
     match wanted {
         Wanted::Connection(request) => Some(*request),
         Wanted::Entry(_) => None,
@@ -116,7 +116,7 @@ impl Connect {
             // Whether a request without proof suffices is decided later.
             Asked::Plain(Wanted::Connection(request)) => Ok(Some((request, None))),
             Asked::Plain(Wanted::Entry(question)) => {
-                id.reject(&self.told(&question, Proven::Not).encode());
+                id.reject(&self.discovery_reply(&question, Proven::Not).encode());
                 Ok(None)
             }
             Asked::Hello(wanted, hello) => {
@@ -172,8 +172,8 @@ impl Connect {
         let request = match wanted {
             Wanted::Connection(request) => request,
             Wanted::Entry(question) => {
-                let told = self.told(&question, proven).encode();
-                id.reject(&key.seal_entry(&proof.mac(), &told, &channel));
+                let reply = self.discovery_reply(&question, proven).encode();
+                id.reject(&key.seal_entry(&proof.mac(), &reply, &channel));
                 return Ok(None);
             }
         };
@@ -187,10 +187,10 @@ impl Connect {
         Ok(Some((request, Some(seal))))
     }
 
-    /// Returns the answer to a discovery question.
-    fn told(&self, question: &Question, proven: Proven) -> Told {
+    /// Returns the reply to a discovery question.
+    fn discovery_reply(&self, question: &Question, proven: Proven) -> DiscoveryReply {
         self.registry
-            .told(question, proven, own_address(&self.peer.ends.own.ip))
+            .reply(question, proven, own_address(&self.peer.ends.own.ip))
     }
 
     fn check_seal(&self, sealed: &Sealed) -> Result<Identified, Unproven> {

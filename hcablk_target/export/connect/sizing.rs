@@ -14,7 +14,7 @@ use crate::{
         split::Split,
         Queue,
         QueueOptions,
-        Shape, //
+        QueueShape, //
     },
     memory::{
         layout,
@@ -30,8 +30,8 @@ use crate::{
 use hcablk_core::{
     proto::{
         connect::{
+            ConnectRequest, //
             Reason,
-            Request, //
         },
         TRANSFER_USUAL, //
     },
@@ -51,7 +51,7 @@ use kernel::{
 
 /// The properties that decide the sizes of a queue pair, besides the bytes of its data.
 struct Frame<'a> {
-    request: &'a Request,
+    request: &'a ConnectRequest,
     attributes: Attributes,
     credits: u16,
     options: QueueOptions,
@@ -65,8 +65,8 @@ impl Frame<'_> {
 
     /// Returns the sizes for requests of up to `largest` bytes, with `data` bytes for buffers and
     /// the eager ring.
-    fn shape(&self, largest: u32, data: usize) -> Result<Shape, Refusal> {
-        Shape::new(
+    fn shape(&self, largest: u32, data: usize) -> Result<QueueShape, Refusal> {
+        QueueShape::new(
             self.attributes,
             self.credits,
             data,
@@ -90,7 +90,7 @@ pub(super) struct Served {
 
 impl Served {
     /// Returns the properties of the volume of a session with one volume.
-    pub(super) fn of(attachment: &Attachment, backing: &Backing) -> Self {
+    pub(super) fn from_volume(attachment: &Attachment, backing: &Backing) -> Self {
         Self {
             writes: !attachment.geometry().read_only,
             grants: backing.bears_change(),
@@ -101,7 +101,7 @@ impl Served {
     }
 
     /// Returns the properties for a session to which any volumes may be attached that can share it.
-    pub(super) fn of_any() -> Self {
+    pub(super) fn any_volumes() -> Self {
         Self {
             writes: true,
             grants: true,
@@ -121,7 +121,7 @@ impl Connect {
         &self,
         session: &Session,
         served: Served,
-        request: &'a Request,
+        request: &'a ConnectRequest,
         id: &Id,
     ) -> Frame<'a> {
         let credits = match self.port.limits().queue_credits {
@@ -150,7 +150,7 @@ impl Connect {
         &self,
         session: &Arc<Session>,
         served: Served,
-        request: &Request,
+        request: &ConnectRequest,
         id: &Arc<Id>,
     ) -> Result<Arc<Admin>, Refusal> {
         self.begin_client(session, &self.frame(session, served, request, id))?;
@@ -164,14 +164,14 @@ impl Connect {
     pub(super) fn add_queue(
         &self,
         attachment: &Attachment,
-        request: &Request,
+        request: &ConnectRequest,
         id: &Arc<Id>,
     ) -> Result<Arc<Queue>, Refusal> {
         let session = attachment.session();
         let backing = attachment.backing().ok_or(ENDED)?;
         let served = match session.is_of_host() {
-            true => Served::of_any(),
-            false => Served::of(attachment, &backing),
+            true => Served::any_volumes(),
+            false => Served::from_volume(attachment, &backing),
         };
         let frame = self.frame(session, served, request, id);
         let client = session.client().ok_or(ENDED)?;
@@ -239,7 +239,7 @@ impl Connect {
     ) -> Result<(u32, Result<Arc<Client>, Denied>), Refusal> {
         let set = self.port.limits().buffer_mib << 20;
         let data = layout::data(set, frame.queues(), asked.max(TRANSFER_USUAL) as usize);
-        let largest = Shape::largest(frame.attributes, data, frame.options, asked);
+        let largest = QueueShape::largest(frame.attributes, data, frame.options, asked);
         let shape = frame.shape(largest, data)?;
         let needs = Needs {
             queues: frame.queues() as u64,

@@ -25,11 +25,11 @@ use hcablk_core::{
     proto::{
         auth::KEYS_MAX,
         discovery::{
+            DiscoveryReply, //
             Entry,
             List,
             Listing,
             Question,
-            Told, //
         },
         name::HostId, //
     },
@@ -43,7 +43,7 @@ use kernel::prelude::*;
 
 impl Registry {
     /// Answers a question that arrived at the address `own`.
-    pub(crate) fn told(&self, question: &Question, proven: Proven, own: IpAddr) -> Told {
+    pub(crate) fn reply(&self, question: &Question, proven: Proven, own: IpAddr) -> DiscoveryReply {
         let mut listing = Listing::new(question);
         let lists = self.lists.lock();
         let mut volumes = lists
@@ -53,11 +53,11 @@ impl Registry {
         match question.list {
             List::Volumes => volumes.for_each(|volume| listing.add(Entry::Volume(volume))),
             List::Portals if volumes.next().is_some() => {
-                portals::tell(&lists.portals, own, &mut listing);
+                portals::list(&lists.portals, own, &mut listing);
             }
             List::Portals => {}
         }
-        listing.told()
+        listing.into_reply()
     }
 
     /// Reports `portal` to hosts from now on. Fails with `ENOMEM`.

@@ -32,8 +32,8 @@ use hcablk_core::{
             KEYS_MAX, //
         },
         connect::{
+            ConnectRequest, //
             Epoch,
-            Request, //
         },
     },
     sync::atomic::Relaxed,
@@ -49,7 +49,7 @@ use kernel::{
 
 impl Registry {
     /// Returns the exported volume of this name.
-    fn exported(&self, request: &Request) -> Option<Arc<Volume>> {
+    fn exported(&self, request: &ConnectRequest) -> Option<Arc<Volume>> {
         let lists = self.lists.lock();
         let exported = |v: &&Arc<Volume>| Some(v.name()) == request.volume && v.is_exported();
         lists.volumes.iter().find(exported).cloned()
@@ -97,7 +97,7 @@ impl Registry {
     }
 
     /// Returns the keys for checking a proof of the requesting host. Fails with `ENOMEM`.
-    pub(crate) fn candidates(&self, request: &Request) -> Result<Candidates> {
+    pub(crate) fn candidates(&self, request: &ConnectRequest) -> Result<Candidates> {
         let volume = self.exported(request);
         let by =
             |keys: &Keys, why| self.candidates_by(keys.each(&self.nobody), volume.clone(), why);
@@ -123,7 +123,7 @@ impl Registry {
     ) -> Result<Candidates> {
         let of_target = self.keys.lock();
         let none = (of_target.count() == 0).then_some("no key of this target is set");
-        let pairs = Pairs::of(of_host, of_target.each(&self.nobody));
+        let pairs = Pairs::derive(of_host, of_target.each(&self.nobody));
         Ok(Candidates {
             pairs: KBox::new(pairs, GFP_KERNEL)?,
             volume,
@@ -136,7 +136,7 @@ impl Registry {
     pub(crate) fn admission(
         &self,
         volume: &Volume,
-        request: &Request,
+        request: &ConnectRequest,
         proven: Proven,
     ) -> (admission::Volume, Option<Epoch>) {
         let is_gone = |made: Made| !self.keys.lock().has(made.target);

@@ -24,8 +24,8 @@ use crate::{
 use hcablk_core::{
     proto::{
         connect::{
+            ConnectRequest,
             Epoch,
-            Request,
             SessionId, //
         },
         name::HostId,
@@ -139,7 +139,7 @@ impl Volume {
     /// epoch of its session.
     pub(crate) fn admission(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         proven: Proven,
     ) -> (admission::Volume, Option<Epoch>) {
         let state = self.state.lock();
@@ -176,7 +176,7 @@ impl Volume {
     /// Records the epoch of the session that `request` has begun. Fails with `ESTALE` if the
     /// session had this epoch or a later one, or was fenced with it, and with `ENODEV` if the
     /// volume is no longer exported.
-    pub(crate) fn remember_epoch(&self, request: &Request) -> Result {
+    pub(crate) fn remember_epoch(&self, request: &ConnectRequest) -> Result {
         match &self.state.lock().export {
             Export::Exported { records, .. } => {
                 records.remember_epoch(request.host, request.session, request.epoch)
@@ -204,7 +204,7 @@ impl Volume {
 
     /// Makes the instance of `request` the newest of its host. Returns `false` if a later one has
     /// connected, or the host may not use the volume.
-    pub(crate) fn enter(&self, request: &Request, proven: Proven) -> bool {
+    pub(crate) fn enter(&self, request: &ConnectRequest, proven: Proven) -> bool {
         let mut state = self.state.lock();
         let instance = request.session.instance();
         state.hosts.enter(request.host, instance, proven.number())

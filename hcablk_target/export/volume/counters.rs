@@ -30,12 +30,12 @@ const SETTLE_LOOK_MS: i64 = 1;
 
 /// Counters and times of closed queues.
 #[derive(Default)]
-pub(super) struct Past {
+pub(super) struct ClosedQueues {
     counters: Counters,
     times: Times,
 }
 
-impl Past {
+impl ClosedQueues {
     /// Adds the counters and times of a closed queue.
     pub(super) fn absorb(&self, queue: &Queue) {
         // Messages of a queue pair with several volumes count for none of them.

@@ -60,7 +60,7 @@ const WRITERS: usize = 1024;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LineState {
     Free,
     /// Holds what is on the drive.
     Clean,
@@ -70,7 +70,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    state: State,
+    state: LineState,
     /// To be dropped by its owner, or by the last who copies from it.
     doomed: bool,
     /// Readers that copy from it.
@@ -204,7 +204,7 @@ impl<M: Memory> Lines<M> {
     /// Makes the account of a cache of `slots` lines. May sleep.
     pub fn new(slots: u32) -> Result<Self, M::Error> {
         let line = Line {
-            state: State::Free,
+            state: LineState::Free,
             doomed: false,
             pins: 0,
             age: 0,
@@ -278,7 +278,10 @@ impl<M: Memory> Lines<M> {
             // Worth nothing any more.
             self.drop_slot(slot);
         }
-        let written = self.writers.get(place(number)).is_some_and(|n| *n != 0);
+        let written = self
+            .writers
+            .get(writer_slot(number))
+            .is_some_and(|n| *n != 0);
         if !whole || written || self.drops != 0 {
             self.mq.pass();
             return None;
@@ -287,7 +290,7 @@ impl<M: Memory> Lines<M> {
         let may_go = |slot: u32| {
             lines
                 .get(slot as usize)
-                .is_some_and(|line| line.state != State::Busy && line.pins == 0)
+                .is_some_and(|line| line.state != LineState::Busy && line.pins == 0)
         };
         let admission = self.mq.miss(number, may_go)?;
         visit.evictions += u32::from(admission.evicted.is_some());
@@ -304,7 +307,7 @@ impl<M: Memory> Lines<M> {
                 let small = visit.is_small();
                 for i in visit.batch(visit.count) {
                     let number = visit.first + i;
-                    if let Some(writers) = self.writers.get_mut(place(number)) {
+                    if let Some(writers) = self.writers.get_mut(writer_slot(number)) {
                         *writers += 1;
                     }
                     let Some(slot) = self.mq.find(number) else {
@@ -360,7 +363,7 @@ impl<M: Memory> Lines<M> {
         }
         for (_, slot) in visit.slots() {
             if let Some(line) = self.lines.get_mut(slot as usize) {
-                line.state = State::Clean;
+                line.state = LineState::Clean;
                 line.doomed |= line.age != self.age;
                 line.pins += 1;
             }
@@ -387,7 +390,7 @@ impl<M: Memory> Lines<M> {
         match visit.kind {
             Kind::Write => {
                 for i in visit.batch(visit.count) {
-                    if let Some(writers) = self.writers.get_mut(place(visit.first + i)) {
+                    if let Some(writers) = self.writers.get_mut(writer_slot(visit.first + i)) {
                         *writers -= 1;
                     }
                 }
@@ -414,19 +417,19 @@ impl<M: Memory> Lines<M> {
     fn clean(&self, number: u64) -> Option<u32> {
         let slot = self.mq.find(number)?;
         let line = self.lines.get(slot as usize)?;
-        let good = line.state == State::Clean && !line.doomed && line.age == self.age;
+        let good = line.state == LineState::Clean && !line.doomed && line.age == self.age;
         good.then_some(slot)
     }
 
     /// Returns whether some visit has a right to the slot.
     fn is_used(&self, slot: u32) -> bool {
         let line = self.lines.get(slot as usize);
-        line.is_some_and(|line| line.state == State::Busy || line.pins != 0)
+        line.is_some_and(|line| line.state == LineState::Busy || line.pins != 0)
     }
 
     fn own(&mut self, slot: u32) {
         if let Some(line) = self.lines.get_mut(slot as usize) {
-            line.state = State::Busy;
+            line.state = LineState::Busy;
             line.doomed = false;
             line.age = self.age;
         }
@@ -436,7 +439,7 @@ impl<M: Memory> Lines<M> {
         let Some(line) = self.lines.get_mut(slot as usize) else {
             return;
         };
-        line.state = State::Clean;
+        line.state = LineState::Clean;
         if !keep || line.doomed || line.age != self.age {
             self.drop_slot(slot);
         }
@@ -465,14 +468,14 @@ impl<M: Memory> Lines<M> {
     fn drop_slot(&mut self, slot: u32) {
         self.mq.remove(slot);
         if let Some(line) = self.lines.get_mut(slot as usize) {
-            line.state = State::Free;
+            line.state = LineState::Free;
             line.doomed = false;
         }
     }
 }
 
 /// Returns where the writes to a line are counted.
-fn place(number: u64) -> usize {
+fn writer_slot(number: u64) -> usize {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize & (WRITERS - 1)
 }
 

@@ -184,7 +184,7 @@ fn check(mq: &Mq<Heap>) {
         let mut at = *head;
         while at != NONE {
             let node = &mq.nodes[at as usize];
-            assert_eq!(mq.place(node.key), place);
+            assert_eq!(mq.index_slot(node.key), place);
             assert!(indexed.insert(node.key), "{} is there twice", node.key);
             at = node.chain;
         }

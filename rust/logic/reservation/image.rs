@@ -3,7 +3,7 @@
 //! Reservations as bytes, for a file: one *image* has all of them, with a checksum. A file has two
 //! images; each change overwrites the older one, so that there is always a complete one.
 
-use super::{Change, Held, Registrant, Reservations, CHANGES_MAX, REGISTRANTS_MAX};
+use super::{Change, HeldReservation, Registrant, Reservations, CHANGES_MAX, REGISTRANTS_MAX};
 use crate::proto::{
     connect::SessionId,
     message::{ReservationType, Status},
@@ -180,7 +180,7 @@ impl Reservations {
         }
         if how != 0 {
             let how = ReservationType::from_wire(how).ok_or(BadImage::Content)?;
-            this.held = Some(Held { how, holder });
+            this.held = Some(HeldReservation { how, holder });
         }
         match this.is_sound(holder) {
             true => Ok((this, serial)),

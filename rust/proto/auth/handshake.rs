@@ -91,7 +91,7 @@ impl<C: Crypto> Initiator<C> {
         Some(Unconfirmed {
             proof: Proof::with_mac(&proof, &mac),
             mac,
-            key: SessionKey::of(key.derive(label::SESSION)),
+            key: SessionKey::new(key.derive(label::SESSION)),
         })
     }
 }
@@ -210,7 +210,7 @@ impl<C: Crypto> Challenged<C> {
         for (place, pair) in pairs.enumerate() {
             let key = transcript.key(pair, shared.as_ref());
             if C::is_equal(&key.mac(label::PROOF), &proof.mac()) {
-                found = Some((place, SessionKey::of(key.derive(label::SESSION))));
+                found = Some((place, SessionKey::new(key.derive(label::SESSION))));
             }
         }
         found

@@ -4,7 +4,7 @@
 //! to them.
 
 use super::{
-    super::connect::{Reject, Request, REJECT_LEN, REPLY_LEN, REQUEST_LEN},
+    super::connect::{ConnectRequest, Reject, REJECT_LEN, REPLY_LEN, REQUEST_LEN},
     super::discovery::ENTRY_LEN,
     super::wire::prefix,
     concat, label,
@@ -25,14 +25,14 @@ const _: () = assert!(ENTRY_LEN + MAC_LEN == SEALED_ENTRY_LEN);
 pub struct SessionKey<C: Crypto>(Secret<C>);
 
 impl<C: Crypto> SessionKey<C> {
-    pub(super) fn of(secret: Secret<C>) -> Self {
+    pub(super) fn new(secret: Secret<C>) -> Self {
         Self(secret)
     }
 
     /// Encodes `request`, of the session that the target calls `session`, as its number `counter`.
     pub fn seal_request(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         session: u64,
         counter: u64,
         channel: &Channel,

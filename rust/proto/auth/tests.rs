@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        connect::{Epoch, Reason, Reject, Request, SessionId, REPLY_LEN, REQUEST_LEN},
+        connect::{ConnectRequest, Epoch, Reason, Reject, SessionId, REPLY_LEN, REQUEST_LEN},
         name::{HostId, VolumeName},
         ADMIN_QUEUE,
     },
@@ -16,8 +16,8 @@ const HANDLE: u16 = 0x1234;
 const SESSION: u64 = 0x0123_4567_89ab_cdef;
 const REPLY: [u8; REPLY_LEN] = [0x5a; REPLY_LEN];
 
-fn request() -> Request {
-    Request {
+fn request() -> ConnectRequest {
+    ConnectRequest {
         version_min: 2,
         version_max: 2,
         depth: 128,
@@ -55,7 +55,7 @@ fn replying() -> Channel {
 }
 
 fn secret<C: Crypto>(byte: u8) -> Secret<C> {
-    Secret::of([byte; KEY_LEN])
+    Secret::from_bytes([byte; KEY_LEN])
 }
 
 fn pair<C: Crypto>(host: u8, target: u8) -> Secret<C> {
@@ -124,7 +124,7 @@ fn untouched<I: Crypto, T: Crypto>(
 
 fn agree<I: Crypto, T: Crypto>() {
     let (initiator, target) = untouched::<I, T>(pair(1, 2), &[pair(1, 2)]).unwrap();
-    let queue = Request {
+    let queue = ConnectRequest {
         queue: 3,
         ..request()
     };
@@ -263,7 +263,7 @@ fn nothing_sealed_is_taken_for_something_else() {
     let (initiator, target) =
         untouched::<HostCrypto, HostCrypto>(pair(1, 2), &[pair(1, 2)]).unwrap();
     let (_, other) = untouched::<HostCrypto, HostCrypto>(pair(1, 2), &[pair(1, 2)]).unwrap();
-    let queue = Request {
+    let queue = ConnectRequest {
         queue: 0,
         ..request()
     };
@@ -421,7 +421,7 @@ fn the_vectors_are_met() {
             .map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).unwrap())
             .collect()
     };
-    let key = |name: &str| Secret::<HostCrypto>::of(hex(name).try_into().unwrap());
+    let key = |name: &str| Secret::<HostCrypto>::from_bytes(hex(name).try_into().unwrap());
     let end = |side: &str| End {
         gid: hex(&format!("{side}_gid")).try_into().unwrap(),
         ip: hex(&format!("{side}_ip")).try_into().unwrap(),
@@ -453,7 +453,7 @@ fn the_vectors_are_met() {
     );
     assert_eq!(reply[..], hex("sealed_reply"));
     assert!(unconfirmed.confirm(&reply, &replying).is_some());
-    let queue = Request {
+    let queue = ConnectRequest {
         queue: 3,
         ..request()
     };

@@ -5,7 +5,7 @@
 
 use super::{
     super::{
-        connect::{Epoch, Reason, Request, SessionId, REQUEST_LEN},
+        connect::{ConnectRequest, Epoch, Reason, SessionId, REQUEST_LEN},
         discovery::Question,
         name::{HostId, VolumeName, VOLUME_NAME_LEN},
         wire::{prefix, Reader, Writer},
@@ -90,17 +90,17 @@ impl Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A queue pair.
-    Connection(Request),
+    Connection(ConnectRequest),
     /// An entry of a list.
     Entry(Question),
 }
 
 impl Wanted {
-    /// Reads what is asked for; see [`Request::decode`] for why it may fail.
+    /// Reads what is asked for; see [`ConnectRequest::decode`] for why it may fail.
     fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, Reason> {
         match Question::decode(bytes) {
             Some(question) => Ok(Self::Entry(question)),
-            None => Request::decode(bytes).map(Self::Connection),
+            None => ConnectRequest::decode(bytes).map(Self::Connection),
         }
     }
 }
@@ -119,7 +119,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Reads a request, as [`Request::decode`].
+    /// Reads a request, as [`ConnectRequest::decode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
         let mut r = Reader::new(bytes);
@@ -162,7 +162,7 @@ fn mac_of(bytes: &[u8; REQUEST_LEN]) -> [u8; MAC_LEN] {
     concat(&[bytes.get(MAC_AT..).unwrap_or(&[])])
 }
 
-/// The initiator's answer to a challenge, as it came.
+/// The initiator's response to a challenge, as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     bytes: [u8; REQUEST_LEN],
@@ -225,7 +225,7 @@ pub struct Sealed {
 
 impl Sealed {
     /// Makes what the MAC of `request` covers.
-    pub(super) fn covered(request: &Request, session: u64, counter: u64) -> [u8; MAC_AT] {
+    pub(super) fn covered(request: &ConnectRequest, session: u64, counter: u64) -> [u8; MAC_AT] {
         let whole = with_proves(request.encode());
         let head = whole.get(..HEAD_LEN).unwrap_or(&[]);
         concat(&[head, &session.to_le_bytes(), &counter.to_le_bytes()])
@@ -261,11 +261,11 @@ impl Sealed {
         (id, epoch): (SessionId, Epoch),
         host: HostId,
         volume: Option<VolumeName>,
-    ) -> Result<Request, Reason> {
+    ) -> Result<ConnectRequest, Reason> {
         let head = self.bytes.get(..HEAD_LEN).unwrap_or(&[]);
         let name = volume.map_or([0; VOLUME_NAME_LEN], VolumeName::to_wire);
         let plain = concat(&[head, &host.to_wire(), &name]);
-        let request = Request::decode(&without_proves(plain))?;
+        let request = ConnectRequest::decode(&without_proves(plain))?;
         let is_its = request.session == id && request.epoch == epoch && !request.is_admin();
         is_its.then_some(request).ok_or(Reason::Malformed)
     }

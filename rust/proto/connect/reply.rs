@@ -15,15 +15,15 @@ use super::{
         INLINE_MAX,
         MAGIC, //
     },
+    ConnectRequest,
     Epoch,
     ExportInstance,
-    Request,
     SessionId,
     REPLY_LEN,
     REPLY_MIN_LEN,
     TRANSFER_UNIT, //
 };
-use crate::proto::eager_ring::Grant;
+use crate::proto::eager_ring::EagerRingGrant;
 
 /// The properties of a volume, as its target reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
 const FUA: u16 = 1 << 2;
 
-/// A target's answer to a request it grants.
+/// A target's reply to a request that it grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The version that will be spoken.
@@ -141,7 +141,7 @@ pub struct Reply {
     /// first one at once.
     pub tells_limits: bool,
     /// Memory for the data of writes.
-    pub grant: Option<Grant>,
+    pub grant: Option<EagerRingGrant>,
     /// Identity of the volume, independent of its name, if the target has one for it.
     pub id: Option<VolumeId>,
     /// Identity of the target's memory of the session id's writes; `None` if it does not report
@@ -163,7 +163,7 @@ impl Reply {
     /// Encodes the reply.
     pub fn encode(&self) -> [u8; REPLY_LEN] {
         let g = &self.geometry;
-        let grant = self.grant.unwrap_or(Grant {
+        let grant = self.grant.unwrap_or(EagerRingGrant {
             bytes: 0,
             key: 0,
             base: 0,
@@ -216,7 +216,7 @@ impl Reply {
     }
 
     /// Decodes the reply to `request`; `None` if `bytes` are not one.
-    pub fn decode(bytes: &[u8], request: &Request) -> Option<Self> {
+    pub fn decode(bytes: &[u8], request: &ConnectRequest) -> Option<Self> {
         let _: &[u8; REPLY_MIN_LEN] = prefix(bytes)?;
         let mut whole = [0; REPLY_LEN];
         for (to, from) in whole.iter_mut().zip(bytes) {
@@ -240,7 +240,7 @@ impl Reply {
         let max_discard = r.u32();
         let discard_granularity = r.u32();
         let max_zeroes = r.u32();
-        let granted = Grant {
+        let granted = EagerRingGrant {
             bytes: r.u32(),
             key: r.u32(),
             base: r.u32(),
@@ -248,7 +248,7 @@ impl Reply {
         let grant = granted.checked();
         let no_read = abilities & NO_READ != 0;
         let id = VolumeId::from_wire(r.bytes()).ok();
-        let instance = ExportInstance::of(r.u64());
+        let instance = ExportInstance::from_number(r.u64());
         let reply = Self {
             version,
             credits,
@@ -277,11 +277,11 @@ impl Reply {
                 max_zeroes,
             },
         };
-        (grant.is_some() == (granted.bytes != 0) && reply.answers(request)).then_some(reply)
+        (grant.is_some() == (granted.bytes != 0) && reply.fits(request)).then_some(reply)
     }
 
     /// Returns whether the reply is to `request`, and its numbers fit that and each other.
-    fn answers(&self, request: &Request) -> bool {
+    fn fits(&self, request: &ConnectRequest) -> bool {
         (request.version_min..=request.version_max).contains(&self.version)
             && match request.is_admin() {
                 true => self.credits == ADMIN_DEPTH,

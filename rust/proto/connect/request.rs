@@ -23,7 +23,7 @@ const _: () = assert!(TRANSFER_MAX / TRANSFER_UNIT < RESUME as u32);
 
 /// An initiator's request to connect one queue pair of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ConnectRequest {
     /// Lowest version spoken.
     pub version_min: u8,
     /// Highest version spoken.
@@ -54,7 +54,7 @@ pub struct Request {
     pub volume: Option<VolumeName>,
 }
 
-impl Request {
+impl ConnectRequest {
     /// Returns whether the request is for the admin queue pair, which starts a session.
     pub fn is_admin(&self) -> bool {
         self.queue == ADMIN_QUEUE

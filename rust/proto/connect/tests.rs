@@ -17,10 +17,10 @@ use super::{
     reply::*,
     *, //
 };
-use crate::proto::eager_ring::Grant;
+use crate::proto::eager_ring::EagerRingGrant;
 
-fn request() -> Request {
-    Request {
+fn request() -> ConnectRequest {
+    ConnectRequest {
         version_min: 1,
         version_max: 3,
         depth: 128,
@@ -61,22 +61,22 @@ fn reply() -> Reply {
         tells_cache: true,
         tells_limits: true,
         no_read: false,
-        grant: Some(Grant {
+        grant: Some(EagerRingGrant {
             bytes: 2 << 20,
             key: 0xa5a5_5a5a,
             base: 0x1234_5678,
         }),
         id: VolumeId::parse("0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11").ok(),
-        instance: ExportInstance::of(0x8877_6655_4433_2211),
+        instance: ExportInstance::from_number(0x8877_6655_4433_2211),
     }
 }
 
 #[test]
 fn requests_round_trip() {
-    assert_eq!(Request::decode(&request().encode()), Ok(request()));
+    assert_eq!(ConnectRequest::decode(&request().encode()), Ok(request()));
     let mut padded = request().encode().to_vec();
     padded.extend([0; 36]);
-    assert_eq!(Request::decode(&padded), Ok(request()));
+    assert_eq!(ConnectRequest::decode(&padded), Ok(request()));
     assert_eq!(request().version(), 2);
 }
 
@@ -107,7 +107,7 @@ fn larger_requests_are_asked_for_in_so_many_words() {
     let with = |units: u16| {
         let mut bytes = request().encode();
         bytes[10..12].copy_from_slice(&units.to_le_bytes());
-        Request::decode(&bytes).map(|request| request.largest)
+        ConnectRequest::decode(&bytes).map(|request| request.largest)
     };
     assert_eq!(with(0), Ok(1 << 20));
     assert_eq!(with(257), Ok((1 << 20) + 4096));
@@ -115,41 +115,41 @@ fn larger_requests_are_asked_for_in_so_many_words() {
     for units in [1, 255, 256, 1025, u16::MAX] {
         assert_eq!(with(units), Err(Reason::Malformed), "{units}");
     }
-    let usual = Request {
+    let usual = ConnectRequest {
         largest: 1 << 20,
         ..request()
     };
     assert_eq!(usual.encode()[10..12], [0, 0]);
-    assert_eq!(Request::decode(&usual.encode()), Ok(usual));
+    assert_eq!(ConnectRequest::decode(&usual.encode()), Ok(usual));
 }
 
 #[test]
 fn a_queue_pair_in_place_of_another_says_so_beside_its_number() {
-    let instead = Request {
+    let instead = ConnectRequest {
         replace: true,
         ..request()
     };
     assert_eq!(instead.encode()[8..10], [0x81, 4]);
-    assert_eq!(Request::decode(&instead.encode()), Ok(instead));
+    assert_eq!(ConnectRequest::decode(&instead.encode()), Ok(instead));
     let mut bytes = instead.encode();
     bytes[8] = 0x84;
-    assert_eq!(Request::decode(&bytes), Err(Reason::Malformed));
+    assert_eq!(ConnectRequest::decode(&bytes), Err(Reason::Malformed));
     bytes[8..10].copy_from_slice(&[0xfe, 127]);
-    let last = Request::decode(&bytes).map(|r| (r.queue, r.replace));
+    let last = ConnectRequest::decode(&bytes).map(|r| (r.queue, r.replace));
     assert_eq!(last, Ok((126, true)));
 }
 
 #[test]
 fn the_admin_queue_pair_has_a_number_of_its_own() {
     for queues in [1, QUEUES_MAX] {
-        let admin = Request {
+        let admin = ConnectRequest {
             queue: ADMIN_QUEUE,
             queues,
             ..request()
         };
         let bytes = admin.encode();
         assert_eq!(bytes[8..10], [0xff, queues]);
-        assert_eq!(Request::decode(&bytes), Ok(admin));
+        assert_eq!(ConnectRequest::decode(&bytes), Ok(admin));
         assert!(admin.is_admin() && !request().is_admin());
         for (credits, good) in [(ADMIN_DEPTH, true), (1, false), (128, false)] {
             let reply = Reply { credits, ..reply() };
@@ -159,7 +159,7 @@ fn the_admin_queue_pair_has_a_number_of_its_own() {
     }
     let mut bytes = request().encode();
     bytes[8..10].copy_from_slice(&[0x7f, 127]);
-    assert_eq!(Request::decode(&bytes), Err(Reason::Malformed));
+    assert_eq!(ConnectRequest::decode(&bytes), Err(Reason::Malformed));
 }
 
 #[test]
@@ -178,24 +178,24 @@ fn the_layout_is_the_documented_one() {
 
 #[test]
 fn a_session_of_a_host_names_no_volume() {
-    let of_host = Request {
+    let of_host = ConnectRequest {
         volume: None,
         ..request()
     };
     let bytes = of_host.encode();
     assert_eq!(bytes[40..], [0; 16]);
-    assert_eq!(Request::decode(&bytes), Ok(of_host));
+    assert_eq!(ConnectRequest::decode(&bytes), Ok(of_host));
     assert_eq!((request().version(), of_host.version()), (2, 3));
     for (asked, min, max, reason) in [
         (of_host, 1, 2, Reason::Malformed),
         (request(), 3, 3, Reason::Version),
     ] {
-        let other = Request {
+        let other = ConnectRequest {
             version_min: min,
             version_max: max,
             ..asked
         };
-        assert_eq!(Request::decode(&other.encode()), Err(reason));
+        assert_eq!(ConnectRequest::decode(&other.encode()), Err(reason));
     }
     // The replies to a session report no volume.
     let of_session = Reply {
@@ -224,7 +224,10 @@ fn a_session_of_a_host_names_no_volume() {
 fn every_truncation_is_refused() {
     let bytes = request().encode();
     for len in 0..bytes.len() {
-        assert_eq!(Request::decode(&bytes[..len]), Err(Reason::Malformed));
+        assert_eq!(
+            ConnectRequest::decode(&bytes[..len]),
+            Err(Reason::Malformed)
+        );
     }
     let bytes = reply().encode();
     for len in 0..REPLY_MIN_LEN {
@@ -238,10 +241,10 @@ fn every_truncation_is_refused() {
 
 #[test]
 fn every_field_of_a_request_is_checked() {
-    let bad = |change: fn(&mut Request)| {
+    let bad = |change: fn(&mut ConnectRequest)| {
         let mut r = request();
         change(&mut r);
-        Request::decode(&r.encode())
+        ConnectRequest::decode(&r.encode())
     };
     assert_eq!(bad(|r| r.depth = 0), Err(Reason::Malformed));
     assert_eq!(bad(|r| r.depth = DEPTH_MAX + 1), Err(Reason::Malformed));
@@ -267,11 +270,19 @@ fn every_field_of_a_request_is_checked() {
     ] {
         let mut bytes = request().encode();
         bytes[at] = 0xff;
-        assert_eq!(Request::decode(&bytes), Err(Reason::Malformed), "{what}");
+        assert_eq!(
+            ConnectRequest::decode(&bytes),
+            Err(Reason::Malformed),
+            "{what}"
+        );
     }
     let mut bytes = request().encode();
     bytes[24..40].fill(0);
-    assert_eq!(Request::decode(&bytes), Err(Reason::Malformed), "nil host");
+    assert_eq!(
+        ConnectRequest::decode(&bytes),
+        Err(Reason::Malformed),
+        "nil host"
+    );
 }
 
 #[test]
@@ -327,19 +338,19 @@ fn a_reply_need_not_have_an_id() {
 
 #[test]
 fn a_session_that_goes_on_asks_for_it_beside_the_largest_length() {
-    let resumed = Request {
+    let resumed = ConnectRequest {
         resume: true,
         ..request()
     };
     let bytes = resumed.encode();
     assert_eq!(bytes[10..12], [0, 0x83]);
-    assert_eq!(Request::decode(&bytes), Ok(resumed));
-    let usual = Request {
+    assert_eq!(ConnectRequest::decode(&bytes), Ok(resumed));
+    let usual = ConnectRequest {
         largest: TRANSFER_USUAL,
         ..resumed
     };
     assert_eq!(usual.encode()[10..12], [0, 0x80]);
-    assert_eq!(Request::decode(&usual.encode()), Ok(usual));
+    assert_eq!(ConnectRequest::decode(&usual.encode()), Ok(usual));
 }
 
 #[test]
@@ -364,7 +375,7 @@ fn a_reply_need_not_grant_memory_unless_there_is_no_read() {
         decoded.is_some()
     };
     let of = |bytes| {
-        Some(Grant {
+        Some(EagerRingGrant {
             bytes,
             key: 1,
             base: 2,

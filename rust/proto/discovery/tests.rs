@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 use super::{
-    super::connect::{Reject, Request},
+    super::connect::{ConnectRequest, Reject},
     *,
 };
 
@@ -28,8 +28,8 @@ fn volume() -> VolumeEntry {
     }
 }
 
-fn told(entry: Entry) -> Told {
-    Told {
+fn reply(entry: Entry) -> DiscoveryReply {
+    DiscoveryReply {
         count: 8,
         revision: 0xdead_beef,
         entry: Some(entry),
@@ -44,7 +44,7 @@ fn questions_round_trip_and_are_no_requests() {
             let bytes = question.encode();
             assert_eq!(Question::decode(&bytes), Some(question));
             // So a target that does not know questions refuses them.
-            assert_eq!(Request::decode(&bytes), Err(Reason::Malformed));
+            assert_eq!(ConnectRequest::decode(&bytes), Err(Reason::Malformed));
         }
     }
 }
@@ -64,7 +64,7 @@ fn each_byte_of_a_question_counts() {
 }
 
 #[test]
-fn answers_round_trip() {
+fn replies_round_trip() {
     let portal = PortalEntry {
         ip: "10.77.0.1".parse().unwrap(),
         port: 7744,
@@ -79,26 +79,32 @@ fn answers_round_trip() {
         (List::Portals, Entry::Portal(portal)),
     ];
     for (list, entry) in all {
-        let told = told(entry);
-        let bytes = told.encode();
-        assert_eq!(Told::decode(&bytes, &question(list, 7)), Ok(told));
+        let reply = reply(entry);
+        let bytes = reply.encode();
+        assert_eq!(
+            DiscoveryReply::decode(&bytes, &question(list, 7)),
+            Ok(reply)
+        );
         // One that is not there has no entry, and one that is has one.
         assert_eq!(
-            Told::decode(&bytes, &question(list, 8)),
+            DiscoveryReply::decode(&bytes, &question(list, 8)),
             Err("there is an entry beyond the last one")
         );
-        let none = Told {
+        let none = DiscoveryReply {
             entry: None,
-            ..told
+            ..reply
         };
-        assert_eq!(Told::decode(&none.encode(), &question(list, 8)), Ok(none));
         assert_eq!(
-            Told::decode(&none.encode(), &question(list, 7)),
+            DiscoveryReply::decode(&none.encode(), &question(list, 8)),
+            Ok(none)
+        );
+        assert_eq!(
+            DiscoveryReply::decode(&none.encode(), &question(list, 7)),
             Err("an entry is missing")
         );
         // Bytes that are not longer than a reject are one.
         assert_eq!(
-            Told::decode(&bytes[..63], &question(list, 7)),
+            DiscoveryReply::decode(&bytes[..63], &question(list, 7)),
             Err("it is too short")
         );
         assert_eq!(
@@ -107,18 +113,18 @@ fn answers_round_trip() {
         );
     }
     let reject = Reject::new(Reason::Forbidden).encode();
-    assert!(Told::decode(&reject, &question(List::Volumes, 0)).is_err());
+    assert!(DiscoveryReply::decode(&reject, &question(List::Volumes, 0)).is_err());
 }
 
 #[test]
 fn what_a_transport_has_padded_is_no_empty_list() {
     // As RoCE does with private data: the length is lost.
-    let whole = told(Entry::Volume(volume())).encode();
+    let whole = reply(Entry::Volume(volume())).encode();
     for index in [0, 7, 8] {
         for length in 0..12 + 1 {
             let mut short = [0; ENTRY_LEN];
             short[..length].copy_from_slice(&whole[..length]);
-            assert!(Told::decode(&short, &question(List::Volumes, index)).is_err());
+            assert!(DiscoveryReply::decode(&short, &question(List::Volumes, index)).is_err());
         }
     }
 }
@@ -126,13 +132,16 @@ fn what_a_transport_has_padded_is_no_empty_list() {
 #[test]
 fn no_list_has_no_revision() {
     for list in [List::Volumes, List::Portals] {
-        let told = Listing::new(&question(list, 0)).told();
-        assert_eq!((told.count, told.entry), (0, None));
-        assert_eq!(Told::decode(&told.encode(), &question(list, 0)), Ok(told));
+        let reply = Listing::new(&question(list, 0)).into_reply();
+        assert_eq!((reply.count, reply.entry), (0, None));
+        assert_eq!(
+            DiscoveryReply::decode(&reply.encode(), &question(list, 0)),
+            Ok(reply)
+        );
     }
     let mut listing = Listing::new(&question(List::Volumes, 0));
-    listing.told.revision = 0;
-    assert_ne!(listing.told().revision, 0);
+    listing.reply.revision = 0;
+    assert_ne!(listing.into_reply().revision, 0);
 }
 
 #[test]
@@ -146,15 +155,15 @@ fn entries_that_cannot_be_are_refused() {
         ip: "::1".parse().unwrap(),
     };
     for (bad, why) in [(nowhere, "address"), (without, "port")] {
-        let bytes = told(Entry::Portal(bad)).encode();
-        let error = Told::decode(&bytes, &question(List::Portals, 0)).unwrap_err();
+        let bytes = reply(Entry::Portal(bad)).encode();
+        let error = DiscoveryReply::decode(&bytes, &question(List::Portals, 0)).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
-    let whole = told(Entry::Volume(volume())).encode();
+    let whole = reply(Entry::Volume(volume())).encode();
     let refused = |at: usize, value: u8| {
         let mut bad = whole;
         bad[at] = value;
-        Told::decode(&bad, &question(List::Volumes, 0)).err()
+        DiscoveryReply::decode(&bad, &question(List::Volumes, 0)).err()
     };
     for (at, value, why) in [
         (0, 0, "not an entry"),
@@ -186,10 +195,10 @@ fn a_list_that_changes_has_another_revision() {
         for entry in entries {
             listing.add(Entry::Volume(*entry));
         }
-        let told = listing.told();
-        assert_eq!(told.count as usize, entries.len());
-        assert_eq!(told.entry, entries.get(1).copied().map(Entry::Volume));
-        told.revision
+        let reply = listing.into_reply();
+        assert_eq!(reply.count as usize, entries.len());
+        assert_eq!(reply.entry, entries.get(1).copied().map(Entry::Volume));
+        reply.revision
     };
     let other = VolumeEntry {
         evicted: true,

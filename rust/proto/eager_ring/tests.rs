@@ -52,7 +52,7 @@ fn places_follow_each_other_and_begin_anew() {
             number: 3
         })
     );
-    assert_eq!(r.take_slot(UNIT, 14), None, "before what is not answered");
+    assert_eq!(r.take_slot(UNIT, 14), None, "before a write that is open");
     assert_eq!(r.open(), 2);
 }
 
@@ -93,7 +93,7 @@ fn an_old_open_write_lets_as_many_overtake_as_there_are_credits() {
         let mut there = ring(256, credits);
         let old = here.take_slot(UNIT, 0).unwrap();
         assert_eq!(there.take_slot(UNIT, 0), Some(old));
-        // Each of these is answered at once, so that its credit is back.
+        // Each of these has its response at once, so that its credit is back.
         for n in 1..credits {
             let slot = here.take_slot(UNIT, n.into()).unwrap();
             assert_eq!(there.take_slot(UNIT, n.into()), Some(slot), "{depth} {n}");
@@ -109,7 +109,7 @@ fn an_old_open_write_lets_as_many_overtake_as_there_are_credits() {
 }
 
 #[test]
-fn only_what_is_open_can_be_answered_and_once() {
+fn only_an_open_write_ends_and_once() {
     let mut r = ring(4, 4);
     assert_eq!(r.free(0), None);
     for owner in 0..3 {
@@ -140,7 +140,7 @@ fn both_sides_count_alike() {
         let mut here = initiators_ring(units, depth, credits);
         let mut there = ring(units, credits);
         let mut working: Vec<(RingSlot, u32)> = Vec::new();
-        let mut answers = std::collections::VecDeque::new();
+        let mut responses = std::collections::VecDeque::new();
         let mut done = 0u32;
         for owner in 0..200_000u32 {
             let length = (1 + next() as u32 % (units * UNIT)).min(1 + next() as u32 % (8 * UNIT));
@@ -159,10 +159,10 @@ fn both_sides_count_alike() {
             } else if !working.is_empty() {
                 let (slot, _) = working.swap_remove(next() % working.len());
                 let owner = there.free(slot.number).unwrap();
-                answers.push_back((slot.number, owner));
+                responses.push_back((slot.number, owner));
             }
-            if answers.len() > next() % 8 || working.is_empty() {
-                if let Some((number, owner)) = answers.pop_front() {
+            if responses.len() > next() % 8 || working.is_empty() {
+                if let Some((number, owner)) = responses.pop_front() {
                     assert_eq!(here.free(number), Some(owner));
                     done += 1;
                 }
@@ -203,7 +203,7 @@ fn immediates_say_whole_units_and_nothing_else() {
 #[test]
 fn grants_are_checked() {
     let grant = |bytes| {
-        Grant {
+        EagerRingGrant {
             bytes,
             key: 1,
             base: 7,
@@ -221,36 +221,39 @@ fn grants_are_checked() {
 }
 
 #[test]
-fn answers_round_trip_and_are_checked() {
-    let mut answers = Answers::new();
+fn responses_round_trip_and_are_checked() {
+    let mut responses = EagerResponses::new();
     let mut pushed = Vec::new();
-    assert!(answers.is_empty());
-    assert!(Answers::decode(answers.message()).is_none(), "none at all");
-    for number in 0..Answers::MAX as u16 {
+    assert!(responses.is_empty());
+    assert!(
+        EagerResponses::decode(responses.message()).is_none(),
+        "none at all"
+    );
+    for number in 0..EagerResponses::MAX as u16 {
         let status = if number % 3 == 0 {
             Status::Ok
         } else {
             Status::NoSpace
         };
-        assert!(answers.push(number * 0x1111, status));
+        assert!(responses.push(number * 0x1111, status));
         pushed.push((number * 0x1111, status));
-        let bytes = answers.message();
-        assert!(Answers::is(bytes) && bytes.len() <= BUFFER_LEN);
-        let read = Answers::decode(bytes).unwrap();
+        let bytes = responses.message();
+        assert!(EagerResponses::is(bytes) && bytes.len() <= BUFFER_LEN);
+        let read = EagerResponses::decode(bytes).unwrap();
         assert_eq!(read.len(), usize::from(number) + 1);
         assert!(read.iter().eq(pushed.iter().copied()));
         for len in 0..bytes.len() {
-            assert!(Answers::decode(&bytes[..len]).is_none());
+            assert!(EagerResponses::decode(&bytes[..len]).is_none());
         }
     }
-    assert!(!answers.push(0, Status::Ok), "it is full");
+    assert!(!responses.push(0, Status::Ok), "it is full");
     assert_eq!(pushed.last(), Some(&(14 * 0x1111, Status::NoSpace)));
     for (at, value) in [(0, 0x80), (1, 14), (1, 16), (2, 1), (3, 1), (6, 99), (7, 1)] {
-        let mut bad = answers.message().to_vec();
+        let mut bad = responses.message().to_vec();
         bad[at] = value;
-        assert!(Answers::decode(&bad).is_none(), "byte {at}");
+        assert!(EagerResponses::decode(&bad).is_none(), "byte {at}");
     }
-    assert_eq!(answers.message()[..8], [0x81, 15, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(responses.message()[..8], [0x81, 15, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
 /// A response to a watch that follows the limits.
 pub(super) const LIMITS_RESPONSE: u8 = 0x84;
 
-/// Flags of a watch, and of its answer.
+/// Flags of a watch, and of its response.
 pub(super) const READ_ONLY: u32 = 1 << 0;
 pub(super) const WRITE_CACHE: u32 = 1 << 1;
 /// The write cache is followed: the flag before says whether there is one.
@@ -80,7 +80,7 @@ impl VolumeState {
     }
 
     /// Returns what these say; `None`: it makes no sense.
-    fn of(sectors: u64, flags: u32) -> Option<Self> {
+    fn from_flags(sectors: u64, flags: u32) -> Option<Self> {
         let (cache, follows) = (flags & WRITE_CACHE != 0, flags & FOLLOWS_CACHE != 0);
         let good = sectors != 0 && flags & !STATE_FLAGS == 0 && (follows || !cache);
         good.then_some(Self {
@@ -147,14 +147,14 @@ pub enum AdminOp {
     /// Attach a volume to the session. Version 3 only.
     Attach(Attach),
     /// Detach a volume: its disk sends no more requests, and all that it sent were answered. Its
-    /// handle may be another volume's after the answer. Version 3 only.
+    /// handle may be another volume's after the response. Version 3 only.
     Detach,
 }
 
 /// An initiator's message on the admin queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminRequest {
-    /// Names the request in the answer.
+    /// Names the request in the response.
     pub tag: Tag,
     /// The volume concerned; [`Handle::FIRST`] if none is.
     pub volume: Handle,
@@ -259,7 +259,7 @@ impl AdminRequest {
                 good.then_some(AdminOp::Fence { path, epoch })?
             }
             (WATCH, _) => {
-                let known = VolumeState::of(value, flags & !(FLUSHES | FOLLOWS_LIMITS))?;
+                let known = VolumeState::from_flags(value, flags & !(FLUSHES | FOLLOWS_LIMITS))?;
                 let flushes = flags & FLUSHES != 0;
                 let good = !flushes || known.write_cache.is_some();
                 good.then_some(AdminOp::Watch {
@@ -427,7 +427,7 @@ impl AdminResponse {
             LIMITS_RESPONSE if number == 0 && generation != 0 => {
                 let limits = VolumeLimits::decode(tail.try_into().ok()?)?;
                 Some(Self {
-                    volume: Some(VolumeState::of(sectors, flags)?),
+                    volume: Some(VolumeState::from_flags(sectors, flags)?),
                     limits: Some((generation, limits)),
                     ..bare
                 })
@@ -435,7 +435,7 @@ impl AdminResponse {
             RESPONSE if number == 0 && (generation == 0 || sectors == 0) && tail.is_empty() => {
                 let volume = match (sectors, flags) {
                     (0, 0) => None,
-                    _ => Some(VolumeState::of(sectors, flags)?),
+                    _ => Some(VolumeState::from_flags(sectors, flags)?),
                 };
                 Some(Self {
                     volume,

@@ -180,7 +180,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Tag, Result<Attached, Reason>)> {
         handle,
         geometry,
         id: VolumeId::from_wire(r.bytes()).ok(),
-        instance: ExportInstance::of(r.u64()),
+        instance: ExportInstance::from_number(r.u64()),
     };
     let good = flags & !KNOWN == 0
         && handle.0 < ATTACHED_MAX

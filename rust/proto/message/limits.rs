@@ -31,7 +31,7 @@ pub struct AtomicWrites {
 impl AtomicWrites {
     /// Returns what the block layer's limits say, in bytes; `None`: there are no atomic writes, or
     /// they have no place here.
-    pub fn of(min: u32, max: u32, boundary: u32) -> Option<Self> {
+    pub fn from_bytes(min: u32, max: u32, boundary: u32) -> Option<Self> {
         let shift = |bytes: u32| {
             bytes
                 .is_power_of_two()

@@ -5,14 +5,14 @@
 use super::{
     super::wire::{prefix, Reader, Writer},
     admin::is_admin,
-    Answer, Extent, Handle, Op, Remote, Status, Tag, MESSAGE_REQUESTS_MAX, MORE_OFFSET,
+    Extent, Handle, Op, Remote, ResponseKind, Status, Tag, MESSAGE_REQUESTS_MAX, MORE_OFFSET,
     REQUEST_LEN,
 };
 
 /// An initiator's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Names the request in the answer.
+pub struct IoRequest {
+    /// Names the request in the response.
     pub tag: Tag,
     /// The volume concerned; the first if none is.
     pub volume: Handle,
@@ -50,7 +50,7 @@ pub(super) const DATA_EAGER: u8 = 4;
 const NO_REMOTE: Remote = Remote {
     address: 0,
     key: 0,
-    answer: Answer::Response,
+    response: ResponseKind::Message,
 };
 
 /// The data fields of a request without data.
@@ -67,12 +67,12 @@ const NO_DATA: (Extent, Remote) = (
 pub enum BadRequest {
     /// Too short to have a tag, or it may mean a slot of the eager ring or several requests, which
     /// both sides would count differently, or it is for the admin queue pair: the session ends.
-    Unanswerable,
-    /// It can be answered, with this status.
-    Answer(Tag, Status),
+    EndSession,
+    /// The response has this status.
+    Refuse(Tag, Status),
 }
 
-impl Request {
+impl IoRequest {
     /// Encodes the request.
     #[inline]
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
@@ -104,13 +104,13 @@ impl Request {
             ),
             Op::Nop => (NOP, DATA_NONE, NO_DATA, 0),
         };
-        let data = match remote.answer {
-            Answer::Response => data,
-            Answer::Invalidating => {
+        let data = match remote.response {
+            ResponseKind::Message => data,
+            ResponseKind::Invalidating => {
                 flags |= FLAG_INVALIDATE;
                 data
             }
-            Answer::Immediate => DATA_IMMEDIATE,
+            ResponseKind::Immediate => DATA_IMMEDIATE,
         };
         if self.quiet {
             flags |= FLAG_QUIET;
@@ -139,7 +139,7 @@ impl Request {
             Some(&more) if more != 0 && length >= REQUEST_LEN => {
                 let count = usize::from(more) + 1;
                 if count > MESSAGE_REQUESTS_MAX || length != count * REQUEST_LEN {
-                    return Err(BadRequest::Unanswerable);
+                    return Err(BadRequest::EndSession);
                 }
                 Ok(count)
             }
@@ -163,14 +163,14 @@ impl Request {
                 return Self::decode_whole(whole, following, more);
             }
         }
-        let header: &[u8; 8] = prefix(bytes).ok_or(BadRequest::Unanswerable)?;
+        let header: &[u8; 8] = prefix(bytes).ok_or(BadRequest::EndSession)?;
         let mut r = Reader::new(header);
         r.u32();
         let tag = Tag {
             index: r.u16(),
             generation: r.u16(),
         };
-        Err(BadRequest::Answer(tag, Status::Invalid))
+        Err(BadRequest::Refuse(tag, Status::Invalid))
     }
 
     /// Decodes a request as [`Self::decode_before`] does, of the length of one.
@@ -202,9 +202,9 @@ impl Request {
         };
         let invalid = || {
             if fields.data == DATA_EAGER || is_admin(opcode) {
-                BadRequest::Unanswerable
+                BadRequest::EndSession
             } else {
-                BadRequest::Answer(tag, Status::Invalid)
+                BadRequest::Refuse(tag, Status::Invalid)
             }
         };
         let remote = fields.remote().ok_or_else(invalid)?;
@@ -218,8 +218,8 @@ impl Request {
         let op = match fields.op(remote, following) {
             Some(op) => op,
             None if fields.data == DATA_EAGER || fields.is_known() => return Err(invalid()),
-            None if is_admin(opcode) => return Err(BadRequest::Unanswerable),
-            None => return Err(BadRequest::Answer(tag, Status::Unsupported)),
+            None if is_admin(opcode) => return Err(BadRequest::EndSession),
+            None => return Err(BadRequest::Refuse(tag, Status::Unsupported)),
         };
         Ok(Self {
             tag,
@@ -248,21 +248,21 @@ impl Fields {
         (READ..=NOP).contains(&self.opcode)
     }
 
-    /// Returns the key's fields with the kind of answer; `None` if there is no such answer to a
+    /// Returns the key's fields with the kind of response; `None` if there is no such response to a
     /// request with its data there.
     #[inline]
     fn remote(&self) -> Option<Remote> {
-        let answer = match (self.data, self.flags & FLAG_INVALIDATE != 0) {
-            (DATA_IMMEDIATE, false) if self.opcode == READ => Answer::Immediate,
-            (DATA_NONE | DATA_KEYED | DATA_INLINE | DATA_EAGER, false) => Answer::Response,
-            (DATA_KEYED, true) => Answer::Invalidating,
+        let response = match (self.data, self.flags & FLAG_INVALIDATE != 0) {
+            (DATA_IMMEDIATE, false) if self.opcode == READ => ResponseKind::Immediate,
+            (DATA_NONE | DATA_KEYED | DATA_INLINE | DATA_EAGER, false) => ResponseKind::Message,
+            (DATA_KEYED, true) => ResponseKind::Invalidating,
             _ if self.is_known() => return None,
-            _ => Answer::Response,
+            _ => ResponseKind::Message,
         };
         Some(Remote {
             address: self.address,
             key: self.key,
-            answer,
+            response,
         })
     }
 

@@ -9,9 +9,9 @@ use super::{
 
 pub(super) const RESPONSE: u8 = 0x80;
 
-/// A target's answer by a message.
+/// A target's response by a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct IoResponse {
     /// Receive buffers that the target posted since its last message.
     pub credits: u16,
     /// The request.
@@ -20,7 +20,7 @@ pub struct Response {
     pub status: Status,
 }
 
-impl Response {
+impl IoResponse {
     /// Decodes a response in an immediate value: the request was carried out, and its receive
     /// buffer is posted again.
     #[inline]

@@ -28,11 +28,11 @@ const EXTENT: Extent = Extent {
 const REMOTE: Remote = Remote {
     address: 0x7000,
     key: 0xa5a5_5a5a,
-    answer: Answer::Invalidating,
+    response: ResponseKind::Invalidating,
 };
 
-fn requests() -> [Request; 11] {
-    let of = |op| Request {
+fn requests() -> [IoRequest; 11] {
+    let of = |op| IoRequest {
         tag: TAG,
         volume: Handle(0x0506),
         op,
@@ -56,7 +56,7 @@ fn requests() -> [Request; 11] {
         of(Op::Read(
             EXTENT,
             Remote {
-                answer: Answer::Immediate,
+                response: ResponseKind::Immediate,
                 ..REMOTE
             },
         )),
@@ -79,8 +79,8 @@ fn requests() -> [Request; 11] {
 fn requests_round_trip() {
     for request in requests() {
         for quiet in [false, true] {
-            let request = Request { quiet, ..request };
-            assert_eq!(Request::decode(&request.encode()), Ok(request));
+            let request = IoRequest { quiet, ..request };
+            assert_eq!(IoRequest::decode(&request.encode()), Ok(request));
         }
     }
 }
@@ -147,8 +147,8 @@ fn admin_requests_round_trip_and_are_checked() {
             );
         }
         // Nor is it understood elsewhere.
-        let elsewhere = Request::decode(&good);
-        assert_eq!(elsewhere, Err(BadRequest::Unanswerable));
+        let elsewhere = IoRequest::decode(&good);
+        assert_eq!(elsewhere, Err(BadRequest::EndSession));
     }
 }
 
@@ -238,31 +238,31 @@ fn the_layout_is_the_documented_one() {
 }
 
 #[test]
-fn short_messages_are_unanswerable_and_other_lengths_invalid() {
+fn short_messages_end_the_session_and_other_lengths_are_invalid() {
     let bytes = requests()[0].encode();
     for len in 0..8 {
         assert_eq!(
-            Request::decode(&bytes[..len]),
-            Err(BadRequest::Unanswerable)
+            IoRequest::decode(&bytes[..len]),
+            Err(BadRequest::EndSession)
         );
     }
-    let invalid = Err(BadRequest::Answer(TAG, Status::Invalid));
+    let invalid = Err(BadRequest::Refuse(TAG, Status::Invalid));
     for len in 8..REQUEST_LEN {
-        assert_eq!(Request::decode(&bytes[..len]), invalid);
+        assert_eq!(IoRequest::decode(&bytes[..len]), invalid);
     }
     let mut long = bytes.to_vec();
     long.push(0);
-    assert_eq!(Request::decode(&long), invalid);
+    assert_eq!(IoRequest::decode(&long), invalid);
 }
 
 #[test]
 fn every_field_of_a_request_is_checked() {
-    let invalid = Err(BadRequest::Answer(TAG, Status::Invalid));
-    let unsupported = Err(BadRequest::Answer(TAG, Status::Unsupported));
+    let invalid = Err(BadRequest::Refuse(TAG, Status::Invalid));
+    let unsupported = Err(BadRequest::Refuse(TAG, Status::Unsupported));
     let with = |at: usize, value: &[u8]| {
         let mut bytes = requests()[0].encode();
         bytes[at..at + value.len()].copy_from_slice(value);
-        Request::decode(&bytes)
+        IoRequest::decode(&bytes)
     };
     assert_eq!(with(0, &[0]), unsupported);
     assert_eq!(with(0, &[DISCARD]), invalid, "a discard with data");
@@ -270,8 +270,8 @@ fn every_field_of_a_request_is_checked() {
     assert_eq!(with(0, &[NOP]), invalid, "nothing, with data");
     assert_eq!(with(0, &[NOP + 1]), unsupported);
     for opcode in [KEEP_ALIVE, FENCE, WATCH, DURABLE] {
-        let unanswerable = Err(BadRequest::Unanswerable);
-        assert_eq!(with(0, &[opcode]), unanswerable, "for the admin queue pair");
+        let end_session = Err(BadRequest::EndSession);
+        assert_eq!(with(0, &[opcode]), end_session, "for the admin queue pair");
     }
     assert_eq!(with(0, &[RESPONSE]), unsupported);
     assert_eq!(with(1, &[FLAG_FUA]), invalid, "FUA on a read");
@@ -283,14 +283,14 @@ fn every_field_of_a_request_is_checked() {
     assert_eq!(
         with(32, &[2]),
         invalid,
-        "nothing answers like that and invalidates"
+        "no response is like that and invalidates"
     );
     assert_eq!(with(32, &[3]), invalid, "a read is not inline");
     assert_eq!(with(32, &[5]), invalid, "reserved");
     let mut write = requests()[1].encode();
     (write[1], write[32]) = (0, DATA_IMMEDIATE);
     assert_eq!(
-        Request::decode(&write),
+        IoRequest::decode(&write),
         invalid,
         "nothing is written to the initiator"
     );
@@ -301,7 +301,7 @@ fn every_field_of_a_request_is_checked() {
 
 #[test]
 fn requests_without_data_name_none() {
-    let invalid = Err(BadRequest::Answer(TAG, Status::Invalid));
+    let invalid = Err(BadRequest::Refuse(TAG, Status::Invalid));
     for bare in [requests()[5], requests()[6]] {
         for (at, value, what) in [
             (1, FLAG_INVALIDATE, "nothing to invalidate"),
@@ -319,44 +319,44 @@ fn requests_without_data_name_none() {
             if at == 15 {
                 bytes[8..15].fill(0xff);
             }
-            assert_eq!(Request::decode(&bytes), invalid, "{what}");
+            assert_eq!(IoRequest::decode(&bytes), invalid, "{what}");
         }
     }
     let mut discard = requests()[5].encode();
     discard[1] = FLAG_KEEP;
-    assert_eq!(Request::decode(&discard), invalid, "keeping a discard");
+    assert_eq!(IoRequest::decode(&discard), invalid, "keeping a discard");
     let mut flush = requests()[3].encode();
     flush[1] = FLAG_INVALIDATE;
-    assert_eq!(Request::decode(&flush), invalid, "nothing to invalidate");
+    assert_eq!(IoRequest::decode(&flush), invalid, "nothing to invalidate");
     flush[1] = 0;
     flush[32] = DATA_KEYED;
-    assert_eq!(Request::decode(&flush), invalid, "flush with data");
+    assert_eq!(IoRequest::decode(&flush), invalid, "flush with data");
 }
 
 #[test]
 fn responses_round_trip_and_are_checked() {
     for status in (0..20).filter_map(Status::from_wire) {
-        let response = Response {
+        let response = IoResponse {
             credits: 3,
             tag: TAG,
             status,
         };
         let bytes = response.encode();
-        assert_eq!(Response::decode(&bytes), Some(response));
+        assert_eq!(IoResponse::decode(&bytes), Some(response));
         for len in 0..bytes.len() {
-            assert_eq!(Response::decode(&bytes[..len]), None);
+            assert_eq!(IoResponse::decode(&bytes[..len]), None);
         }
         for (at, value) in [(0, 1), (1, 1), (8, 99), (9, 1), (10, 1), (15, 1)] {
             let mut bad = bytes;
             bad[at] = value;
-            assert_eq!(Response::decode(&bad), None, "byte {at}");
+            assert_eq!(IoResponse::decode(&bad), None, "byte {at}");
         }
     }
 }
 
 #[test]
 fn inline_data_has_the_length_that_is_said() {
-    let request = Request {
+    let request = IoRequest {
         tag: TAG,
         volume: Handle::FIRST,
         op: Op::WriteInline {
@@ -367,10 +367,14 @@ fn inline_data_has_the_length_that_is_said() {
     };
     let bytes = request.encode();
     let length = EXTENT.length as usize;
-    let invalid = Err(BadRequest::Answer(TAG, Status::Invalid));
-    assert_eq!(Request::decode_before(&bytes, length, 0), Ok(request));
+    let invalid = Err(BadRequest::Refuse(TAG, Status::Invalid));
+    assert_eq!(IoRequest::decode_before(&bytes, length, 0), Ok(request));
     for wrong in [0, 1, length - 1, length + 1] {
-        assert_eq!(Request::decode_before(&bytes, wrong, 0), invalid, "{wrong}");
+        assert_eq!(
+            IoRequest::decode_before(&bytes, wrong, 0),
+            invalid,
+            "{wrong}"
+        );
     }
     for (at, value) in [
         (0, READ),
@@ -382,18 +386,18 @@ fn inline_data_has_the_length_that_is_said() {
         let mut bad = bytes;
         bad[at] = value;
         assert_eq!(
-            Request::decode_before(&bad, length, 0),
+            IoRequest::decode_before(&bad, length, 0),
             invalid,
             "byte {at}"
         );
     }
     for other in requests() {
         let eager = matches!(other.op, Op::WriteEager { .. });
-        let bad = Request::decode_before(&other.encode(), 512, 0);
+        let bad = IoRequest::decode_before(&other.encode(), 512, 0);
         assert_eq!(
             bad,
             if eager {
-                Err(BadRequest::Unanswerable)
+                Err(BadRequest::EndSession)
             } else {
                 invalid
             }
@@ -408,38 +412,38 @@ fn a_message_has_as_many_requests_as_it_says() {
         let mut bytes = one.encode().repeat(count);
         bytes[MORE_OFFSET] = count as u8 - 1;
         let (first, second) = (&bytes[..REQUEST_LEN], &bytes[REQUEST_LEN..][..REQUEST_LEN]);
-        assert_eq!(Request::count(first, bytes.len()), Ok(count));
-        assert_eq!(Request::decode_before(first, 0, count as u8 - 1), Ok(one));
-        assert_eq!(Request::decode(second), Ok(one));
+        assert_eq!(IoRequest::count(first, bytes.len()), Ok(count));
+        assert_eq!(IoRequest::decode_before(first, 0, count as u8 - 1), Ok(one));
+        assert_eq!(IoRequest::decode(second), Ok(one));
         for wrong in [
             REQUEST_LEN,
             bytes.len() - 1,
             bytes.len() + 1,
             bytes.len() + REQUEST_LEN,
         ] {
-            let count = Request::count(first, wrong);
-            assert_eq!(count, Err(BadRequest::Unanswerable), "{wrong}");
+            let count = IoRequest::count(first, wrong);
+            assert_eq!(count, Err(BadRequest::EndSession), "{wrong}");
         }
         // Not within another message.
-        let invalid = Err(BadRequest::Answer(one.tag, Status::Invalid));
-        assert_eq!(Request::decode(first), invalid);
+        let invalid = Err(BadRequest::Refuse(one.tag, Status::Invalid));
+        assert_eq!(IoRequest::decode(first), invalid);
     }
     let mut many = one.encode();
     many[MORE_OFFSET] = MESSAGE_REQUESTS_MAX as u8;
     let length = (MESSAGE_REQUESTS_MAX + 1) * REQUEST_LEN;
-    assert_eq!(Request::count(&many, length), Err(BadRequest::Unanswerable));
+    assert_eq!(IoRequest::count(&many, length), Err(BadRequest::EndSession));
     // Too short to have the field.
     assert_eq!(
-        Request::count(&many[..REQUEST_LEN - 1], REQUEST_LEN - 1),
+        IoRequest::count(&many[..REQUEST_LEN - 1], REQUEST_LEN - 1),
         Ok(1)
     );
-    assert_eq!(Request::count(&[1, 0], 2), Ok(1));
+    assert_eq!(IoRequest::count(&[1, 0], 2), Ok(1));
     // Data may follow a request that announces no others.
-    assert_eq!(Request::count(&one.encode(), 80), Ok(1));
+    assert_eq!(IoRequest::count(&one.encode(), 80), Ok(1));
 }
 
 #[test]
-fn who_uses_the_eager_ring_wrongly_is_not_answered() {
+fn wrong_use_of_the_eager_ring_ends_the_session() {
     let bytes = requests()[9].encode();
     assert_eq!(bytes[32], 4);
     for (at, value, what) in [
@@ -457,14 +461,14 @@ fn who_uses_the_eager_ring_wrongly_is_not_answered() {
         let mut bad = bytes;
         bad[at] = value;
         assert_eq!(
-            Request::decode(&bad),
-            Err(BadRequest::Unanswerable),
+            IoRequest::decode(&bad),
+            Err(BadRequest::EndSession),
             "{what}"
         );
     }
     assert_eq!(
-        Request::decode_before(&bytes, 4096, 0),
-        Err(BadRequest::Unanswerable)
+        IoRequest::decode_before(&bytes, 4096, 0),
+        Err(BadRequest::EndSession)
     );
 }
 
@@ -494,10 +498,10 @@ fn decoding_is_total() {
         } else {
             REQUEST_LEN
         };
-        if let Ok(request) = Request::decode(&bytes[..len]) {
+        if let Ok(request) = IoRequest::decode(&bytes[..len]) {
             assert_eq!(request.encode(), bytes, "accepted means understood");
         }
-        let _ = Response::decode(&bytes[..16]);
+        let _ = IoResponse::decode(&bytes[..16]);
         let admin = AdminRequest::decode(&bytes[..len]);
         assert!(admin.is_none_or(|admin| admin.encode() == bytes));
         let _ = AdminResponse::decode(&bytes[..ADMIN_RESPONSE_LEN]);

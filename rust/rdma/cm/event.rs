@@ -43,7 +43,7 @@ impl Ends {
     /// # Safety
     ///
     /// `id` is valid, its route is known, and nothing changes that meanwhile.
-    pub(super) unsafe fn of(id: *mut bindings::rdma_cm_id) -> Self {
+    pub(super) unsafe fn from_id(id: *mut bindings::rdma_cm_id) -> Self {
         let Self { mut own, mut peer } = Self::default();
         // SAFETY: By the safety requirement; a GID and an address have 16 bytes.
         unsafe {
@@ -180,7 +180,7 @@ pub(super) unsafe extern "C" fn on_event(
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved {
             // SAFETY: `id` is valid during the callback; a route is resolved once.
-            ends: unsafe { Ends::of(id) },
+            ends: unsafe { Ends::from_id(id) },
         },
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => Event::Established {
             // SAFETY: The event is about a connection.

@@ -81,7 +81,7 @@ impl Incoming<'_> {
     /// Returns the endpoints of the requested connection.
     pub fn ends(&self) -> Ends {
         // SAFETY: `raw` is valid during the callback, and a request comes with its route.
-        unsafe { Ends::of(self.raw.as_ptr()) }
+        unsafe { Ends::from_id(self.raw.as_ptr()) }
     }
 
     /// Takes the identifier: its new owner accepts or rejects the request in its own time and
@@ -135,7 +135,7 @@ unsafe impl Send for Listener {}
 unsafe impl Sync for Listener {}
 
 impl Listener {
-    /// Requests that wait for an answer before more are refused.
+    /// Requests that wait for a response before more are refused.
     const BACKLOG: i32 = 128;
 
     /// Listens on `address`; `EADDRINUSE` or `EADDRNOTAVAIL` when that cannot

@@ -11,7 +11,7 @@ const FIRST_SHIFT: u32 = 10;
 
 /// Returns the class of a duration in nanoseconds.
 #[inline]
-pub const fn of(ns: u64) -> usize {
+pub const fn bucket_of(ns: u64) -> usize {
     let class = (u64::BITS - (ns >> FIRST_SHIFT).leading_zeros()) as usize;
     if class < COUNT {
         class
@@ -39,7 +39,7 @@ mod tests {
         let edges = (0..u64::BITS).flat_map(|i| [(1 << i) - 1, 1 << i, (1u64 << i) + 1]);
         for ns in edges.chain([0, u64::MAX]) {
             let fits = |class: &usize| below(*class).is_none_or(|bound| ns < bound);
-            assert_eq!(Some(of(ns)), (0..COUNT).find(fits), "{ns}");
+            assert_eq!(Some(bucket_of(ns)), (0..COUNT).find(fits), "{ns}");
         }
     }
 

@@ -6,8 +6,8 @@
 //! done with its memory, and no other request ends.
 
 use hcablk_core::proto::{
-    eager_ring::{Answers, Grant, UNIT},
-    message::{Response, Status, Tag},
+    eager_ring::{EagerResponses, EagerRingGrant, UNIT},
+    message::{IoResponse, Status, Tag},
 };
 use hcablk_host_tests::decoders::Decoder;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 #[path = "../../../userspace-tools/libhcablk/src/engine.rs"]
 mod engine;
 
-use engine::{Engine, Signal, Then, Transfer, WINDOW_SLOTS};
+use engine::{Engine, Signal, Then, DataPath, WINDOW_SLOTS};
 
 pub(crate) const DECODER: Decoder = Decoder {
     name: "engine",
@@ -69,24 +69,24 @@ impl Model {
         let (transfer, holds) = match kind {
             NOP => {
                 self.signals.extend(self.engine.signal_if_due(1));
-                (Transfer::None, Holds::Nothing)
+                (DataPath::None, Holds::Nothing)
             }
             SLOT => {
                 self.engine.release_slots(WINDOW_SLOTS - 1);
                 self.signals.extend(self.engine.signal_if_due(1));
-                (Transfer::Slot(4096), Holds::Nothing)
+                (DataPath::Slot(4096), Holds::Nothing)
             }
             WINDOW => {
                 self.signals.extend(self.engine.signal_if_due(WINDOW_SLOTS - 1));
                 self.keys += 1;
                 let key = KEY + self.keys;
-                (Transfer::Window { key }, Holds::Window(key))
+                (DataPath::Window { key }, Holds::Window(key))
             }
             INLINE => {
                 self.engine.release_slots(WINDOW_SLOTS - 1);
                 let signal = self.engine.signal(1);
                 self.signals.push_back(signal);
-                (Transfer::Inline { seq: signal.seq }, Holds::Send(signal.seq))
+                (DataPath::Inline { seq: signal.seq }, Holds::Send(signal.seq))
             }
             _ => {
                 if self.engine.eager_slot(tag, UNIT).is_none() {
@@ -95,7 +95,7 @@ impl Model {
                 self.engine.release_slots(WINDOW_SLOTS - 1);
                 let signal = self.engine.signal(1);
                 self.signals.push_back(signal);
-                (Transfer::Eager { seq: signal.seq }, Holds::Send(signal.seq))
+                (DataPath::Eager { seq: signal.seq }, Holds::Send(signal.seq))
             }
         };
         self.engine.sent(tag, transfer);
@@ -125,7 +125,7 @@ impl Model {
 
 /// Returns whether the target has broken no rule.
 fn check(mut bytes: &[u8]) -> bool {
-    let grant = Grant {
+    let grant = EagerRingGrant {
         bytes: 4 * UNIT,
         key: 7,
         base: 1,
@@ -185,10 +185,10 @@ fn seeds() -> Vec<Vec<u8>> {
     let message = |key: u8, bytes: &[u8]| [&[MESSAGE, key, bytes.len() as u8][..], bytes].concat();
     let response = |key, tag| {
         let status = Status::Ok;
-        message(key, &Response { credits: 1, tag, status }.encode())
+        message(key, &IoResponse { credits: 1, tag, status }.encode())
     };
     let immediate = |tag: Tag, units| [&[IMMEDIATE][..], &tag.to_immediate().to_le_bytes(), &[units]].concat();
-    let mut answers = Answers::new();
+    let mut answers = EagerResponses::new();
     assert!(answers.push(0, Status::Ok));
     vec![
         [vec![NOP], response(0, tag(0, 1))].concat(),

@@ -6,11 +6,11 @@
 
 use crate::proofs::{all_asked, all_told, asked, challenge, challenges, told};
 use crate::proto::{
-    connect::{Epoch, ExportInstance, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
+    connect::{Epoch, ExportInstance, Geometry, Reason, Reject, Reply, ConnectRequest as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
     credits::Credits,
-    eager_ring::{Answers, Grant},
+    eager_ring::{EagerResponses, EagerRingGrant},
     message::{
-        AdminOp, AdminRequest, AdminResponse, Answer, AtomicWrites, Attach, Attached, BadRequest, Extent, Handle, Op, Remote, Request, ReservationOp, ReservationType, Response, Status, Tag, VolumeLimits, VolumeState, MORE_OFFSET,
+        AdminOp, AdminRequest, AdminResponse, ResponseKind, AtomicWrites, Attach, Attached, BadRequest, Extent, Handle, Op, Remote, IoRequest, ReservationOp, ReservationType, IoResponse, Status, Tag, VolumeLimits, VolumeState, MORE_OFFSET,
         REQUEST_LEN as MESSAGE_LEN, MESSAGE_REQUESTS_MAX,
     },
     name::{HostId, VolumeId, VolumeName},
@@ -99,7 +99,7 @@ pub const ALL: &[Decoder] = &[
 fn request(bytes: &[u8]) -> bool {
     // As the target handles a message: data or other requests may follow the request.
     let (first, rest) = bytes.split_at(bytes.len().min(MESSAGE_LEN));
-    match Request::count(first, bytes.len()) {
+    match IoRequest::count(first, bytes.len()) {
         Ok(1) => one_request(first, rest, 0),
         Ok(count) => {
             assert!(count <= MESSAGE_REQUESTS_MAX);
@@ -110,7 +110,7 @@ fn request(bytes: &[u8]) -> bool {
             })
         }
         Err(e) => {
-            assert_eq!(e, BadRequest::Unanswerable);
+            assert_eq!(e, BadRequest::EndSession);
             assert!(bytes[MORE_OFFSET] != 0);
             assert_ne!(bytes.len(), (usize::from(bytes[MORE_OFFSET]) + 1) * MESSAGE_LEN);
             false
@@ -120,7 +120,7 @@ fn request(bytes: &[u8]) -> bool {
 
 /// Checks a request followed by data, or as the first of several.
 fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
-    match Request::decode_before(bytes, data.len(), more as u8) {
+    match IoRequest::decode_before(bytes, data.len(), more as u8) {
         Ok(request) => {
             let mut right = request.encode();
             right[MORE_OFFSET] = more as u8;
@@ -139,11 +139,11 @@ fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
             }
             true
         }
-        Err(BadRequest::Unanswerable) => {
+        Err(BadRequest::EndSession) => {
             assert!(bytes.len() < 8 || bytes[32] == 4 || matches!(bytes[0], 0x21..=0x27 | 0x30..=0x36));
             false
         }
-        Err(BadRequest::Answer(tag, status)) => {
+        Err(BadRequest::Refuse(tag, status)) => {
             assert_eq!(tag.index.to_le_bytes(), bytes[4..6]);
             assert_eq!(tag.generation.to_le_bytes(), bytes[6..8]);
             let known = (1..=3).contains(&bytes[0]);
@@ -154,23 +154,23 @@ fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
 }
 
 fn answers(bytes: &[u8]) -> bool {
-    let Some(answers) = Answers::decode(bytes) else {
+    let Some(answers) = EagerResponses::decode(bytes) else {
         return false;
     };
-    let mut again = Answers::new();
+    let mut again = EagerResponses::new();
     for (number, status) in answers.iter() {
         assert!(again.push(number, status));
     }
     assert_eq!(again.message(), bytes);
     assert_eq!(answers.iter().count(), answers.len());
-    assert!((1..=Answers::MAX).contains(&answers.len()));
+    assert!((1..=EagerResponses::MAX).contains(&answers.len()));
     true
 }
 
 fn many_answers() -> Vec<Vec<u8>> {
-    [1, 2, Answers::MAX]
+    [1, 2, EagerResponses::MAX]
         .map(|count| {
-            let mut answers = Answers::new();
+            let mut answers = EagerResponses::new();
             for number in 0..count {
                 assert!(answers.push(number as u16, Status::Ok));
             }
@@ -191,7 +191,7 @@ fn requests() -> Vec<Vec<u8>> {
     let remote = Remote {
         address: 0x0009_0007_0000_0200,
         key: 0x1234_5678,
-        answer: Answer::Invalidating,
+        response: ResponseKind::Invalidating,
     };
     let write = |fua| Op::Write {
         extent,
@@ -200,7 +200,7 @@ fn requests() -> Vec<Vec<u8>> {
         atomic: false,
     };
     let small = Remote {
-        answer: Answer::Immediate,
+        response: ResponseKind::Immediate,
         ..remote
     };
     let inline = Op::WriteInline {
@@ -224,7 +224,7 @@ fn requests() -> Vec<Vec<u8>> {
     ]
     .map(|op| {
         let quiet = op == Op::Flush;
-        let mut message = Request { tag, volume: Handle(2), op, quiet }.encode().to_vec();
+        let mut message = IoRequest { tag, volume: Handle(2), op, quiet }.encode().to_vec();
         if op == inline {
             message.resize(MESSAGE_LEN + 512, 0x5a);
         }
@@ -234,7 +234,7 @@ fn requests() -> Vec<Vec<u8>> {
     .chain([2, MESSAGE_REQUESTS_MAX].map(|count| {
         let op = Op::Read(extent, small);
         let quiet = true;
-        let mut message = Request { tag, volume: Handle(2), op, quiet }.encode().repeat(count);
+        let mut message = IoRequest { tag, volume: Handle(2), op, quiet }.encode().repeat(count);
         message[MORE_OFFSET] = count as u8 - 1;
         message
     }))
@@ -242,7 +242,7 @@ fn requests() -> Vec<Vec<u8>> {
 }
 
 fn response(bytes: &[u8]) -> bool {
-    let Some(response) = Response::decode(bytes) else {
+    let Some(response) = IoResponse::decode(bytes) else {
         return false;
     };
     assert_eq!(response.encode()[..], *bytes);
@@ -256,7 +256,7 @@ fn responses() -> Vec<Vec<u8>> {
     };
     [Status::Ok, Status::Gone]
         .map(|status| {
-            let response = Response {
+            let response = IoResponse {
                 credits: 1,
                 tag,
                 status,
@@ -272,7 +272,7 @@ fn admin_request(bytes: &[u8]) -> bool {
     };
     assert_eq!(request.encode()[..], *bytes);
     // On another queue pair the message ends the session.
-    assert_eq!(Request::decode(bytes), Err(BadRequest::Unanswerable));
+    assert_eq!(IoRequest::decode(bytes), Err(BadRequest::EndSession));
     match request.op {
         AdminOp::KeepAlive { tmo_s } => assert!((1..=600).contains(&tmo_s)),
         AdminOp::Fence { path, epoch } => assert!(path < 16 && epoch.0 > 0),
@@ -363,7 +363,7 @@ fn admin_response(bytes: &[u8]) -> bool {
     assert!(response.limits.is_none_or(|(generation, _)| generation > 0 && response.volume.is_some()));
     assert!(response.portals.is_none_or(|generation| generation > 0 && response.volume.is_none()));
     // On another queue pair the message ends the session.
-    assert_eq!(Response::decode(bytes), None);
+    assert_eq!(IoResponse::decode(bytes), None);
     true
 }
 
@@ -388,7 +388,7 @@ fn admin_responses() -> Vec<Vec<u8>> {
         io_min: 1 << 17,
         io_opt: 1 << 18,
         rotational: true,
-        atomic: AtomicWrites::of(512, 1 << 16, 1 << 17),
+        atomic: AtomicWrites::from_bytes(512, 1 << 16, 1 << 17),
     };
     let none = (None, None, None);
     [
@@ -417,7 +417,7 @@ fn attached() -> Attached {
         handle: Handle(3),
         geometry: geometry(),
         id: None,
-        instance: ExportInstance::of(5),
+        instance: ExportInstance::from_number(5),
     }
 }
 
@@ -498,9 +498,9 @@ fn replies() -> Vec<Vec<u8>> {
         tells_cache: true,
         tells_limits: true,
         no_read: true,
-        grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
+        grant: Some(EagerRingGrant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),
-        instance: ExportInstance::of(0x1234),
+        instance: ExportInstance::from_number(0x1234),
     };
     vec![
         reply.encode().to_vec(),
@@ -584,7 +584,7 @@ fn credits(bytes: &[u8]) -> bool {
             assert!(count <= owed);
             owed -= count;
             flying -= 1;
-            let goes_on = account.answered();
+            let goes_on = account.responded();
             assert_eq!(goes_on, owed < granted || flying > 0);
             if !goes_on {
                 return false;

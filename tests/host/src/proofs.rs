@@ -7,8 +7,8 @@ use crate::{
     decoders::connection,
     proto::{
         auth::{Asked, Challenged, Channel, Initiator, Secret, Wanted},
-        connect::{Epoch, Request as Connect, SessionId, REQUEST_LEN},
-        discovery::{Entry, List, PortalEntry, Question, Told, VolumeEntry, VolumeMode},
+        connect::{Epoch, ConnectRequest as Connect, SessionId, REQUEST_LEN},
+        discovery::{Entry, List, PortalEntry, Question, DiscoveryReply, VolumeEntry, VolumeMode},
         name::{VolumeId, VolumeName},
         ADMIN_QUEUE,
     },
@@ -89,7 +89,7 @@ pub(crate) fn all_asked() -> Vec<Vec<u8>> {
 pub(crate) fn told(bytes: &[u8]) -> bool {
     let mut accepted = false;
     for question in [question(List::Volumes, 0), question(List::Portals, 0), question(List::Volumes, 9)] {
-        let Ok(told) = Told::decode(bytes, &question) else {
+        let Ok(told) = DiscoveryReply::decode(bytes, &question) else {
             continue;
         };
         let again = told.encode();
@@ -117,7 +117,7 @@ pub(crate) fn all_told() -> Vec<Vec<u8>> {
         mode: VolumeMode::P2p,
     };
     let portal = PortalEntry { ip: "fd77::1".parse().expect("an address"), port: 7744 };
-    let told = |count, entry| Told { count, revision: 5, entry }.encode().to_vec();
+    let told = |count, entry| DiscoveryReply { count, revision: 5, entry }.encode().to_vec();
     vec![told(1, Some(Entry::Volume(volume))), told(2, Some(Entry::Portal(portal))), told(0, None)]
 }
 

@@ -21,7 +21,7 @@ mod queue {
     pub(super) struct Queue([u8; 4000]);
 }
 mod request {
-    pub(super) struct Request([u8; 1100]);
+    pub(super) struct TargetRequest([u8; 1100]);
 }
 
 #[path = "../../../initiator/shape.rs"]
@@ -58,9 +58,9 @@ const SINKS: target::QueueOptions = target::QueueOptions {
     ..OPTIONS
 };
 
-fn made(attributes: Attributes, credits: u16, options: target::QueueOptions) -> Result<target::Shape, &'static str> {
+fn made(attributes: Attributes, credits: u16, options: target::QueueOptions) -> Result<target::QueueShape, &'static str> {
     let split = Split::new(64 << 10, 0, 0);
-    target::Shape::new(attributes, credits, 16 * MIB, MIB as u32, options, split)
+    target::QueueShape::new(attributes, credits, 16 * MIB, MIB as u32, options, split)
 }
 
 /// Returns the number before `half` when `all` is halved repeatedly.
@@ -172,14 +172,14 @@ fn few_entries_make_more_work_requests_and_smaller_chunks() {
     // One WRITE carries at most one entry of the chunk.
     let eight = Attributes { max_send_sge: 4, max_sge_rd: 4, ..LARGE };
     let split = Split::new(256 << 10, 0, 0);
-    let shape = target::Shape::new(eight, 16, 16 * MIB, MIB as u32, OPTIONS, split).unwrap();
+    let shape = target::QueueShape::new(eight, 16, 16 * MIB, MIB as u32, OPTIONS, split).unwrap();
     assert_eq!(shape.split.chunk(), 64 << 10);
 }
 
 #[test]
 fn the_largest_request_is_what_the_device_can_move() {
     let largest = |attributes, options, asked| {
-        target::Shape::largest(attributes, 64 * MIB, options, asked) as usize
+        target::QueueShape::largest(attributes, 64 * MIB, options, asked) as usize
     };
     let four = 4 * MIB as u32;
     assert_eq!(largest(LARGE, OPTIONS, four), 4 * MIB);
@@ -189,7 +189,7 @@ fn the_largest_request_is_what_the_device_can_move() {
     assert_eq!(largest(Attributes { max_sge_rd: 1, ..LARGE }, SINKS, four), 2 * MIB, "limited by the regions");
     assert_eq!(largest(LARGE, target::QueueOptions { no_read: true, ..OPTIONS }, four), MIB);
     assert_eq!(
-        target::Shape::largest(LARGE, 5 * MIB, OPTIONS, four) as usize,
+        target::QueueShape::largest(LARGE, 5 * MIB, OPTIONS, four) as usize,
         5 * MIB - 5 * MIB / 4,
         "granted memory does not count for requests"
     );
@@ -208,13 +208,13 @@ fn few_entries_or_pages_make_smaller_requests() {
                 (Attributes { max_send_sge: sges, max_sge_rd: 1, ..LARGE }, SINKS),
                 (Attributes { max_send_sge: sges, max_sge_rd: 1, ..LARGE }, no_read),
             ] {
-                let largest = target::Shape::largest(attributes, 64 * MIB, options, asked);
+                let largest = target::QueueShape::largest(attributes, 64 * MIB, options, asked);
                 let regions = if options.sinks { 2 * MIB } else { usize::MAX };
                 let asked = if options.no_read { MIB } else { asked as usize };
                 let most = sges as usize * 8 * (32 << 10);
                 assert_eq!(largest as usize, asked.min(most).min(regions), "{sges} {options:?}");
                 let split = Split::new(64 << 10, 0, 0);
-                let shape = target::Shape::new(attributes, 128, 16 * MIB, largest, options, split).unwrap();
+                let shape = target::QueueShape::new(attributes, 128, 16 * MIB, largest, options, split).unwrap();
                 let capacity = shape.capacity();
                 assert!(capacity.send_entries <= attributes.max_send_sge && shape.read_sges <= sges.max(1) as usize);
                 assert!(shape.split.chunk() <= (sges as usize - 1) * (32 << 10));
@@ -222,14 +222,14 @@ fn few_entries_or_pages_make_smaller_requests() {
         }
         for pages in (1..600).step_by(7) {
             let attributes = Attributes { max_fast_reg_pages: pages, ..LARGE };
-            let largest = target::Shape::largest(attributes, 64 * MIB, SINKS, asked);
+            let largest = target::QueueShape::largest(attributes, 64 * MIB, SINKS, asked);
             assert_eq!(largest, asked.min(pages * 4096));
-            assert!(target::Shape::new(attributes, 128, 16 * MIB, largest, SINKS, Split::NONE).is_ok());
+            assert!(target::QueueShape::new(attributes, 128, 16 * MIB, largest, SINKS, Split::NONE).is_ok());
         }
     }
     let none = Attributes { max_fast_reg_pages: 0, ..LARGE };
-    let largest = target::Shape::largest(none, 64 * MIB, SINKS, MIB as u32);
-    assert!(target::Shape::new(none, 128, 16 * MIB, largest, SINKS, Split::NONE).is_err());
+    let largest = target::QueueShape::largest(none, 64 * MIB, SINKS, MIB as u32);
+    assert!(target::QueueShape::new(none, 128, 16 * MIB, largest, SINKS, Split::NONE).is_err());
 }
 
 #[test]
@@ -248,8 +248,8 @@ fn without_reads_a_device_must_hold_the_largest_write_in_one_region() {
     assert!(lacks(LARGE, target::QueueOptions { grants: false, ..options }).contains("accept data that changes"));
 }
 
-fn fitted(attributes: Attributes, depth: u16) -> Result<initiator::Shape, &'static str> {
-    initiator::Shape::fit(attributes, depth, MIB as u32).map_err(|e| match e {
+fn fitted(attributes: Attributes, depth: u16) -> Result<initiator::QueueShape, &'static str> {
+    initiator::QueueShape::fit(attributes, depth, MIB as u32).map_err(|e| match e {
         crate::failure::Failure::Device(what) => what,
     })
 }
@@ -291,7 +291,7 @@ fn the_initiators_queues_fit_short_ones_and_no_less_than_they_could() {
                 assert!(completions(sends, shape.depth) <= attributes.max_cqe);
                 if shape.depth < depth {
                     let before = before_halving(depth, shape.depth);
-                    let more = initiator::Shape { depth: before, ..shape };
+                    let more = initiator::QueueShape { depth: before, ..shape };
                     let sends = more.send_slots();
                     assert!(sends >= attributes.max_qp_wr || completions(sends, more.depth) > attributes.max_cqe);
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Stand-ins for the parts of the core and of their own module that both `Shape`s use in
+//! Stand-ins for the parts of the core and of their own module that both `QueueShape`s use in
 //! addition to `core`: sizes only, under the same names.
 
 /// `kernel::page`

@@ -53,7 +53,7 @@ list() {
 	like "$mode: the command's error for a target with the fault $1" "$2" "$(on c1 "hcablk discover 10.77.0.3 --port 7746 --host-id $id1 ${3:-} 2>&1")"
 }
 volumes="volumes 0" portals="portals 0"
-no="the target's answer makes no sense:" stranger="the peer is not an hcablk target"
+no="the target's reply makes no sense:" stranger="the peer is not an hcablk target"
 good="count 2 revision 01020304 name good0 size_bytes 1048576 block_size 512 read_only 0 evicted 0 insecure 1 mode direct"
 good+=" count 2 revision 01020304 count 1 revision 01020304 address 10.77.0.3 port 7746"
 all_good() {
@@ -129,7 +129,7 @@ silent=$(on c1 "cd $asker && echo 3 > connect_timeout && { env echo volumes 0 > 
 	until [ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) != 0 ]; do usleep 10000; done
 	env echo portals 0 2>&1 > ask; wait; cat error; echo 10 > connect_timeout")
 like "a second question meanwhile is refused as busy" "busy" "$silent"
-like "a question to a silent target ends in time" "waiting for the target's answer took too long" "$silent"
+like "a question to a silent target ends in time" "waiting for the target's response took too long" "$silent"
 
 mode="with proof"
 must on c1 "cd $asker && echo $secret > host_key && echo $target_secret > target_key"
@@ -158,7 +158,7 @@ told beyond "$no there is an entry beyond the last one" "volumes 2"
 chance
 lists silent-then
 must on c1 "echo 3 > $asker/connect_timeout"
-same "$mode: a question to a target that becomes silent ends in time" "waiting for the target's answer took too long" "$(answer "$volumes")"
+same "$mode: a question to a target that becomes silent ends in time" "waiting for the target's response took too long" "$(answer "$volumes")"
 must on c1 "echo 10 > $asker/connect_timeout"
 all_good
 must on c2 "kill \$(cat /tmp/pid)"

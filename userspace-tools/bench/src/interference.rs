@@ -79,7 +79,7 @@ fn measure(args: &InterferenceArgs, lab: &mut Lab, report: &Report) -> Result<()
         let disk = match mode {
             "p2p" => p2p(lab),
             _ => lab
-                .export(&Export::of(mode))
+                .export(&Export::new(mode))
                 .and_then(|()| lab.connect(&[])),
         };
         let disk = match disk {

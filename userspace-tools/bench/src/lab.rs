@@ -15,7 +15,7 @@ use crate::drive::Drive;
 use crate::facts::Facts;
 use crate::node::Node;
 use crate::stop::Stop;
-use crate::worker::{unload, Ask, Step};
+use crate::worker::{unload, Ask, WorkerStep};
 
 /// The name of the volume, and of the disk: at most one of each exists.
 pub(crate) const NAME: &str = "hcablk-bench";
@@ -38,7 +38,7 @@ pub(crate) struct Export {
 
 impl Export {
     /// Returns an export of a mode, with the defaults of the command.
-    pub(crate) fn of(mode: &'static str) -> Self {
+    pub(crate) fn new(mode: &'static str) -> Self {
         Self {
             mode,
             chunk_kib: 128,
@@ -166,7 +166,7 @@ impl Lab {
             (client, &client_facts, "hcablk"),
         ] {
             if !loaded(facts, module) {
-                node.change(Step::run(&["modprobe", module]), vec![unload(module)])?;
+                node.change(WorkerStep::run(&["modprobe", module]), vec![unload(module)])?;
             }
         }
         Ok((client_facts, target_facts, drive, host))
@@ -180,7 +180,7 @@ impl Lab {
         self.unexport()?;
         self.before_export = self.target.noted()?;
         let ports = ports(&self.target.hcablk(&["target", "list"], Vec::new())?["ports"]);
-        let undo = vec![Step::run(&[
+        let undo = vec![WorkerStep::run(&[
             "hcablk",
             "target",
             "unexport",
@@ -193,20 +193,20 @@ impl Lab {
         self.port = port["port"].as_u64().unwrap_or(7744);
         let id = port["id"].as_str().unwrap_or_default();
         if !ports.iter().any(|known| known == id) {
-            let undo = vec![Step::run(&[
+            let undo = vec![WorkerStep::run(&[
                 "hcablk",
                 "target",
                 "unlisten",
                 id,
                 "--if-exists",
             ])];
-            self.target.change(Step::run(&["true"]), undo)?;
+            self.target.change(WorkerStep::run(&["true"]), undo)?;
         }
         self.exported = Some(how.clone());
         Ok(())
     }
 
-    fn export_as(&mut self, how: &Export, undo: Vec<Step>) -> Result<Value> {
+    fn export_as(&mut self, how: &Export, undo: Vec<WorkerStep>) -> Result<Value> {
         let (chunk, cache) = (how.chunk_kib.to_string(), how.cache_mib.to_string());
         let mut words = vec![
             "target", "export", NAME, &self.path, "--mode", how.mode, "--allow", &self.host,
@@ -258,7 +258,7 @@ impl Lab {
             // A lost connection must be noticed.
             words.extend(["--ctrl-loss-tmo", "0"]);
         }
-        let undo = vec![Step::run(&[
+        let undo = vec![WorkerStep::run(&[
             "hcablk",
             "disconnect",
             NAME,

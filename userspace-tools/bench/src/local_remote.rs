@@ -132,9 +132,9 @@ fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
         "nbd" => return rivals::nbd(lab),
         "whole" => Export {
             chunk_kib: 0,
-            ..Export::of("direct")
+            ..Export::new("direct")
         },
-        mode => Export::of(mode),
+        mode => Export::new(mode),
     };
     if way == "p2p" {
         return p2p(lab);
@@ -145,7 +145,7 @@ fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
 
 /// Sets up mode p2p; fails if the data would move through RAM nevertheless.
 pub(crate) fn p2p(lab: &mut Lab) -> Result<String> {
-    lab.export(&Export::of("p2p"))?;
+    lab.export(&Export::new("p2p"))?;
     let disk = lab.connect(&[])?;
     let how = peers(lab)?;
     if how.is_empty() {

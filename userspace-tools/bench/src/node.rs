@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::stop::Stop;
-use crate::worker::{failure, Ask, Output, Step, Worker, COMMAND_SECONDS};
+use crate::worker::{failure, Ask, Output, Worker, WorkerStep, COMMAND_SECONDS};
 
 /// The time limit for the transfer to the other part and back, in addition to the work itself.
 const WAY: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ enum Answer {
 }
 
 impl Answer {
-    fn of(done: Result<Value>) -> Self {
+    fn new(done: Result<Value>) -> Self {
         match done {
             Ok(value) => Self::Ok(value),
             Err(error) => Self::Error {
@@ -92,7 +92,7 @@ pub(crate) fn serve(stop: &Stop) -> Result<()> {
         let done = serde_json::from_str(&line)
             .map_err(|error| Error::new(Kind::Usage, format!("this is not a request: {error}")))
             .and_then(|ask| worker.ask(ask));
-        let text = serde_json::to_string(&Answer::of(done)).unwrap_or_default();
+        let text = serde_json::to_string(&Answer::new(done)).unwrap_or_default();
         let mut out = std::io::stdout();
         if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
             break;
@@ -182,9 +182,9 @@ impl Node {
     }
 
     /// Makes a change, which these steps undo.
-    pub(crate) fn change(&mut self, step: Step, undo: Vec<Step>) -> Result<()> {
+    pub(crate) fn change(&mut self, step: WorkerStep, undo: Vec<WorkerStep>) -> Result<()> {
         let text = match &step {
-            Step::Run { argv, .. } => argv.join(" "),
+            WorkerStep::Run { argv, .. } => argv.join(" "),
             _ => String::new(),
         };
         let done: Value = self.ask(Ask::Do { step, undo })?;
@@ -196,7 +196,7 @@ impl Node {
 
     /// Runs a program to its end, successful or not.
     pub(crate) fn run(&mut self, argv: &[String], seconds: u64) -> Result<Output> {
-        let step = Step::Run {
+        let step = WorkerStep::Run {
             argv: argv.to_vec(),
             seconds,
         };
@@ -207,14 +207,14 @@ impl Node {
     }
 
     /// Runs `hcablk` with these words and returns its JSON; these steps undo it.
-    pub(crate) fn hcablk(&mut self, words: &[&str], undo: Vec<Step>) -> Result<Value> {
+    pub(crate) fn hcablk(&mut self, words: &[&str], undo: Vec<WorkerStep>) -> Result<Value> {
         let argv: Vec<String> = ["hcablk"]
             .iter()
             .chain(words)
             .chain(&["--json"])
             .map(|&word| word.to_owned())
             .collect();
-        let step = Step::Run {
+        let step = WorkerStep::Run {
             argv: argv.clone(),
             seconds: COMMAND_SECONDS,
         };
@@ -259,7 +259,7 @@ impl Pipe {
         let limit = WAY
             + match ask {
                 Ask::Do {
-                    step: Step::Run { seconds, .. },
+                    step: WorkerStep::Run { seconds, .. },
                     ..
                 } => Duration::from_secs(*seconds),
                 Ask::Undo { .. } => END,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hcablk::error::{Error, Kind, Result};
 
 use crate::lab::{Lab, NAME};
-use crate::worker::{unload, Step};
+use crate::worker::{unload, WorkerStep};
 
 const NVMET: &str = "/sys/kernel/config/nvmet";
 /// The ports of the servers: not the usual ones, which may be in use.
@@ -42,17 +42,17 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
     )?;
     let mkdir = |path: &str| {
         (
-            Step::Mkdir {
+            WorkerStep::Mkdir {
                 path: path.to_owned(),
             },
-            vec![Step::Rmdir {
+            vec![WorkerStep::Rmdir {
                 path: path.to_owned(),
             }],
         )
     };
     let write = |path: String, text: &str| {
         (
-            Step::Write {
+            WorkerStep::Write {
                 path,
                 text: text.to_owned(),
             },
@@ -73,11 +73,11 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
     ];
     changes.push(write(format!("{namespace}/device_path"), &lab.path));
     changes.push((
-        Step::Write {
+        WorkerStep::Write {
             path: enable.clone(),
             text: "1".to_owned(),
         },
-        vec![Step::Write {
+        vec![WorkerStep::Write {
             path: enable,
             text: "0".to_owned(),
         }],
@@ -91,11 +91,11 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
     ));
     changes.push(write(format!("{port}/addr_trsvcid"), NVME_PORT));
     changes.push((
-        Step::Link {
+        WorkerStep::Link {
             to: subsystem,
             path: link.clone(),
         },
-        vec![Step::Unlink { path: link }],
+        vec![WorkerStep::Unlink { path: link }],
     ));
     for (step, undo) in changes {
         target.change(step, undo)?;
@@ -109,9 +109,9 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
         "for c in /sys/class/nvme/*; do [ \"$(cat $c/subsysnqn)\" != {NAME} ] || echo 1 > $c/delete_controller; done"
     );
     let fabrics = "/dev/nvme-fabrics".to_owned();
-    let undo = vec![Step::run(&["sh", "-c", &delete])];
+    let undo = vec![WorkerStep::run(&["sh", "-c", &delete])];
     lab.client.change(
-        Step::Write {
+        WorkerStep::Write {
             path: fabrics,
             text: options,
         },
@@ -150,7 +150,7 @@ fn load(node: &mut crate::node::Node, is_loaded: bool, module: &str) -> Result<(
     if is_loaded {
         return Ok(());
     }
-    let done = node.change(Step::run(&["modprobe", module]), vec![unload(module)]);
+    let done = node.change(WorkerStep::run(&["modprobe", module]), vec![unload(module)]);
     done.map_err(|_| Error::new(Kind::Setup, format!("there is no module {module}")))
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn nbd(lab: &mut Lab) -> Result<String> {
     let listen = format!("{}:{NBD_PORT}", lab.address);
     let argv = strings(&["nbd-server", &listen, &lab.path, "-d", "-C", "/dev/null"]);
     lab.target
-        .change(Step::Start { argv }, vec![Step::EndStarted])?;
+        .change(WorkerStep::Start { argv }, vec![WorkerStep::EndStarted])?;
     let free = (0..16).map(|number| format!("nbd{number}")).find(|name| {
         std::fs::exists(format!("/sys/block/{name}")).unwrap_or(false)
             && !std::fs::exists(format!("/sys/block/{name}/pid")).unwrap_or(true)
@@ -191,8 +191,8 @@ pub(crate) fn nbd(lab: &mut Lab) -> Result<String> {
     );
     let address = lab.address.to_string();
     lab.client.change(
-        Step::run(&["true"]),
-        vec![Step::run(&["nbd-client", "-d", &disk])],
+        WorkerStep::run(&["true"]),
+        vec![WorkerStep::run(&["nbd-client", "-d", &disk])],
     )?;
     lab.wait(Duration::from_secs(30), "the server of NBD", |lab| {
         let argv = strings(&["nbd-client", &address, NBD_PORT, &disk]);

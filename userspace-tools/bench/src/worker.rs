@@ -36,7 +36,10 @@ pub(crate) enum Ask {
     /// Checks a drive; with `overwrite` also that it has no valuable content.
     Drive { path: String, overwrite: bool },
     /// Notes the steps that undo a change, and makes the change.
-    Do { step: Step, undo: Vec<Step> },
+    Do {
+        step: WorkerStep,
+        undo: Vec<WorkerStep>,
+    },
     /// Undoes the last changes, back to this many notes.
     Undo { down_to: usize },
     /// Returns the number of notes.
@@ -62,7 +65,7 @@ pub(crate) enum Ask {
 /// One change of a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
-pub(crate) enum Step {
+pub(crate) enum WorkerStep {
     /// Runs a program to its end.
     Run { argv: Vec<String>, seconds: u64 },
     /// Starts a program that keeps running.
@@ -81,7 +84,7 @@ pub(crate) enum Step {
     Unlink { path: String },
 }
 
-impl Step {
+impl WorkerStep {
     /// Makes a step that runs a program.
     pub(crate) fn run(argv: &[&str]) -> Self {
         let argv = argv.iter().map(|&word| word.to_owned()).collect();
@@ -93,8 +96,8 @@ impl Step {
 }
 
 /// Returns the step that unloads a module, if it is loaded.
-pub(crate) fn unload(module: &str) -> Step {
-    Step::run(&[
+pub(crate) fn unload(module: &str) -> WorkerStep {
+    WorkerStep::run(&[
         "sh",
         "-c",
         &format!("[ ! -d /sys/module/{module} ] || modprobe -r {module}"),
@@ -115,7 +118,7 @@ pub(crate) struct Output {
 /// A machine, from its own point of view.
 pub(crate) struct Worker {
     stop: Stop,
-    undo: Vec<Step>,
+    undo: Vec<WorkerStep>,
     started: Vec<Child>,
     memory: Option<MemoryLoad>,
     log: facts::KernelLog,
@@ -195,7 +198,7 @@ impl Worker {
         Err(error)
     }
 
-    fn step(&mut self, step: &Step, until: &Stop) -> Result<Value> {
+    fn step(&mut self, step: &WorkerStep, until: &Stop) -> Result<Value> {
         let changed = |what: &str, path: &str, done: std::io::Result<()>| match done {
             Ok(()) => Ok(Value::Null),
             Err(error) => Err(Error::new(
@@ -208,26 +211,26 @@ impl Worker {
             done => done,
         };
         match step {
-            Step::Run { argv, seconds } => {
+            WorkerStep::Run { argv, seconds } => {
                 to_value(&run(argv, Duration::from_secs(*seconds), until)?)
             }
-            Step::Start { argv } => {
+            WorkerStep::Start { argv } => {
                 let child = command(argv)?.stdout(Stdio::null()).spawn();
                 self.started
                     .push(child.map_err(|error| cannot_start(argv, &error))?);
                 Ok(Value::Null)
             }
-            Step::EndStarted => {
+            WorkerStep::EndStarted => {
                 if let Some(mut child) = self.started.pop() {
                     end(&mut child);
                 }
                 Ok(Value::Null)
             }
-            Step::Write { path, text } => changed("write to", path, fs::write(path, text)),
-            Step::Mkdir { path } => changed("make", path, fs::create_dir(path)),
-            Step::Rmdir { path } => changed("remove", path, gone(fs::remove_dir(path))),
-            Step::Link { to, path } => changed("make", path, symlink(to, path)),
-            Step::Unlink { path } => changed("remove", path, gone(fs::remove_file(path))),
+            WorkerStep::Write { path, text } => changed("write to", path, fs::write(path, text)),
+            WorkerStep::Mkdir { path } => changed("make", path, fs::create_dir(path)),
+            WorkerStep::Rmdir { path } => changed("remove", path, gone(fs::remove_dir(path))),
+            WorkerStep::Link { to, path } => changed("make", path, symlink(to, path)),
+            WorkerStep::Unlink { path } => changed("remove", path, gone(fs::remove_file(path))),
         }
     }
 }
@@ -254,14 +257,14 @@ pub(crate) fn failure(what: &str, output: &Output) -> Error {
     )
 }
 
-fn describe(step: &Step) -> String {
+fn describe(step: &WorkerStep) -> String {
     match step {
-        Step::Run { argv, .. } | Step::Start { argv } => argv.join(" "),
-        Step::EndStarted => "end a program".to_owned(),
-        Step::Write { path, .. } => format!("write to {path}"),
-        Step::Mkdir { path } => format!("make {path}"),
-        Step::Rmdir { path } | Step::Unlink { path } => format!("remove {path}"),
-        Step::Link { path, .. } => format!("link {path}"),
+        WorkerStep::Run { argv, .. } | WorkerStep::Start { argv } => argv.join(" "),
+        WorkerStep::EndStarted => "end a program".to_owned(),
+        WorkerStep::Write { path, .. } => format!("write to {path}"),
+        WorkerStep::Mkdir { path } => format!("make {path}"),
+        WorkerStep::Rmdir { path } | WorkerStep::Unlink { path } => format!("remove {path}"),
+        WorkerStep::Link { path, .. } => format!("link {path}"),
     }
 }
 

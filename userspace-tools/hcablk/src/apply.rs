@@ -105,7 +105,7 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     } else {
         lock(system, None)?
     };
-    let record = (wanted.recording != Recording::No).then(|| Record::of(system));
+    let record = (wanted.recording != Recording::No).then(|| Record::new(system));
     let config = match (record, config::load(system)) {
         (_, Ok(loaded)) => loaded.config,
         (None, Err(error)) => return Err(error),
@@ -118,7 +118,7 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     if !wanted.keep_going {
         plan = plan.complete()?;
     }
-    let mut remarks = Remarks::of(&plan, &config);
+    let mut remarks = Remarks::new(&plan, &config);
     let Plan {
         mut steps,
         mut pending,
@@ -316,7 +316,7 @@ struct Remarks {
 
 impl Remarks {
     /// Returns the remarks on a plan.
-    fn of(plan: &Plan, config: &Config) -> Self {
+    fn new(plan: &Plan, config: &Config) -> Self {
         let mut notes = Vec::new();
         let mut exit = None;
         if config.is_empty() {

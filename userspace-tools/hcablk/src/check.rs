@@ -34,7 +34,7 @@ struct Findings {
 
 impl Findings {
     /// Begins a new kind of check.
-    fn of(&mut self, check: &'static str) {
+    fn begin(&mut self, check: &'static str) {
         self.check = check;
     }
 

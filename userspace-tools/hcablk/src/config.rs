@@ -23,6 +23,6 @@ pub mod schema;
 pub mod value;
 
 pub use files::load;
-pub use loaded::{Place, MAIN};
+pub use loaded::{ConfigPlace, MAIN};
 pub use paths::{DiskPath, Paths};
 pub use schema::{Config, Disk, Export, Host, Port};

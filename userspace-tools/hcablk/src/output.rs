@@ -20,7 +20,7 @@ mod trace;
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::apply::step::{Pending, Step};
+use crate::apply::step::{Pending, PlanStep};
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::events::Event;
@@ -294,14 +294,14 @@ pub enum Report {
     /// `apply`.
     Applied {
         dry_run: bool,
-        steps: Vec<Step>,
+        steps: Vec<PlanStep>,
         pending: Vec<Pending>,
         not_configured: Vec<String>,
     },
     /// `config diff`.
     Difference {
         same: bool,
-        steps: Vec<Step>,
+        steps: Vec<PlanStep>,
         not_configured: Vec<String>,
     },
     /// `config check`.

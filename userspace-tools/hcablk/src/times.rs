@@ -87,7 +87,7 @@ pub struct Times {
 
 impl Times {
     /// Reads the times of a group, after it has switched measuring on or off if `measure` is set.
-    pub fn of(group: &Group<'_>, measure: Option<bool>) -> Result<Self> {
+    pub fn read(group: &Group<'_>, measure: Option<bool>) -> Result<Self> {
         if let Some(on) = measure {
             let path = group.path().join("timing");
             group

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A session's admin queue pair: keep-alives, and the watch with which the target reports changes of the volume.
-//! [`State`] tracks the requests in flight; it is the kernel driver's own.
+//! [`AdminState`] tracks the requests in flight; it is the kernel driver's own.
 
 use crate::{
     connect::{wait_for, Deadline},
-    failure::{Failure, Step},
+    failure::{ConnectStep, Failure},
     messages::Messages,
     verbs::{
         cm::Id,
@@ -37,7 +37,7 @@ mod life;
 )]
 mod state;
 
-use self::state::{tag, Fence, NotAsked, State, Then, NONSENSE, SENDS};
+use self::state::{tag, AdminState, Fence, NotAsked, Then, NONSENSE, SENDS};
 pub(crate) use self::state::{News, Watching};
 
 /// The largest number of unhandled completions: of all sends and receives.
@@ -83,7 +83,7 @@ impl Memory {
 pub(crate) struct Admin {
     pub(crate) pair: QueuePair,
     memory: Memory,
-    state: State,
+    state: AdminState,
     tmo_s: u16,
     /// The target has reported the end of the export, and the caller has not yet seen that.
     ends: bool,
@@ -96,7 +96,7 @@ impl Admin {
         Self {
             pair,
             memory,
-            state: State::new(),
+            state: AdminState::new(),
             tmo_s,
             ends: false,
         }
@@ -217,7 +217,11 @@ impl Admin {
             .incoming
             .receive(&mut self.pair, buffer, id)
             .map_err(posting)?;
-        match self.state.answered(&response).map_err(Failure::Protocol)? {
+        match self
+            .state
+            .handle_response(&response)
+            .map_err(Failure::Protocol)?
+        {
             Then::End => self.ends = true,
             Then::Nothing | Then::Begin | Then::Follow | Then::Tell => {}
         }
@@ -238,14 +242,14 @@ impl Admin {
         loop {
             self.handle()?;
             match self.state.fence() {
-                Fence::Answered(Some(durable)) => return Ok(durable),
+                Fence::Responded(Some(durable)) => return Ok(durable),
                 // A write-back has failed.
-                Fence::Answered(None) => return Err(Failure::ExportEnds),
+                Fence::Responded(None) => return Err(Failure::ExportEnds),
                 Fence::Nothing | Fence::Asked => {}
             }
             match wait_for(self.pair.cq.as_fd(), deadline) {
                 Ok(true) => {}
-                Ok(false) => return Err(Failure::Timeout(Step::Answer)),
+                Ok(false) => return Err(Failure::Timeout(ConnectStep::Response)),
                 Err(error) => return Err(Failure::Verb("waiting for events", error)),
             }
         }

@@ -4,7 +4,7 @@
 
 use crate::{
     crypto::{Crypto, Secret, SessionKey},
-    failure::{Failure, Step},
+    failure::{ConnectStep, Failure},
     session::Shared,
     verbs::{
         cm::{self, Event, Id},
@@ -14,7 +14,7 @@ use crate::{
 };
 use hcablk_core::proto::{
     auth::{self, Channel, Initiator, MAC_LEN},
-    connect::{Reason, Reject, Reply, Request, REQUEST_LEN},
+    connect::{ConnectRequest, Reason, Reject, Reply, REQUEST_LEN},
 };
 use nix::{
     errno::Errno,
@@ -55,7 +55,7 @@ impl<'a> Deadline<'a> {
     }
 
     /// Makes a deadline for the thread of a volume: waits fail with `ECANCELED` when the volume ends.
-    pub(crate) fn of(volume: &'a Shared, duration: Duration) -> Self {
+    pub(crate) fn after(volume: &'a Shared, duration: Duration) -> Self {
         Self {
             at: far(duration),
             volume: Some(volume),
@@ -133,7 +133,7 @@ fn wait(fd: Option<BorrowedFd<'_>>, deadline: Deadline<'_>) -> Result<bool, Errn
 }
 
 /// Returns the next event of a connection, for which `step` waits.
-fn next(id: &mut Id, step: Step, deadline: Deadline<'_>) -> Result<Event, Failure> {
+fn next(id: &mut Id, step: ConnectStep, deadline: Deadline<'_>) -> Result<Event, Failure> {
     loop {
         let event = id.event().map_err(|error| Failure::Step(step, error))?;
         match event {
@@ -158,8 +158,8 @@ pub(crate) fn resolve(address: &SocketAddr, deadline: Deadline<'_>) -> Result<Id
     loop {
         let tried = id.resolve_address(address, deadline.left_ms(RESOLVE).max(1));
         let event = match tried {
-            Ok(()) => next(&mut id, Step::Address, deadline),
-            Err(error) => Err(Failure::Step(Step::Address, error)),
+            Ok(()) => next(&mut id, ConnectStep::Address, deadline),
+            Err(error) => Err(Failure::Step(ConnectStep::Address, error)),
         };
         match event {
             Ok(Event::AddressResolved) => return Ok(id),
@@ -217,7 +217,7 @@ impl Connector {
     /// Connects the admin queue pair with `request`; with `pair`, the pair key, both sides prove who they are.
     pub(crate) fn admin(
         &mut self,
-        request: &Request,
+        request: &ConnectRequest,
         pair: Option<Secret>,
         deadline: Deadline<'_>,
         make: impl Make,
@@ -231,7 +231,7 @@ impl Connector {
     /// Connects a further queue pair with `request`.
     pub(crate) fn queue(
         &mut self,
-        request: &Request,
+        request: &ConnectRequest,
         deadline: Deadline<'_>,
         make: impl Make,
     ) -> Result<Connected, Failure> {
@@ -250,8 +250,8 @@ impl Connector {
             ));
         }
         id.resolve_route(deadline.left_ms(Duration::MAX).max(1))
-            .map_err(|error| Failure::Step(Step::Route, error))?;
-        match next(&mut id, Step::Route, deadline)? {
+            .map_err(|error| Failure::Step(ConnectStep::Route, error))?;
+        match next(&mut id, ConnectStep::Route, deadline)? {
             Event::RouteResolved => Ok(id),
             _ => Err(Failure::NotATarget),
         }
@@ -266,8 +266,8 @@ impl Connector {
     ) -> Result<Said, Failure> {
         let resources = self.pd.attributes().max_qp_rd_atom;
         id.connect(pair.number(), resources, bytes)
-            .map_err(|error| Failure::Step(Step::Answer, error))?;
-        match next(id, Step::Answer, deadline)? {
+            .map_err(|error| Failure::Step(ConnectStep::Response, error))?;
+        match next(id, ConnectStep::Response, deadline)? {
             Event::Granted(private, peer) => Ok(Said::Granted(private, peer)),
             Event::Rejected(private) if private.is_empty() => Err(Failure::NotListening),
             Event::Rejected(private) => match Reject::decode(&private) {
@@ -283,7 +283,7 @@ impl Connector {
         mut id: Id,
         pair: QueuePair,
         reply: &[u8],
-        request: &Request,
+        request: &ConnectRequest,
     ) -> Result<Connected, Failure> {
         let reply = Reply::decode(reply, request).ok_or(Failure::NotATarget)?;
         let up = pair.bring_up(&id).and_then(|()| id.establish());
@@ -293,7 +293,7 @@ impl Connector {
 
     fn plain(
         &self,
-        request: &Request,
+        request: &ConnectRequest,
         deadline: Deadline<'_>,
         make: impl Make,
     ) -> Result<Connected, Failure> {
@@ -307,7 +307,7 @@ impl Connector {
 
     fn sealed(
         &mut self,
-        request: &Request,
+        request: &ConnectRequest,
         deadline: Deadline<'_>,
         make: impl Make,
     ) -> Result<Connected, Failure> {
@@ -348,7 +348,7 @@ impl Connector {
 
     fn prove(
         &mut self,
-        request: &Request,
+        request: &ConnectRequest,
         pair_key: Secret,
         deadline: Deadline<'_>,
         make: impl Make,

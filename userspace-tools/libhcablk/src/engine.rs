@@ -16,8 +16,8 @@
 use hcablk_core::{
     proto::{
         credits::Credits,
-        eager_ring::{open_writes, Answers, Grant, Ring, RingSlot, Taken},
-        message::{Response, Status, Tag},
+        eager_ring::{open_writes, EagerResponses, EagerRingGrant, Ring, RingSlot, Taken},
+        message::{IoResponse, Status, Tag},
     },
     rdma::space::SendSpace,
 };
@@ -30,7 +30,7 @@ pub(crate) type Violation = &'static str;
 
 /// How the data of a request moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transfer {
+pub(crate) enum DataPath {
     /// The request has no data.
     None,
     /// This many bytes, to the slot of its tag.
@@ -48,7 +48,7 @@ enum Phase {
     Free,
     /// [`Engine::issue`] returned it, and it is not sent yet.
     Issued,
-    Sent(Transfer),
+    Sent(DataPath),
     /// The response with `status` has arrived; it ends when work request `seq` has completed.
     Awaiting {
         status: Status,
@@ -100,7 +100,7 @@ pub(crate) struct Engine {
     /// Slots of the send queue that completions have freed, modulo 2^32.
     freed: u32,
     ring: Ring<Vec<Taken>>,
-    grant: Option<Grant>,
+    grant: Option<EagerRingGrant>,
     /// The target has sent a message on this queue pair: the ring may be written to.
     is_open: bool,
     last_seq: u32,
@@ -111,7 +111,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// Makes the account of a queue for `depth` concurrent requests, with the granted `credits` and ring, and `sends`
     /// slots in its send queue.
-    pub(crate) fn new(depth: u16, credits: u16, grant: Option<Grant>, sends: u32) -> Self {
+    pub(crate) fn new(depth: u16, credits: u16, grant: Option<EagerRingGrant>, sends: u32) -> Self {
         let free = Slot {
             phase: Phase::Free,
             generation: 0,
@@ -161,12 +161,16 @@ impl Engine {
             self.space.release(slots);
             // The credit was taken a moment ago, so the account can take it back.
             let _ = self.credits.grant(1);
-            let _ = self.credits.answered();
+            let _ = self.credits.responded();
         }
     }
 
     /// Takes a slot of the eager ring for an issued request; `None`: its data must move differently.
-    pub(crate) fn eager_slot(&mut self, tag: Tag, length: u32) -> Option<(RingSlot, Grant)> {
+    pub(crate) fn eager_slot(
+        &mut self,
+        tag: Tag,
+        length: u32,
+    ) -> Option<(RingSlot, EagerRingGrant)> {
         let grant = self.grant.filter(|_| self.is_open)?;
         let slot = self.ring.take_slot(length, tag.to_immediate())?;
         Some((slot, grant))
@@ -197,9 +201,9 @@ impl Engine {
     }
 
     /// Records how an issued request is sent.
-    pub(crate) fn sent(&mut self, tag: Tag, transfer: Transfer) {
+    pub(crate) fn sent(&mut self, tag: Tag, data_path: DataPath) {
         if let Some(slot) = self.tags.get_mut(usize::from(tag.index)) {
-            slot.phase = Phase::Sent(transfer);
+            slot.phase = Phase::Sent(data_path);
         }
     }
 
@@ -225,20 +229,21 @@ impl Engine {
         invalidated: Option<u32>,
         then: &mut Vec<Then>,
     ) -> Result<(), Violation> {
-        if Answers::is(bytes) {
+        if EagerResponses::is(bytes) {
             if invalidated.is_some() {
                 return Err("it invalidated a key that it was not given");
             }
-            let answers = Answers::decode(bytes).ok_or("a message cannot be understood")?;
+            let responses =
+                EagerResponses::decode(bytes).ok_or("a message cannot be understood")?;
             self.is_open = true;
-            for (number, status) in answers.iter() {
-                self.eager_answered(number, status, then)?;
+            for (number, status) in responses.iter() {
+                self.handle_eager_response(number, status, then)?;
             }
             return Ok(());
         }
-        let response = Response::decode(bytes).ok_or("a message cannot be understood")?;
+        let response = IoResponse::decode(bytes).ok_or("a message cannot be understood")?;
         let with = invalidated.map_or(With::Nothing, With::Invalidation);
-        self.answered(response, with, then)
+        self.handle_response(response, with, then)
     }
 
     /// Handles the immediate value of an RDMA WRITE of `bytes` bytes.
@@ -248,7 +253,7 @@ impl Engine {
         bytes: u32,
         then: &mut Vec<Then>,
     ) -> Result<(), Violation> {
-        self.answered(Response::of_immediate(value), With::Data(bytes), then)
+        self.handle_response(IoResponse::of_immediate(value), With::Data(bytes), then)
     }
 
     fn grant(&mut self, credits: u16) -> Result<(), Violation> {
@@ -256,14 +261,14 @@ impl Engine {
         granted.map_err(|_| "it granted more credits than it has")
     }
 
-    fn account_answer(&mut self) -> Result<(), Violation> {
-        match self.credits.answered() {
+    fn account_response(&mut self) -> Result<(), Violation> {
+        match self.credits.responded() {
             true => Ok(()),
             false => Err("it leaves no credit to ask with"),
         }
     }
 
-    fn eager_answered(
+    fn handle_eager_response(
         &mut self,
         number: u16,
         status: Status,
@@ -274,56 +279,56 @@ impl Engine {
         let owner = self.ring.free(number).ok_or(UNASKED)?;
         let tag = Tag::from_immediate(owner);
         match self.phase(tag) {
-            Some(Phase::Sent(Transfer::Eager { seq })) => {
+            Some(Phase::Sent(DataPath::Eager { seq })) => {
                 self.end_after(tag.index, status, seq, then);
             }
             _ => return Err(UNASKED),
         }
-        self.account_answer()
+        self.account_response()
     }
 
-    fn answered(
+    fn handle_response(
         &mut self,
-        response: Response,
+        response: IoResponse,
         with: With,
         then: &mut Vec<Then>,
     ) -> Result<(), Violation> {
-        let Response {
+        let IoResponse {
             credits,
             tag,
             status,
         } = response;
         self.grant(credits)?;
         self.is_open = true;
-        let transfer = match self.phase(tag) {
-            Some(Phase::Sent(transfer)) => transfer,
+        let data_path = match self.phase(tag) {
+            Some(Phase::Sent(data_path)) => data_path,
             Some(Phase::Awaiting { .. }) => return Err("it answered twice"),
             _ => return Err("it answered what was not asked"),
         };
-        match (transfer, with) {
-            (Transfer::Eager { .. }, _) => return Err("it answered an eager write by a response"),
-            (Transfer::Window { key }, With::Invalidation(invalid)) if key == invalid => {
+        match (data_path, with) {
+            (DataPath::Eager { .. }, _) => return Err("it answered an eager write by a response"),
+            (DataPath::Window { key }, With::Invalidation(invalid)) if key == invalid => {
                 self.space.release(1);
                 self.end(tag.index, status, then);
             }
             (_, With::Invalidation(_)) => return Err("it invalidated a key that it was not given"),
-            (Transfer::Slot(length), With::Data(bytes)) if length == bytes => {
+            (DataPath::Slot(length), With::Data(bytes)) if length == bytes => {
                 self.end(tag.index, status, then);
             }
             (_, With::Data(_)) => return Err("it sent data that was not asked for"),
-            (Transfer::None | Transfer::Slot(_), With::Nothing) => {
+            (DataPath::None | DataPath::Slot(_), With::Nothing) => {
                 self.end(tag.index, status, then);
             }
-            (Transfer::Inline { seq }, With::Nothing) => {
+            (DataPath::Inline { seq }, With::Nothing) => {
                 self.end_after(tag.index, status, seq, then);
             }
-            (Transfer::Window { .. }, With::Nothing) => {
+            (DataPath::Window { .. }, With::Nothing) => {
                 let signal = self.signal(1);
                 self.wait_for(tag.index, status, signal.seq);
                 then.push(Then::Invalidate(tag.index, signal));
             }
         }
-        self.account_answer()
+        self.account_response()
     }
 
     /// Handles the completion of the work request `seq`, and so of all before it.
@@ -376,7 +381,7 @@ mod tests {
     use super::*;
     use hcablk_core::proto::eager_ring::UNIT;
 
-    const GRANT: Grant = Grant {
+    const GRANT: EagerRingGrant = EagerRingGrant {
         bytes: 4 * UNIT,
         key: 7,
         base: 1,
@@ -395,14 +400,14 @@ mod tests {
             }
         }
 
-        fn sent(&mut self, transfer: Transfer) -> Tag {
+        fn sent(&mut self, data_path: DataPath) -> Tag {
             let tag = self.engine.issue(WINDOW_SLOTS).unwrap();
-            self.engine.sent(tag, transfer);
+            self.engine.sent(tag, data_path);
             tag
         }
 
         fn respond(&mut self, tag: Tag, invalidated: Option<u32>) -> Result<Vec<Then>, Violation> {
-            let bytes = Response {
+            let bytes = IoResponse {
                 credits: 1,
                 tag,
                 status: Status::Ok,
@@ -425,11 +430,11 @@ mod tests {
     #[test]
     fn requests_are_bounded_by_tags_credits_and_slots() {
         let mut bench = Bench::new(2);
-        let tag = bench.sent(Transfer::None);
-        bench.sent(Transfer::None);
+        let tag = bench.sent(DataPath::None);
+        bench.sent(DataPath::None);
         assert_eq!(bench.engine.issue(1), None, "no credit");
         assert_eq!(bench.respond(tag, None), Ok(ended(tag)));
-        let again = bench.sent(Transfer::None);
+        let again = bench.sent(DataPath::None);
         assert_eq!(again.index, tag.index);
         assert_ne!(again.generation, tag.generation);
         let mut engine = Engine::new(2, 8, None, 4);
@@ -447,17 +452,17 @@ mod tests {
     #[test]
     fn a_request_by_a_window_ends_when_its_key_is_invalid() {
         let mut bench = Bench::new(4);
-        let tag = bench.sent(Transfer::Window { key: 5 });
+        let tag = bench.sent(DataPath::Window { key: 5 });
         assert_eq!(
             bench.respond(tag, Some(6)),
             Err("it invalidated a key that it was not given")
         );
         let mut bench = Bench::new(4);
-        let tag = bench.sent(Transfer::Window { key: 5 });
+        let tag = bench.sent(DataPath::Window { key: 5 });
         assert_eq!(bench.respond(tag, Some(5)), Ok(ended(tag)));
         // A different request still has a credit.
-        let other = bench.sent(Transfer::None);
-        let tag = bench.sent(Transfer::Window { key: 6 });
+        let other = bench.sent(DataPath::None);
+        let tag = bench.sent(DataPath::Window { key: 6 });
         let then = bench.respond(tag, None).unwrap();
         let [Then::Invalidate(index, signal)] = then[..] else {
             unreachable!("{then:?}");
@@ -467,46 +472,46 @@ mod tests {
         assert_eq!(bench.respond(other, None), Ok(ended(other)));
         assert!(bench.engine.is_idle());
         let mut bench = Bench::new(4);
-        bench.sent(Transfer::None);
-        let tag = bench.sent(Transfer::Window { key: 6 });
+        bench.sent(DataPath::None);
+        let tag = bench.sent(DataPath::Window { key: 6 });
         bench.respond(tag, None).unwrap();
         assert_eq!(bench.respond(tag, None), Err("it answered twice"));
     }
 
     #[test]
-    fn a_write_ends_when_it_was_answered_and_its_send_has_completed() {
+    fn a_write_ends_when_it_has_its_response_and_its_send_has_completed() {
         let mut bench = Bench::new(4);
         let tag = bench.engine.issue(1).unwrap();
         let signal = bench.engine.signal(1);
-        bench.engine.sent(tag, Transfer::Inline { seq: signal.seq });
+        bench.engine.sent(tag, DataPath::Inline { seq: signal.seq });
         assert_eq!(bench.respond(tag, None), Ok(vec![]));
         assert!(bench.engine.awaits_sends());
         assert_eq!(bench.completed(signal), ended(tag));
         assert!(!bench.engine.awaits_sends());
         let tag = bench.engine.issue(1).unwrap();
         let signal = bench.engine.signal(1);
-        bench.engine.sent(tag, Transfer::Inline { seq: signal.seq });
+        bench.engine.sent(tag, DataPath::Inline { seq: signal.seq });
         assert_eq!(bench.completed(signal), []);
         assert_eq!(bench.respond(tag, None), Ok(ended(tag)));
     }
 
     #[test]
-    fn the_ring_is_closed_until_the_target_has_answered_and_its_answers_go_by_number() {
+    fn the_ring_is_closed_until_the_first_response_and_responses_name_writes() {
         let mut bench = Bench::new(4);
         let first = bench.engine.issue(1).unwrap();
         assert_eq!(bench.engine.eager_slot(first, UNIT), None);
-        bench.engine.sent(first, Transfer::None);
+        bench.engine.sent(first, DataPath::None);
         bench.respond(first, None).unwrap();
         let tag = bench.engine.issue(2).unwrap();
         let (slot, _) = bench.engine.eager_slot(tag, UNIT).unwrap();
         let signal = bench.engine.signal(2);
-        bench.engine.sent(tag, Transfer::Eager { seq: signal.seq });
+        bench.engine.sent(tag, DataPath::Eager { seq: signal.seq });
         let answer = |bench: &mut Bench, number| {
-            let mut answers = Answers::new();
-            assert!(answers.push(number, Status::Ok));
+            let mut responses = EagerResponses::new();
+            assert!(responses.push(number, Status::Ok));
             let result = bench
                 .engine
-                .message(answers.message(), None, &mut bench.then);
+                .message(responses.message(), None, &mut bench.then);
             result.map(|()| std::mem::take(&mut bench.then))
         };
         assert_eq!(bench.completed(signal), []);
@@ -516,20 +521,20 @@ mod tests {
             Err("it granted more credits than it has")
         );
         let mut bench = Bench::new(4);
-        bench.sent(Transfer::None);
+        bench.sent(DataPath::None);
         assert_eq!(answer(&mut bench, 0), Err("it answered what was not asked"));
     }
 
     #[test]
     fn data_comes_for_who_asked_and_as_long_as_it_was_asked_for() {
-        for (transfer, bytes, good) in [
-            (Transfer::Slot(512), 512, true),
-            (Transfer::Slot(512), 513, false),
-            (Transfer::None, 512, false),
-            (Transfer::Window { key: 1 }, 512, false),
+        for (data_path, bytes, good) in [
+            (DataPath::Slot(512), 512, true),
+            (DataPath::Slot(512), 513, false),
+            (DataPath::None, 512, false),
+            (DataPath::Window { key: 1 }, 512, false),
         ] {
             let mut bench = Bench::new(4);
-            let tag = bench.sent(transfer);
+            let tag = bench.sent(data_path);
             let value = tag.to_immediate();
             let result = bench.engine.immediate(value, bytes, &mut bench.then);
             assert_eq!(result.is_ok(), good, "{transfer:?}");
@@ -541,7 +546,7 @@ mod tests {
     fn requests_allocate_nothing() {
         use crate::{
             allocations,
-            plan::{Limits, Place, Span},
+            plan::{DataPlace, Limits, Span},
         };
         let limits = Limits {
             block: 512,
@@ -563,19 +568,19 @@ mod tests {
                 left = rest;
                 let tag = bench.engine.issue(WINDOW_SLOTS).unwrap();
                 let signal = bench.engine.signal(WINDOW_SLOTS);
-                let transfer = match part.place {
-                    Place::Slot => Transfer::Slot(part.length),
-                    Place::Gathered(_) => Transfer::Inline { seq: signal.seq },
-                    Place::Window => Transfer::Window { key: 7 },
+                let data_path = match part.place {
+                    DataPlace::Slot => DataPath::Slot(part.length),
+                    DataPlace::Gathered(_) => DataPath::Inline { seq: signal.seq },
+                    DataPlace::Window => DataPath::Window { key: 7 },
                 };
-                bench.engine.sent(tag, transfer);
-                let response = Response {
+                bench.engine.sent(tag, data_path);
+                let response = IoResponse {
                     credits: 1,
                     tag,
                     status: Status::Ok,
                 };
                 let result = match part.place {
-                    Place::Slot => {
+                    DataPlace::Slot => {
                         let value = tag.to_immediate();
                         bench.engine.immediate(value, part.length, &mut bench.then)
                     }
@@ -611,7 +616,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let mut bench = Bench::new(1);
-        let tag = bench.sent(Transfer::None);
+        let tag = bench.sent(DataPath::None);
         let other = Tag {
             generation: tag.generation.wrapping_add(1),
             ..tag
@@ -626,8 +631,8 @@ mod tests {
             assert!(bench.engine.message(&bytes, None, &mut then).is_err());
         }
         let mut bench = Bench::new(1);
-        let tag = bench.sent(Transfer::None);
-        let bytes = Response {
+        let tag = bench.sent(DataPath::None);
+        let bytes = IoResponse {
             credits: 0,
             tag,
             status: Status::Ok,

@@ -8,21 +8,21 @@ use std::fmt;
 
 /// A step of connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ConnectStep {
     /// Finding the device for the address.
     Address,
     /// Finding the route to the address.
     Route,
     /// Waiting for the target's response.
-    Answer,
+    Response,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ConnectStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Address => "looking for an RDMA device that reaches the address",
             Self::Route => "looking for a route",
-            Self::Answer => "waiting for the target's answer",
+            Self::Response => "waiting for the target's response",
         })
     }
 }
@@ -33,10 +33,10 @@ impl fmt::Display for Step {
 pub enum Failure {
     /// A step of connecting failed.
     #[error("{0} failed: {1}")]
-    Step(Step, Errno),
+    Step(ConnectStep, Errno),
     /// A step of connecting took too long.
     #[error("{0} took too long")]
-    Timeout(Step),
+    Timeout(ConnectStep),
     /// No program listens at the address and port.
     #[error("no target listens at this address and port")]
     NotListening,
@@ -267,7 +267,7 @@ pub enum RequestError {
 
 impl RequestError {
     /// Converts a status of the protocol to a result.
-    pub(crate) fn of(status: Status) -> Result<(), Self> {
+    pub(crate) fn from_status(status: Status) -> Result<(), Self> {
         Err(match status {
             Status::Ok => return Ok(()),
             Status::Unsupported => Self::Unsupported,

@@ -165,7 +165,7 @@ fn instance(path: &Path) -> io::Result<HostInstance> {
         random = u64::from_ne_bytes(bytes) | (1 << 63);
         store(&lock, random)?;
     }
-    Ok(HostInstance::of(random))
+    Ok(HostInstance::from_random(random))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ mod verbs;
 mod volume;
 
 pub use crate::{
-    failure::{Failure, RequestError, Step},
+    failure::{ConnectStep, Failure, RequestError},
     keys::{BadKey, Key},
     options::{BadName, BadOption, Options, PORT},
     past::{BadPast, Past},

@@ -7,14 +7,14 @@ use crate::{
     admin::{self, Admin, News, Watching},
     connect::{wait_for, Connected, Connector, Deadline},
     crypto::Secret,
-    failure::{Failure, Step},
+    failure::{ConnectStep, Failure},
     identity::Identity,
     options::Options,
-    queue::{self, Link, Shape},
+    queue::{self, LivePair, QueueShape},
     verbs::{cm::Id, device::ProtectionDomain},
 };
 use hcablk_core::proto::{
-    connect::{ExportInstance, Geometry, Reply, Request},
+    connect::{ConnectRequest, ExportInstance, Geometry, Reply},
     message::VolumeState,
     name::VolumeId,
     ADMIN_QUEUE, TRANSFER_USUAL, VERSION_OF_VOLUME,
@@ -37,7 +37,7 @@ pub(crate) struct Begun {
     /// The target's reports on the volume since then.
     pub(crate) news: Option<News>,
     pub(crate) ids: Vec<Id>,
-    pub(crate) links: Vec<(Link, Reply)>,
+    pub(crate) links: Vec<(LivePair, Reply)>,
     /// The target may have forgotten unflushed writes.
     pub(crate) forgets: bool,
     /// All writes that were acknowledged before are durable.
@@ -91,11 +91,11 @@ pub(crate) struct Opening {
     address: SocketAddr,
     options: Options,
     identity: Identity,
-    shape: Shape,
+    shape: QueueShape,
     /// `None`: there was no session.
     known: Option<Known>,
     /// The target has granted the admin queue pair in the last attempt.
-    has_answered: bool,
+    has_responded: bool,
 }
 
 impl Opening {
@@ -108,7 +108,7 @@ impl Opening {
             identity: Identity::take(&options.state, options.session, options.past.is_some())?,
             shape: fit(pd, options)?,
             known: None,
-            has_answered: false,
+            has_responded: false,
         })
     }
 
@@ -144,17 +144,17 @@ impl Opening {
     }
 
     /// Returns whether the target had responded when the last attempt failed.
-    pub(crate) fn has_answered(&self) -> bool {
-        self.has_answered
+    pub(crate) fn has_responded(&self) -> bool {
+        self.has_responded
     }
 
     /// Connects the next session.
     pub(crate) fn session(&mut self, deadline: Deadline<'_>) -> Result<Begun, Failure> {
-        self.has_answered = false;
+        self.has_responded = false;
         let request = self.request()?;
         let mut connector = Connector::new(&self.pd, self.address);
         let (mut admin, reply, id) = self.admin(&mut connector, &request, deadline)?;
-        self.has_answered = true;
+        self.has_responded = true;
         match (&self.known, self.options.past) {
             (Some(known), _) => known.check(&reply)?,
             (None, Some(past)) if reply.id != Some(past.id) => return Err(Failure::OtherVolume),
@@ -213,8 +213,8 @@ impl Opening {
         known.map_or(reply.geometry, |known| known.geometry)
     }
 
-    fn request(&mut self) -> Result<Request, Failure> {
-        Ok(Request {
+    fn request(&mut self) -> Result<ConnectRequest, Failure> {
+        Ok(ConnectRequest {
             version_min: VERSION_OF_VOLUME,
             version_max: VERSION_OF_VOLUME,
             depth: self.shape.depth,
@@ -234,7 +234,7 @@ impl Opening {
     fn admin(
         &self,
         connector: &mut Connector,
-        request: &Request,
+        request: &ConnectRequest,
         deadline: Deadline<'_>,
     ) -> Result<(Admin, Reply, Id), Failure> {
         let pair_key: Option<Secret> = match (&self.options.host_key, &self.options.target_key) {
@@ -261,11 +261,11 @@ impl Opening {
     fn queue(
         &self,
         connector: &mut Connector,
-        request: &Request,
+        request: &ConnectRequest,
         index: u8,
         deadline: Deadline<'_>,
-    ) -> Result<(Link, Reply, Id), Failure> {
-        let request = Request {
+    ) -> Result<(LivePair, Reply, Id), Failure> {
+        let request = ConnectRequest {
             queue: index,
             ..*request
         };
@@ -277,12 +277,12 @@ impl Opening {
         })?;
         let Connected { id, pair, reply } = connected;
         let memory = memory.ok_or(Failure::NotATarget)?;
-        Ok((Link::new(memory, pair), reply, id))
+        Ok((LivePair::new(memory, pair), reply, id))
     }
 }
 
 /// Returns the size of queues that the device allows.
-fn fit(pd: &ProtectionDomain, options: &Options) -> Result<Shape, Failure> {
+fn fit(pd: &ProtectionDomain, options: &Options) -> Result<QueueShape, Failure> {
     let attributes = pd.attributes();
     if !attributes.is_ib {
         return Err(Failure::Device(
@@ -295,7 +295,7 @@ fn fit(pd: &ProtectionDomain, options: &Options) -> Result<Shape, Failure> {
     if attributes.max_qp_rd_atom == 0 {
         return Err(Failure::Device("it answers no RDMA READ"));
     }
-    Shape::fit(attributes, options.depth)
+    QueueShape::fit(attributes, options.depth)
 }
 
 /// Returns the volume's state in a reply.
@@ -318,7 +318,7 @@ impl Begun {
             }
             match wait_for(self.admin.pair.cq.as_fd(), deadline) {
                 Ok(true) => {}
-                Ok(false) => return Err(Failure::Timeout(Step::Answer)),
+                Ok(false) => return Err(Failure::Timeout(ConnectStep::Response)),
                 Err(error) => return Err(Failure::Verb("waiting for events", error)),
             }
         }

@@ -60,7 +60,7 @@ impl FromStr for Past {
         let instance = u64::from_str_radix(instance, 16).map_err(|_| BadPast)?;
         Ok(Self {
             id: VolumeId::parse(id).map_err(|_| BadPast)?,
-            instance: ExportInstance::of(instance),
+            instance: ExportInstance::from_number(instance),
             was_volatile: match cache {
                 "volatile" => true,
                 "durable" => false,
@@ -86,7 +86,7 @@ mod tests {
             for has_lost_writes in [false, true] {
                 let past = Past {
                     id,
-                    instance: ExportInstance::of(instance),
+                    instance: ExportInstance::from_number(instance),
                     was_volatile: instance == 7,
                     has_lost_writes,
                 };

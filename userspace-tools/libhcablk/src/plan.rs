@@ -31,7 +31,7 @@ pub(crate) struct Limits {
 
 /// The place of the data of a request of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum DataPlace {
     /// In its tag's slot.
     Slot,
     /// In this many pieces, which the own device gathers; a request that is longer than such writes is no longer than a
@@ -47,7 +47,7 @@ pub(crate) struct Part {
     /// Bytes before it in the application's request.
     pub(crate) at: u64,
     pub(crate) length: u32,
-    pub(crate) place: Place,
+    pub(crate) place: DataPlace,
     /// The piece in which its data begins, and the offset there.
     pub(crate) piece: usize,
     pub(crate) offset: usize,
@@ -77,7 +77,7 @@ impl Span {
     }
 
     /// Returns the data of a part, which must be cut again: limits may have changed.
-    pub(crate) fn of(part: Part) -> Self {
+    pub(crate) fn from_part(part: Part) -> Self {
         Self {
             at: part.at,
             length: part.length.into(),
@@ -94,7 +94,7 @@ impl Span {
         write: bool,
         pieces: &[impl Piece],
     ) -> Option<(Part, Option<Self>)> {
-        let mut parts = Parts::of(limits, write, pieces, self);
+        let mut parts = Parts::new(limits, write, pieces, self);
         let part = parts.next()?;
         let rest = (parts.left != 0).then_some(Self {
             at: parts.at,
@@ -173,7 +173,7 @@ struct Parts<'a, P> {
 }
 
 impl<'a, P: Piece> Parts<'a, P> {
-    fn of(limits: Limits, write: bool, pieces: &'a [P], span: Span) -> Self {
+    fn new(limits: Limits, write: bool, pieces: &'a [P], span: Span) -> Self {
         Self {
             limits,
             write,
@@ -222,11 +222,11 @@ impl<'a, P: Piece> Parts<'a, P> {
     }
 
     /// Returns the length and the place of the next part.
-    fn choose(&mut self) -> Option<(u32, Place)> {
+    fn choose(&mut self) -> Option<(u32, DataPlace)> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         let run = self.cursor.run()?.min(left);
         if self.is_long(run) {
-            return Some((self.blocks(run), Place::Window));
+            return Some((self.blocks(run), DataPlace::Window));
         }
         if self.write {
             // As much as goes at once, or less in fewer pieces.
@@ -244,12 +244,12 @@ impl<'a, P: Piece> Parts<'a, P> {
         let is_gathered = self.write && self.cursor.count(length as usize) <= self.limits.pieces;
         Some(match is_gathered {
             true => (length, self.gathered(length)),
-            false => (length, Place::Slot),
+            false => (length, DataPlace::Slot),
         })
     }
 
-    fn gathered(&self, length: u32) -> Place {
-        Place::Gathered(self.cursor.count(length as usize))
+    fn gathered(&self, length: u32) -> DataPlace {
+        DataPlace::Gathered(self.cursor.count(length as usize))
     }
 }
 
@@ -316,7 +316,7 @@ mod tests {
         Span::whole(pieces.iter().map(|length| *length as u64).sum())
     }
 
-    fn parts(write: bool, pieces: &[usize]) -> Vec<(u64, u32, Place)> {
+    fn parts(write: bool, pieces: &[usize]) -> Vec<(u64, u32, DataPlace)> {
         cut(LIMITS, write, pieces, all(pieces))
             .into_iter()
             .map(|part| (part.at, part.length, part.place))
@@ -342,12 +342,12 @@ mod tests {
                 offset: part.offset,
             };
             match part.place {
-                Place::Slot => assert!(part.length <= limits.slot),
-                Place::Window => {
+                DataPlace::Slot => assert!(part.length <= limits.slot),
+                DataPlace::Window => {
                     assert!(part.offset + part.length as usize <= pieces[part.piece]);
                     assert!(!write || limits.write_windows);
                 }
-                Place::Gathered(count) => {
+                DataPlace::Gathered(count) => {
                     assert!(write && count <= limits.pieces);
                     assert_eq!(cursor.count(part.length as usize), count);
                     assert!(part.length <= limits.gathered.max(limits.slot));
@@ -360,15 +360,18 @@ mod tests {
 
     #[test]
     fn small_requests_are_copied_or_gathered_and_large_ones_get_windows() {
-        assert_eq!(parts(false, &[4096]), [(0, 4096, Place::Slot)]);
-        assert_eq!(parts(false, &[8704]), [(0, 8704, Place::Window)]);
-        assert_eq!(parts(true, &[512]), [(0, 512, Place::Gathered(1))]);
-        assert_eq!(parts(true, &[32768]), [(0, 32768, Place::Gathered(1))]);
-        assert_eq!(parts(true, &[65536]), [(0, 65536, Place::Window)]);
+        assert_eq!(parts(false, &[4096]), [(0, 4096, DataPlace::Slot)]);
+        assert_eq!(parts(false, &[8704]), [(0, 8704, DataPlace::Window)]);
+        assert_eq!(parts(true, &[512]), [(0, 512, DataPlace::Gathered(1))]);
+        assert_eq!(parts(true, &[32768]), [(0, 32768, DataPlace::Gathered(1))]);
+        assert_eq!(parts(true, &[65536]), [(0, 65536, DataPlace::Window)]);
         let mib = 1 << 20;
         assert_eq!(
             parts(false, &[(mib as usize) * 2]),
-            [(0, mib, Place::Window), (mib.into(), mib, Place::Window)]
+            [
+                (0, mib, DataPlace::Window),
+                (mib.into(), mib, DataPlace::Window)
+            ]
         );
     }
 
@@ -377,25 +380,25 @@ mod tests {
         assert_eq!(
             parts(false, &[1000, 24, 65536, 100, 412]),
             [
-                (0, 1024, Place::Slot),
-                (1024, 65536, Place::Window),
-                (66560, 512, Place::Slot)
+                (0, 1024, DataPlace::Slot),
+                (1024, 65536, DataPlace::Window),
+                (66560, 512, DataPlace::Slot)
             ]
         );
         // The end of a piece that is longer than whole blocks goes with the next.
         assert_eq!(
             parts(false, &[65536 + 100, 412]),
-            [(0, 65536, Place::Window), (65536, 512, Place::Slot)]
+            [(0, 65536, DataPlace::Window), (65536, 512, DataPlace::Slot)]
         );
     }
 
     #[test]
     fn many_pieces_are_gathered_as_far_as_the_device_does() {
-        assert_eq!(parts(true, &[512; 8]), [(0, 4096, Place::Gathered(8))]);
-        assert_eq!(parts(true, &[256; 32]), [(0, 8192, Place::Slot)]);
+        assert_eq!(parts(true, &[512; 8]), [(0, 4096, DataPlace::Gathered(8))]);
+        assert_eq!(parts(true, &[256; 32]), [(0, 8192, DataPlace::Slot)]);
         assert_eq!(
             parts(true, &[4096; 16])[0],
-            (0, 32768, Place::Gathered(8)),
+            (0, 32768, DataPlace::Gathered(8)),
             "as many as it gathers"
         );
     }
@@ -462,7 +465,7 @@ mod tests {
             write_windows: false,
             ..LIMITS
         };
-        let again = cut(less, true, &pieces, Span::of(part));
+        let again = cut(less, true, &pieces, Span::from_part(part));
         assert!(again.iter().all(|part| part.length <= 8192));
         assert_eq!(again.iter().map(|part| part.length).sum::<u32>(), 32768);
         assert_eq!(again[1].at, u64::from(again[0].length));

@@ -15,11 +15,11 @@
 
 use crate::{
     connect::{wait_for, Deadline},
-    engine::{Engine, Signal, Then, Transfer, WINDOW_SLOTS},
+    engine::{DataPath, Engine, Signal, Then, WINDOW_SLOTS},
     failure::{Failure, RequestError},
     messages::Messages,
     opening::SECTOR,
-    plan::{bare, Limits, Part, Piece, Place, Span},
+    plan::{bare, DataPlace, Limits, Part, Piece, Span},
     request::{Completed, Notice, Op, Request},
     session::{Next, Shared},
     times::Tick,
@@ -33,7 +33,7 @@ use crate::{
 use hcablk_core::proto::{
     connect::Reply,
     eager_ring::Immediate,
-    message::{self, Answer, Extent, Remote, Tag, BUFFER_LEN},
+    message::{self, Extent, Remote, ResponseKind, Tag, BUFFER_LEN},
 };
 use nix::{
     errno::Errno,
@@ -72,12 +72,12 @@ fn send_id(signal: Signal) -> u64 {
 
 /// The size of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct QueueShape {
     pub(crate) depth: u16,
     pieces: usize,
 }
 
-impl Shape {
+impl QueueShape {
     /// Returns the part of `depth` that the device allows.
     pub(crate) fn fit(attributes: Attributes, depth: u16) -> Result<Self, Failure> {
         let pieces = (attributes.max_sge as usize).saturating_sub(1).min(PIECES);
@@ -114,7 +114,7 @@ impl Shape {
 
 /// The memory and the windows of a queue, before it is connected.
 pub(crate) struct Memory {
-    shape: Shape,
+    shape: QueueShape,
     windows: Vec<Window>,
     slots: Region,
     outgoing: Messages,
@@ -126,7 +126,7 @@ impl Memory {
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
         id: &Id,
-        shape: Shape,
+        shape: QueueShape,
     ) -> Result<(Self, QueuePair), Failure> {
         let depth = usize::from(shape.depth);
         let make = || {
@@ -158,13 +158,13 @@ impl Memory {
 }
 
 /// The queue pair and its memory, while the queue pair works.
-pub(crate) struct Link {
+pub(crate) struct LivePair {
     // Windows are dropped first: some devices keep a queue pair while a window is bound on it.
     memory: Memory,
     pair: QueuePair,
 }
 
-impl Link {
+impl LivePair {
     /// Makes a link from a connected queue pair.
     pub(crate) fn new(memory: Memory, pair: QueuePair) -> Self {
         Self { memory, pair }
@@ -255,7 +255,7 @@ pub struct Queue {
     /// The tick of the last check for requests that are late, or have been issued again for too long: see
     /// [`times`](crate::times).
     tick: Option<Tick>,
-    link: Option<Link>,
+    link: Option<LivePair>,
     /// The events that the program waits for: those of the completion queue, and the queue's wake-ups.
     events: Epoll,
     allowed: Allowed,
@@ -307,7 +307,7 @@ pub(crate) struct Settings {
 }
 
 /// Returns what a reply allows.
-fn allowed(reply: &Reply, settings: Settings, shape: Shape) -> Allowed {
+fn allowed(reply: &Reply, settings: Settings, shape: QueueShape) -> Allowed {
     let ring = reply.grant.map_or(0, |grant| grant.bytes);
     let eager = match reply.no_read {
         true => ring,
@@ -468,7 +468,7 @@ impl Queue {
         self.waiting.retain(|active| active.io != NO_IO);
         for mut active in issued.into_iter().rev() {
             if let Job::Data(part) = active.job {
-                active.job = Job::Uncut(Span::of(part));
+                active.job = Job::Uncut(Span::from_part(part));
             }
             self.waiting.push_front(active);
         }
@@ -928,7 +928,7 @@ impl Queue {
         let mut then = std::mem::take(&mut self.then);
         for then in then.drain(..) {
             match then {
-                Then::End(tag, status) => self.end_part(tag, RequestError::of(status)),
+                Then::End(tag, status) => self.end_part(tag, RequestError::from_status(status)),
                 Then::Invalidate(tag, signal) => self.invalidate(tag, signal),
             }
         }
@@ -967,7 +967,7 @@ impl Queue {
     }
 
     fn invalidate(&mut self, tag: u16, signal: Signal) {
-        if let Some(Link { memory, pair }) = &mut self.link {
+        if let Some(LivePair { memory, pair }) = &mut self.link {
             if let Some(window) = memory.windows.get(usize::from(tag)) {
                 pair.invalidate(window, send_id(signal));
             }
@@ -986,7 +986,7 @@ impl Queue {
         let io = self.ios.get_mut(active.io).and_then(Option::as_mut);
         if let (Ok(()), Some(io)) = (result, io) {
             match (io.request.op, active.job, &self.link) {
-                (Op::Read, Job::Data(part), Some(link)) if part.place == Place::Slot => {
+                (Op::Read, Job::Data(part), Some(link)) if part.place == DataPlace::Slot => {
                     copy_out(&link.memory.slots, tag, part, &mut io.request.memory);
                 }
                 (Op::Write { fua: false } | Op::Zeroes { .. }, ..) => self.acknowledged(),
@@ -1086,7 +1086,7 @@ fn copy_out(slots: &Region, tag: u16, part: Part, memory: &mut [Buffer]) {
 
 /// A part that is being issued.
 struct Issue<'a> {
-    link: &'a mut Link,
+    link: &'a mut LivePair,
     engine: &'a mut Engine,
     allowed: Allowed,
     tag: Tag,
@@ -1123,7 +1123,7 @@ impl Issue<'_> {
 
     /// Encodes the message of this tag.
     fn message(&self, op: message::Op) -> Option<Sge> {
-        let request = message::Request {
+        let request = message::IoRequest {
             tag: self.tag,
             volume: message::Handle::FIRST,
             op,
@@ -1138,7 +1138,7 @@ impl Issue<'_> {
         let message = self.message(op)?;
         let signal = self.engine.signal_if_due(1);
         self.link.pair.send(&[message], signal.map(send_id));
-        self.engine.sent(self.tag, Transfer::None);
+        self.engine.sent(self.tag, DataPath::None);
         Some(())
     }
 
@@ -1147,7 +1147,7 @@ impl Issue<'_> {
     }
 
     fn read(&mut self, request: &Request, part: Part, extent: Extent) -> Option<()> {
-        if part.place == Place::Window {
+        if part.place == DataPlace::Window {
             return self.by_window(Some(request), part, |remote| {
                 message::Op::Read(extent, remote)
             });
@@ -1156,13 +1156,13 @@ impl Issue<'_> {
         let remote = Remote {
             address: slots.address(self.slot()),
             key: slots.peer_key(),
-            answer: Answer::Immediate,
+            response: ResponseKind::Immediate,
         };
         let message = self.message(message::Op::Read(extent, remote))?;
         self.engine.release_slots(WINDOW_SLOTS - 1);
         let signal = self.engine.signal_if_due(1);
         self.link.pair.send(&[message], signal.map(send_id));
-        self.engine.sent(self.tag, Transfer::Slot(extent.length));
+        self.engine.sent(self.tag, DataPath::Slot(extent.length));
         Some(())
     }
 
@@ -1180,7 +1180,7 @@ impl Issue<'_> {
             false => Right::Write,
         };
         let (length, slot) = (part.length as usize, self.slot());
-        let Link { memory, pair } = &mut *self.link;
+        let LivePair { memory, pair } = &mut *self.link;
         let window = memory.windows.get_mut(usize::from(self.tag.index))?;
         let key = match request {
             Some(request) => {
@@ -1189,19 +1189,19 @@ impl Issue<'_> {
             }
             None => pair.bind_region(window, &memory.slots, slot..slot + length, right),
         };
-        let answer = match self.allowed.remote_invalidate {
-            true => Answer::Invalidating,
-            false => Answer::Response,
+        let response = match self.allowed.remote_invalidate {
+            true => ResponseKind::Invalidating,
+            false => ResponseKind::Message,
         };
         // A window begins at 0.
         let message = self.message(op(Remote {
             address: 0,
             key,
-            answer,
+            response,
         }))?;
         let signal = self.engine.signal_if_due(WINDOW_SLOTS - 1);
         self.link.pair.send(&[message], signal.map(send_id));
-        self.engine.sent(self.tag, Transfer::Window { key });
+        self.engine.sent(self.tag, DataPath::Window { key });
         Some(())
     }
 
@@ -1235,12 +1235,12 @@ impl Issue<'_> {
         };
         let mut data = Gathered::new();
         match part.place {
-            Place::Window => {
+            DataPlace::Window => {
                 self.by_window(Some(request), part, keyed)?;
                 return Some(true);
             }
-            Place::Slot => data.push(self.copy_in(request, part)?)?,
-            Place::Gathered(_) => gather(&request.memory, part, &mut data)?,
+            DataPlace::Slot => data.push(self.copy_in(request, part)?)?,
+            DataPlace::Gathered(_) => gather(&request.memory, part, &mut data)?,
         }
         if self.eager(data.pieces(), extent, fua)? || self.inline(&mut data, extent, fua)? {
             return Some(true);
@@ -1250,13 +1250,13 @@ impl Issue<'_> {
             return Some(false);
         }
         match part.place {
-            Place::Gathered(1) => self.by_window(Some(request), part, keyed)?,
-            Place::Gathered(_) if part.length as usize > SLOT => return Some(false),
-            Place::Gathered(_) => {
+            DataPlace::Gathered(1) => self.by_window(Some(request), part, keyed)?,
+            DataPlace::Gathered(_) if part.length as usize > SLOT => return Some(false),
+            DataPlace::Gathered(_) => {
                 self.copy_in(request, part)?;
                 self.by_window(None, part, keyed)?;
             }
-            Place::Slot | Place::Window => self.by_window(None, part, keyed)?,
+            DataPlace::Slot | DataPlace::Window => self.by_window(None, part, keyed)?,
         }
         Some(true)
     }
@@ -1289,7 +1289,7 @@ impl Issue<'_> {
             self.link.pair.send(&[message], Some(send_id(signal)));
         }
         self.engine
-            .sent(self.tag, Transfer::Eager { seq: signal.seq });
+            .sent(self.tag, DataPath::Eager { seq: signal.seq });
         Some(true)
     }
 
@@ -1304,7 +1304,7 @@ impl Issue<'_> {
         let message_and_data = data.behind(message);
         self.link.pair.send(message_and_data, Some(send_id(signal)));
         self.engine
-            .sent(self.tag, Transfer::Inline { seq: signal.seq });
+            .sent(self.tag, DataPath::Inline { seq: signal.seq });
         Some(true)
     }
 }

@@ -40,7 +40,7 @@ use crate::{
     opening::{state_of, Begun, Opening},
     options::Options,
     past::Past,
-    queue::Link,
+    queue::LivePair,
     times::{self, Lifetime, Tick, Times},
     verbs::{
         cm::{Event, Id},
@@ -92,7 +92,7 @@ enum Standing {
 }
 
 /// The place where the thread leaves the next queue pair of a queue, and the event that wakes the queue's thread.
-struct Place {
+struct QueueInbox {
     next: Mutex<Option<Next>>,
     wake: EventFd,
     /// Requests that the queue has completed.
@@ -105,7 +105,7 @@ struct Place {
 /// A queue pair of the session of an era, with the reply that granted it.
 pub(crate) struct Next {
     pub(crate) era: u32,
-    pub(crate) link: Link,
+    pub(crate) link: LivePair,
     pub(crate) reply: Reply,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct Shared {
     fail_fast_at: Mutex<Option<At>>,
     /// The queue pairs of the session.
     stoppers: Mutex<Vec<Stopper>>,
-    places: Vec<Place>,
+    places: Vec<QueueInbox>,
     present: Mutex<Present>,
     /// Wakes the thread up.
     wake: EventFd,
@@ -171,7 +171,7 @@ impl Shared {
     /// Makes the state of a volume, which is lost until its first session [begins](Self::begin).
     pub(crate) fn new(geometry: Geometry, options: &Options) -> Result<Self, Failure> {
         let place = || {
-            Ok(Place {
+            Ok(QueueInbox {
                 next: Mutex::new(None),
                 wake: event()?,
                 completed: AtomicU64::new(0),
@@ -358,7 +358,7 @@ impl Shared {
 
     /// Begins a session with its queue pairs, one for each queue; `forgets`: the target may have forgotten unflushed
     /// writes. Does nothing if the volume has ended. Returns the session's era.
-    pub(crate) fn begin(&self, links: Vec<(Link, Reply)>, forgets: bool) -> u32 {
+    pub(crate) fn begin(&self, links: Vec<(LivePair, Reply)>, forgets: bool) -> u32 {
         let mut standing = lock(&self.standing);
         let era = self.era.load(Ordering::Relaxed) + 1;
         if !matches!(*standing, Standing::Lost(_)) {
@@ -633,7 +633,7 @@ impl<'a> Service<'a> {
             let delay = pace.delay_ms(random()).max(pace.rest_ms(random()));
             let delay = Duration::from_millis(delay.into());
             let rest = delay.saturating_sub(self.attempted.elapsed());
-            Deadline::of(self.shared, rest.min(self.left())).pass();
+            Deadline::after(self.shared, rest.min(self.left())).pass();
             if let Some(ended) = self.shared.ended() {
                 return Err(ended);
             }
@@ -644,7 +644,7 @@ impl<'a> Service<'a> {
             }
             let usual = u32::try_from(self.usual.as_millis()).unwrap_or(u32::MAX);
             let whole = Duration::from_millis(pace.whole_ms(usual).into()).min(left);
-            match self.opening.session(Deadline::of(self.shared, whole)) {
+            match self.opening.session(Deadline::after(self.shared, whole)) {
                 Ok(begun) => {
                     self.usual = self.attempted.elapsed();
                     self.losses.end();
@@ -654,9 +654,9 @@ impl<'a> Service<'a> {
                 Err(failure) if failure.may_pass() => why = failure,
                 Err(failure) => return Err(failure),
             }
-            pace.ended(match (why, self.opening.has_answered()) {
+            pace.ended(match (why, self.opening.has_responded()) {
                 (Failure::Timeout(_), true) => Outcome::Late,
-                (Failure::Timeout(_), false) => Outcome::Unanswered,
+                (Failure::Timeout(_), false) => Outcome::NoResponse,
                 _ => Outcome::Refused,
             });
         }
@@ -697,7 +697,7 @@ fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
     let mut round = begin + period;
     loop {
         let left = time.saturating_sub(begin.elapsed());
-        match admin.ask_durable(Deadline::of(shared, left.min(ANSWER))) {
+        match admin.ask_durable(Deadline::after(shared, left.min(ANSWER))) {
             Ok(true) => return true,
             Ok(false) if begin.elapsed() < time && shared.ended().is_none() => {}
             Ok(false) | Err(_) => return false,
@@ -708,7 +708,7 @@ fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
                 return false;
             }
         }
-        Deadline::of(shared, BETWEEN).pass();
+        Deadline::after(shared, BETWEEN).pass();
     }
 }
 
@@ -824,7 +824,7 @@ mod tests {
     fn begin(shared: &Shared, instance: u64) -> u32 {
         let era = shared.begin(Vec::new(), false);
         let id = VolumeId::parse("6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a44").unwrap();
-        shared.exported(era, Some(id), ExportInstance::of(instance));
+        shared.exported(era, Some(id), ExportInstance::from_number(instance));
         era
     }
 

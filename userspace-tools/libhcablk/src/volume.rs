@@ -110,7 +110,7 @@ impl Volume {
     #[allow(unsafe_code, reason = "the verbs layer's contract is the program's")]
     pub unsafe fn register(&self, memory: NonNull<u8>, len: usize) -> Result<Buffer, Failure> {
         // SAFETY: By the safety requirement.
-        let buffer = unsafe { Buffer::of(&self.pd, memory, len) };
+        let buffer = unsafe { Buffer::register(&self.pd, memory, len) };
         buffer.map_err(|error| Failure::Setup("a memory region", error))
     }
 

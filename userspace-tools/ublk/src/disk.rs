@@ -22,7 +22,7 @@ use crate::{
 };
 use hcablk::{
     system::{Machine, System as _},
-    user::files::{self, Phase, State},
+    user::files::{self, Phase, UserDiskState},
 };
 use hcablk_volume_args::VolumeArgs;
 use libhcablk::{Queue, Volume};
@@ -459,7 +459,7 @@ fn describe(volume: &Volume) -> sys::ublk_params {
 
 /// The last published state of a disk.
 #[derive(Default)]
-struct Published(Option<State>);
+struct Published(Option<UserDiskState>);
 
 impl Published {
     /// Publishes the state of the disk if it has changed.
@@ -469,7 +469,7 @@ impl Published {
             (None, Some(failure)) => (Phase::Queueing, Some(failure)),
             (None, None) => (Phase::Live, None),
         };
-        let state = State {
+        let state = UserDiskState {
             name: saved.name.clone(),
             mark: Some(saved.mark),
             pid: std::process::id(),

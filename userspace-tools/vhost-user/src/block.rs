@@ -40,7 +40,7 @@ pub(crate) enum Status {
 
 impl Status {
     /// Returns the status for the result of a request of the library.
-    pub(crate) fn of(result: Result<(), RequestError>) -> Self {
+    pub(crate) fn from_result(result: Result<(), RequestError>) -> Self {
         match result {
             Ok(()) => Self::Ok,
             Err(RequestError::Unsupported) => Self::Unsupported,
@@ -89,7 +89,7 @@ pub(crate) fn features(volume: &Volume) -> u64 {
 
 /// The configuration that describes a volume.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct VirtioConfig {
     bytes: u64,
     block: u32,
     physical: u32,
@@ -99,9 +99,9 @@ pub(crate) struct Shape {
     queues: u16,
 }
 
-impl Shape {
+impl VirtioConfig {
     /// Returns the configuration of a volume that `queues` queues serve.
-    pub(crate) fn of(volume: &Volume, queues: u16) -> Self {
+    pub(crate) fn new(volume: &Volume, queues: u16) -> Self {
         let (discard, zeroes) = volume.most_without_data();
         Self {
             bytes: volume.size(),
@@ -165,7 +165,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn of(bytes: [u8; HEADER]) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; HEADER]) -> Self {
         Self {
             op: word(&bytes, 0),
             sector: double(&bytes, 8),
@@ -182,7 +182,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    pub(crate) fn of(bytes: [u8; RANGE]) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; RANGE]) -> Self {
         Self {
             sector: double(&bytes, 0),
             sectors: word(&bytes, 8),
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_configuration_has_the_layout_of_virtio() {
-        let shape = Shape {
+        let shape = VirtioConfig {
             bytes: 1 << 30,
             block: 512,
             physical: 4096,
@@ -254,9 +254,9 @@ mod tests {
     #[test]
     fn requests_are_little_endian() {
         let bytes = [1, 0, 0, 0, 9, 9, 9, 9, 1, 2, 0, 0, 0, 0, 0, 1];
-        let header = Header::of(bytes);
+        let header = Header::from_bytes(bytes);
         assert_eq!((header.op, header.sector), (1, 0x0100_0000_0000_0201));
-        let range = Range::of(bytes);
+        let range = Range::from_bytes(bytes);
         assert_eq!((range.sectors, range.flags), (0x201, 0x0100_0000));
     }
 

@@ -6,7 +6,7 @@
 //! affected rings: no request is in flight during the change.
 
 use crate::{
-    block::{self, Shape},
+    block::{self, VirtioConfig},
     memory::{Memory, MOST_REGIONS},
     ring::{Broken, Setup, MOST_ENTRIES},
     worker::Worker,
@@ -40,8 +40,8 @@ pub(crate) struct Served {
 
 impl Served {
     /// Returns the content of the configuration.
-    pub(crate) fn shape(&self) -> Shape {
-        Shape::of(
+    pub(crate) fn shape(&self) -> VirtioConfig {
+        VirtioConfig::new(
             &self.volume,
             u16::try_from(self.workers.len()).unwrap_or(u16::MAX),
         )

@@ -31,7 +31,7 @@ struct Key {
 }
 
 impl Key {
-    fn of(region: &VhostUserMemoryRegion, file: &File) -> Result<Self, Error> {
+    fn new(region: &VhostUserMemoryRegion, file: &File) -> Result<Self, Error> {
         let data = file.metadata()?;
         let VhostUserMemoryRegion {
             guest_phys_addr: guest,
@@ -100,7 +100,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    fn of(regions: Vec<Arc<Region>>) -> Result<Self, Error> {
+    fn from_regions(regions: Vec<Arc<Region>>) -> Result<Self, Error> {
         let mut parts: Vec<_> = regions.iter().map(|region| region.guest.clone()).collect();
         parts.sort_by_key(|part| vm_memory::GuestMemoryRegion::start_addr(part.as_ref()));
         let guest = match parts.is_empty() {
@@ -130,7 +130,7 @@ impl Memory {
             return Err(format!("{} memory regions", regions.len()).into());
         }
         let find_or_make = |(region, file): (&VhostUserMemoryRegion, File)| {
-            let key = Key::of(region, &file)?;
+            let key = Key::new(region, &file)?;
             let known = self.regions.iter().find(|known| known.key == key);
             match known {
                 Some(known) => Ok(known.clone()),
@@ -138,7 +138,7 @@ impl Memory {
             }
         };
         let made: Result<_, _> = regions.iter().zip(files).map(find_or_make).collect();
-        Self::of(made?)
+        Self::from_regions(made?)
     }
 
     /// Returns the memory with this region added.
@@ -148,16 +148,16 @@ impl Memory {
         file: File,
         volume: &Volume,
     ) -> Result<Self, Error> {
-        let key = Key::of(region, &file)?;
+        let key = Key::new(region, &file)?;
         if self.regions.iter().any(|known| known.key == key) {
-            return Self::of(self.regions.clone());
+            return Self::from_regions(self.regions.clone());
         }
         if self.regions.len() >= MOST_REGIONS {
             return Err(format!("more than {MOST_REGIONS} memory regions").into());
         }
         let mut regions = self.regions.clone();
         regions.push(Arc::new(Region::new(key, file, volume)?));
-        Self::of(regions)
+        Self::from_regions(regions)
     }
 
     /// Returns the memory without this region.
@@ -172,7 +172,7 @@ impl Memory {
         let place = place.ok_or("there is no such memory region")?;
         let mut regions = self.regions.clone();
         regions.swap_remove(place);
-        Self::of(regions)
+        Self::from_regions(regions)
     }
 
     /// Returns whether the memory has no region.

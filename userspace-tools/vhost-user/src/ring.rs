@@ -288,7 +288,7 @@ impl Ring {
         let status = take_last(&mut self.writable);
         let status = status.ok_or(Broken::Request("has no room for its status"))?;
         let header = take_front::<HEADER>(&mut self.readable, memory);
-        let header = Header::of(header.ok_or(Broken::Request("has no header"))?);
+        let header = Header::from_bytes(header.ok_or(Broken::Request("has no header"))?);
         let action = self.action(header, memory, volume);
         let action = action.ok_or(Broken::Request("has memory that the guest has not"))?;
         let slot = Slot {
@@ -348,7 +348,7 @@ impl Ring {
                 if bytes_of(&self.readable) != RANGE as u64 {
                     return Some(Action::End(Status::Failed));
                 }
-                let range = Range::of(take_front::<RANGE>(&mut self.readable, memory)?);
+                let range = Range::from_bytes(take_front::<RANGE>(&mut self.readable, memory)?);
                 change(header.op, range, volume)
             }
             _ => Action::End(Status::Unsupported),
@@ -379,7 +379,7 @@ impl Ring {
                     .notice(Notice::Event),
             );
         }
-        self.end(head, Status::of(result));
+        self.end(head, Status::from_result(result));
         None
     }
 

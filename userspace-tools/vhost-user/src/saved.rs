@@ -34,16 +34,16 @@ pub(crate) struct Saved {
 
 /// The files of a socket.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SocketFiles {
     /// The absolute path of the socket.
     pub(crate) socket: PathBuf,
     state: PathBuf,
     lock: PathBuf,
 }
 
-impl Place {
+impl SocketFiles {
     /// Returns the files of a socket, whose folder must be there.
-    pub(crate) fn of(socket: &Path) -> Result<Self, Error> {
+    pub(crate) fn new(socket: &Path) -> Result<Self, Error> {
         let nowhere = |error| format!("{}: {error}", socket.display());
         let name = socket.file_name();
         let name = name.ok_or_else(|| format!("{} is not a path of a socket", socket.display()))?;
@@ -139,7 +139,7 @@ impl Saved {
 
 /// Removes the state that a killed program has left for a socket.
 pub(crate) fn forget(socket: &Path) -> Result<(), Error> {
-    let place = Place::of(socket)?;
+    let place = SocketFiles::new(socket)?;
     let _lock = place.take()?;
     if let Some(saved) = place.read()? {
         place.forget(&saved)?;

@@ -7,7 +7,7 @@ use crate::{
     block,
     cli::Serve,
     device::{Device, Served},
-    saved::{Place, Saved},
+    saved::{Saved, SocketFiles},
     socket::{self, Socket},
     worker::Worker,
     Error,
@@ -71,7 +71,7 @@ pub(crate) fn display(path: &Path) -> String {
 pub(crate) fn serve(serve: &Serve) -> Result<(), Error> {
     let end = End::new()?;
     let wanted = serve.volume.wanted()?;
-    let place = Place::of(&serve.socket)?;
+    let place = SocketFiles::new(&serve.socket)?;
     let _lock = place.take()?;
     socket::refuse_used(&place.socket)?;
     let left = place.read()?;
@@ -111,7 +111,7 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Error> {
 
 /// Starts the threads, and listens.
 fn begin(
-    place: &Place,
+    place: &SocketFiles,
     mode: u32,
     saved: &Saved,
     volume: &Arc<Volume>,
@@ -181,7 +181,7 @@ impl End {
 struct Server {
     volume: Arc<Volume>,
     served: Arc<Served>,
-    place: Place,
+    place: SocketFiles,
     saved: Saved,
     /// The size that frontends know.
     size: u64,

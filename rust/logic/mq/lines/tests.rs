@@ -227,7 +227,11 @@ impl World {
             .all(|line| line.pins == 0 && !line.doomed));
         for (slot, line) in self.lines.lines.iter().enumerate() {
             let there = self.lines.mq.key(slot as u32).is_some();
-            let state = if there { State::Clean } else { State::Free };
+            let state = if there {
+                LineState::Clean
+            } else {
+                LineState::Free
+            };
             assert_eq!(line.state, state);
         }
         assert!(self.lines.writers.iter().all(|n| *n == 0));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 use super::*;
-use crate::proto::discovery::{List, Question, Told, ENTRY_LEN};
+use crate::proto::discovery::{DiscoveryReply, List, Question, ENTRY_LEN};
 
 #[test]
 fn an_entry_is_believed_of_who_has_the_keys() {
@@ -20,12 +20,12 @@ fn an_entry_is_believed_of_who_has_the_keys() {
     let (_, key) = challenged
         .verify(&proof, [pair(1, 2)].iter(), &channel())
         .unwrap();
-    let told = Told {
+    let reply = DiscoveryReply {
         count: 3,
         revision: 7,
         entry: None,
     };
-    let bytes: [u8; ENTRY_LEN] = told.encode();
+    let bytes: [u8; ENTRY_LEN] = reply.encode();
     let sealed = key.seal_entry(&proof.mac(), &bytes, &channel());
     assert_eq!(unconfirmed.is_told(&sealed, &channel()), Some(bytes));
     for at in 0..sealed.len() {

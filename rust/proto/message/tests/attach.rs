@@ -38,7 +38,7 @@ fn attached() -> Attached {
             max_zeroes: 1 << 20,
         },
         id: Some(VolumeId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap()),
-        instance: ExportInstance::of(77),
+        instance: ExportInstance::from_number(77),
     }
 }
 
@@ -57,7 +57,7 @@ fn a_volume_is_attached_by_its_name() {
     assert_eq!(good[16..20], [9, 0, 0, 0]);
     assert_eq!(good[24..40], *b"vol0\0\0\0\0\0\0\0\0\0\0\0\0");
     assert_eq!(AdminRequest::decode(&good), Some(attach()));
-    assert_eq!(Request::decode(&good), Err(BadRequest::Unanswerable));
+    assert_eq!(IoRequest::decode(&good), Err(BadRequest::EndSession));
     let with = |at: usize, value: &[u8]| {
         let mut bytes = good;
         bytes[at..at + value.len()].copy_from_slice(value);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Limits in a watch and in its answer.
+//! Limits in a watch and in its response.
 
 use super::TAG;
 use crate::proto::message::{
@@ -26,7 +26,7 @@ fn limits() -> VolumeLimits {
         io_min: 0x0002_0000,
         io_opt: 0x0004_0000,
         rotational: true,
-        atomic: AtomicWrites::of(4096, 65536, 1 << 20),
+        atomic: AtomicWrites::from_bytes(4096, 65536, 1 << 20),
     }
 }
 
@@ -220,6 +220,6 @@ fn what_a_drive_says_is_fitted_to_the_protocol() {
         (512, 3 << 12, 0),
         (512, 4096, 12288),
     ] {
-        assert_eq!(AtomicWrites::of(min, max, boundary), None);
+        assert_eq!(AtomicWrites::from_bytes(min, max, boundary), None);
     }
 }

@@ -26,7 +26,7 @@ fn a_request_says_which_generation_is_known() {
 }
 
 #[test]
-fn an_answer_tells_a_generation_and_nothing_else() {
+fn a_response_has_a_generation_and_nothing_else() {
     let told = |portals| AdminResponse {
         portals,
         ..AdminResponse::bare(TAG, Status::Ok)

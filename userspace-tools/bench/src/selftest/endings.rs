@@ -15,7 +15,7 @@ use crate::fio::{Load, Until};
 use crate::lab::{Export, Lab, NAME};
 use crate::node::Node;
 use crate::stop::Stop;
-use crate::worker::{Output, Step};
+use crate::worker::{Output, WorkerStep};
 
 /// The time limit for the end of a session, and for requests to be answered or to fail.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -100,7 +100,7 @@ fn on_target(lab: &mut Lab, words: &[&str]) -> Result<Value> {
 }
 
 fn killed_queue_pairs(context: &mut Context<'_>) -> Result<Outcome> {
-    let export = Export::of("direct");
+    let export = Export::new("direct");
     let disk = connect(context.lab, &export, &["--ctrl-loss-tmo", "600"])?;
     let (before, _) = epoch(context.lab)?;
     let (took, load) = under_load(context, &disk, |context| {
@@ -128,10 +128,10 @@ fn killed_queue_pairs(context: &mut Context<'_>) -> Result<Outcome> {
 }
 
 fn eviction(context: &mut Context<'_>) -> Result<Outcome> {
-    let export = Export::of("direct");
+    let export = Export::new("direct");
     let disk = connect(context.lab, &export, &[])?;
     let host = context.lab.host.clone();
-    let admit = Step::run(&["hcablk", "target", "admit", NAME, &host, "--if-exists"]);
+    let admit = WorkerStep::run(&["hcablk", "target", "admit", NAME, &host, "--if-exists"]);
     let (took, load) = under_load(context, &disk, |context| {
         let lab = &mut *context.lab;
         let begun = std::time::Instant::now();
@@ -191,7 +191,7 @@ fn queue_pairs_left(context: &mut Context<'_>) -> Result<Outcome> {
         Ok::<_, Error>((queue_pairs(&mut lab.client)?, queue_pairs(&mut lab.target)?))
     };
     let before = count(lab)?;
-    connect(lab, &Export::of("direct"), &[])?;
+    connect(lab, &Export::new("direct"), &[])?;
     let (Some(client), Some(target)) = count(lab)? else {
         return Ok(Outcome::NotPossible(
             "`rdma resource show qp` does not show the owners of queue pairs".to_owned(),
@@ -242,7 +242,7 @@ fn link_down(context: &mut Context<'_>) -> Result<Outcome> {
     };
     let disk = connect(
         context.lab,
-        &Export::of("direct"),
+        &Export::new("direct"),
         &["--ctrl-loss-tmo", "600", "--keep-alive-tmo", "2"],
     )?;
     let (before, _) = epoch(context.lab)?;
@@ -254,11 +254,11 @@ fn link_down(context: &mut Context<'_>) -> Result<Outcome> {
              ip route save dev {port} > $routes; echo 1 > $keep; ip link set {port} down; sleep {SECONDS}; \
              ip link set {port} up; sleep 1; ip route restore < $routes 2> /dev/null || true; rm $routes; echo $was > $keep"
         );
-        let step = Step::run(&["sh", "-c", &script]);
-        context
-            .lab
-            .client
-            .change(step, vec![Step::run(&["ip", "link", "set", &port, "up"])])?;
+        let step = WorkerStep::run(&["sh", "-c", &script]);
+        context.lab.client.change(
+            step,
+            vec![WorkerStep::run(&["ip", "link", "set", &port, "up"])],
+        )?;
         context.lab.wait(LIMIT, "the disk to be live again", |lab| {
             Ok(epoch(lab)?.1 == "live")
         })

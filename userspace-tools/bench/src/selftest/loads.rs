@@ -31,27 +31,27 @@ pub(super) fn checks() -> Vec<Check> {
         Check {
             name: "shapes",
             what: "requests of every shape of memory, over the ways that the defaults choose",
-            run: |context| shapes(context, &Export::of("direct"), &[]),
+            run: |context| shapes(context, &Export::new("direct"), &[]),
         },
         Check {
             name: "shapes-registered",
             what: "the same, all in registered memory",
-            run: |context| shapes(context, &Export::of("direct"), REGISTERED),
+            run: |context| shapes(context, &Export::new("direct"), REGISTERED),
         },
         Check {
             name: "shapes-page-cache",
             what: "the same, through the target's page cache",
-            run: |context| shapes(context, &Export::of("cached"), &[]),
+            run: |context| shapes(context, &Export::new("cached"), &[]),
         },
         Check {
             name: "load",
             what: "reads and writes of 512 bytes to 1 MiB, 32 at a time, verified",
-            run: |context| load(context, &Export::of("direct"), &[], 1),
+            run: |context| load(context, &Export::new("direct"), &[], 1),
         },
         Check {
             name: "load-registered",
             what: "the same, all in registered memory",
-            run: |context| load(context, &Export::of("direct"), REGISTERED, 1),
+            run: |context| load(context, &Export::new("direct"), REGISTERED, 1),
         },
         Check {
             name: "message-batches",
@@ -206,7 +206,7 @@ fn no_errors(client: &Counters, target: &Counters) -> Result<()> {
     Ok(())
 }
 
-fn of(counters: &Counters, name: &str) -> i64 {
+fn value_of(counters: &Counters, name: &str) -> i64 {
     counters.get(name).copied().unwrap_or(0)
 }
 
@@ -216,7 +216,7 @@ fn batches(
     depth: u32,
     options: &[&str],
 ) -> Result<(Counters, Counters)> {
-    let disk = connect(context.lab, &Export::of("direct"), options)?;
+    let disk = connect(context.lab, &Export::new("direct"), options)?;
     let span = (64 << 20).min(context.lab.span);
     let mut job = Job::new(
         &disk,
@@ -244,9 +244,9 @@ fn batches(
 fn message_batches(context: &mut Context<'_>) -> Result<Outcome> {
     let (client, _) = batches(context, 32, &["--message-requests", "8"])?;
     let (reads, joined, doorbells) = (
-        of(&client, "reads"),
-        of(&client, "joined"),
-        of(&client, "doorbells"),
+        value_of(&client, "reads"),
+        value_of(&client, "joined"),
+        value_of(&client, "doorbells"),
     );
     if joined == 0 {
         return Err(failed(format!("of {reads} reads none shared a message")));
@@ -273,11 +273,11 @@ fn interrupt_batching(context: &mut Context<'_>) -> Result<Outcome> {
     }
     let (client, _) = batches(context, 64, &["--batch-upper", "32", "--batch-lower", "16"])?;
     let (reads, quiet, events) = (
-        of(&client, "reads"),
-        of(&client, "quiet"),
-        of(&client, "events"),
+        value_of(&client, "reads"),
+        value_of(&client, "quiet"),
+        value_of(&client, "events"),
     );
-    let (found, guards) = (of(&client, "reaps"), of(&client, "guards"));
+    let (found, guards) = (value_of(&client, "reaps"), value_of(&client, "guards"));
     if quiet == 0 {
         let why = format!(
             "of {reads} reads never 32 were outstanding: the drive is too fast for 64 at a time"
@@ -295,7 +295,7 @@ fn interrupt_batching(context: &mut Context<'_>) -> Result<Outcome> {
 }
 
 fn polled(context: &mut Context<'_>) -> Result<Outcome> {
-    let disk = connect(context.lab, &Export::of("direct"), &["--poll-queues", "1"])?;
+    let disk = connect(context.lab, &Export::new("direct"), &["--poll-queues", "1"])?;
     let mut job = Job::new(
         &disk,
         "randread",
@@ -320,13 +320,13 @@ fn polled(context: &mut Context<'_>) -> Result<Outcome> {
         return Err(error);
     }
     let client = grown(&before, &context.lab.counters()?.0);
-    let (reads, polled) = (of(&client, "reads"), of(&client, "polled"));
+    let (reads, polled) = (value_of(&client, "reads"), value_of(&client, "polled"));
     if polled == 0 {
         return Err(failed(format!("of {reads} reads none was polled")));
     }
     Ok(Outcome::Pass(format!(
         "{reads} reads: {polled} messages polled, {} interrupts",
-        of(&client, "events")
+        value_of(&client, "events")
     )))
 }
 
@@ -349,7 +349,7 @@ fn interrupts(lines: &[u32]) -> Vec<u64> {
 
 fn completion_vectors(context: &mut Context<'_>) -> Result<Outcome> {
     let options = ["--batch-upper", "0", "--small-read", "0"];
-    let disk = connect(context.lab, &Export::of("direct"), &options)?;
+    let disk = connect(context.lab, &Export::new("direct"), &options)?;
     let processors = context.lab.client_facts.processors;
     let lines: Vec<u32> = context
         .lab
@@ -369,10 +369,10 @@ fn completion_vectors(context: &mut Context<'_>) -> Result<Outcome> {
         on_processor(processor, || requests(&file, false, 16384, 8, seed))?;
         slowest = slowest.max(begun.elapsed() / 8);
         let client = grown(&before.0, &context.lab.counters()?.0);
-        if of(&client, "events") == 0 {
+        if value_of(&client, "events") == 0 {
             return Err(failed(format!(
                 "processor {processor}: {} reads made no event",
-                of(&client, "reads")
+                value_of(&client, "reads")
             )));
         }
         for ((moved, before), after) in moved.iter_mut().zip(&before.1).zip(interrupts(&lines)) {
@@ -444,7 +444,7 @@ fn soak(context: &mut Context<'_>) -> Result<Outcome> {
     let begun = Instant::now();
     let mut passes = 0;
     let mut bytes = 0;
-    let disk = connect(context.lab, &Export::of("direct"), &[])?;
+    let disk = connect(context.lab, &Export::new("direct"), &[])?;
     let block = crate::drive::block_size(&disk);
     let span = (context.args.load << 20).min(context.lab.span);
     let before = context.lab.counters()?;

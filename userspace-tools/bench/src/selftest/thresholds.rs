@@ -91,7 +91,7 @@ fn threshold(sizes: &[u64], one: &[f64], other: &[f64]) -> u64 {
 }
 
 fn measure(context: &mut Context<'_>) -> Result<Outcome> {
-    let direct = Export::of("direct");
+    let direct = Export::new("direct");
     let small = curve(context, &direct, &["--small-read", "65536"], false, &SMALL)?;
     let registered = curve(context, &direct, &["--small-read", "0"], false, &SMALL)?;
     let eager = curve(context, &direct, &["--eager-write", "262144"], true, &EAGER)?;
@@ -106,7 +106,7 @@ fn measure(context: &mut Context<'_>) -> Result<Outcome> {
     for chunk_kib in CHUNKS {
         let export = Export {
             chunk_kib,
-            ..Export::of("direct")
+            ..Export::new("direct")
         };
         chunks.push(
             curve(context, &export, &[], false, &[LARGE])?

@@ -42,7 +42,7 @@ enum Wants {
 use Wants::{Bytes, Each, EachOrMore};
 
 /// A data path, and the counters that show it.
-struct Way {
+struct DataPathTest {
     export: Export,
     options: &'static [&'static str],
     write: bool,
@@ -83,8 +83,8 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options: &["--small-read", "8192"],
                         write: false,
                         bytes: 4096,
@@ -104,8 +104,8 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options: REGISTERED,
                         write: false,
                         bytes: 16384,
@@ -125,8 +125,8 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options: LOCAL,
                         write: false,
                         bytes: 16384,
@@ -147,8 +147,8 @@ pub(super) fn checks() -> Vec<Check> {
                 let options = &["--eager-write", "0", "--small-write", "4096"];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options,
                         write: true,
                         bytes: 4096,
@@ -170,8 +170,8 @@ pub(super) fn checks() -> Vec<Check> {
                 let options = &["--eager-write", "32768"];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options,
                         write: true,
                         bytes: 16384,
@@ -191,8 +191,8 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options: REGISTERED,
                         write: true,
                         bytes: 65536,
@@ -212,8 +212,8 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options: &[],
                         write: false,
                         bytes: 1 << 20,
@@ -233,8 +233,8 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("direct"),
+                    &DataPathTest {
+                        export: Export::new("direct"),
                         options: REGISTERED,
                         write: true,
                         bytes: 1 << 20,
@@ -249,7 +249,7 @@ pub(super) fn checks() -> Vec<Check> {
             run: |context| {
                 let export = Export {
                     chunk_kib: 0,
-                    ..Export::of("direct")
+                    ..Export::new("direct")
                 };
                 let wants = &[
                     (Target, "chunks", Wants::None),
@@ -258,7 +258,7 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
+                    &DataPathTest {
                         export,
                         options: &[],
                         write: false,
@@ -274,7 +274,7 @@ pub(super) fn checks() -> Vec<Check> {
             run: |context| {
                 let export = Export {
                     chunk_kib: 0,
-                    ..Export::of("direct")
+                    ..Export::new("direct")
                 };
                 let wants = &[
                     (Target, "chunks", Wants::None),
@@ -283,7 +283,7 @@ pub(super) fn checks() -> Vec<Check> {
                 ];
                 way(
                     context,
-                    &Way {
+                    &DataPathTest {
                         export,
                         options: REGISTERED,
                         write: true,
@@ -300,8 +300,8 @@ pub(super) fn checks() -> Vec<Check> {
                 let wants = &[(Target, "cache_bytes", Bytes)];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("cached"),
+                    &DataPathTest {
+                        export: Export::new("cached"),
                         options: &[],
                         write: false,
                         bytes: 65536,
@@ -317,8 +317,8 @@ pub(super) fn checks() -> Vec<Check> {
                 let wants = &[(Target, "cache_bytes", Bytes)];
                 way(
                     context,
-                    &Way {
-                        export: Export::of("cached"),
+                    &DataPathTest {
+                        export: Export::new("cached"),
                         options: &[],
                         write: true,
                         bytes: 65536,
@@ -333,11 +333,11 @@ pub(super) fn checks() -> Vec<Check> {
             run: |context| {
                 let export = Export {
                     write_cache: "through",
-                    ..Export::of("direct")
+                    ..Export::new("direct")
                 };
                 way(
                     context,
-                    &Way {
+                    &DataPathTest {
                         export,
                         options: &[],
                         write: true,
@@ -432,7 +432,7 @@ struct Grown {
 }
 
 impl Grown {
-    fn of(&self, side: Side, name: &str) -> i64 {
+    fn value(&self, side: Side, name: &str) -> i64 {
         let counters = match side {
             Client => &self.client,
             Target => &self.target,
@@ -458,7 +458,7 @@ fn settled(lab: &mut Lab, before: &(Counters, Counters), write: bool, count: u64
                 client: grown(&before.0, &after.0),
                 target: grown(&before.1, &after.1),
             };
-            Ok(counted.of(Client, name) >= wanted && counted.of(Target, name) >= wanted)
+            Ok(counted.value(Client, name) >= wanted && counted.value(Target, name) >= wanted)
         },
     )?;
     Ok(counted)
@@ -512,7 +512,7 @@ fn carry(
     Ok(counted)
 }
 
-fn way(context: &mut Context<'_>, way: &Way) -> Result<Outcome> {
+fn way(context: &mut Context<'_>, way: &DataPathTest) -> Result<Outcome> {
     if iwarp(context.lab) && way.options != REGISTERED && way.options != LOCAL {
         let reason = "the device is iWARP's, which has no RDMA WRITE with an immediate value and no eager ring";
         return Ok(Outcome::NotPossible(reason.to_owned()));
@@ -545,8 +545,8 @@ fn judge(counted: &Grown, write: bool, size: u64, wants: &[(Side, &str, Wants)])
     let mut seen = Vec::new();
     let mut wrong = Vec::new();
     for &(side, name, wanted) in wants {
-        let value = counted.of(side, name);
-        let (each, all) = (counted.of(side, requests), counted.of(side, moved));
+        let value = counted.value(side, name);
+        let (each, all) = (counted.value(side, requests), counted.value(side, moved));
         let (is_so, due) = match wanted {
             Each => (value == each, format!("{each}")),
             EachOrMore => (value >= each, format!("{each} or more")),
@@ -565,8 +565,9 @@ fn judge(counted: &Grown, write: bool, size: u64, wants: &[(Side, &str, Wants)])
     }
     // A key that is not invalidated would leave the client's memory accessible.
     let (registered, closed) = (
-        counted.of(Client, "registrations"),
-        counted.of(Client, "remote_invalidations") + counted.of(Client, "local_invalidations"),
+        counted.value(Client, "registrations"),
+        counted.value(Client, "remote_invalidations")
+            + counted.value(Client, "local_invalidations"),
     );
     if registered != closed {
         wrong.push(format!(
@@ -579,13 +580,13 @@ fn judge(counted: &Grown, write: bool, size: u64, wants: &[(Side, &str, Wants)])
         (Client, "protocol_errors"),
         (Target, "protocol_errors"),
     ] {
-        if counted.of(side, name) != 0 {
-            wrong.push(format!("{name} {}", counted.of(side, name)));
+        if counted.value(side, name) != 0 {
+            wrong.push(format!("{name} {}", counted.value(side, name)));
         }
     }
     let what = format!(
         "{} {direction} of {}",
-        counted.of(Client, requests),
+        counted.value(Client, requests),
         bytes(size)
     );
     if wrong.is_empty() {
@@ -603,7 +604,7 @@ fn target_cache(context: &mut Context<'_>) -> Result<Outcome> {
     let seed = context.args.seed ^ 0xcac4e;
     let export = Export {
         cache_mib: 16,
-        ..Export::of("direct")
+        ..Export::new("direct")
     };
     let disk = connect(context.lab, &export, REGISTERED)?;
     let first = carry(context.lab, &disk, false, SIZE, count, seed)?;
@@ -612,8 +613,8 @@ fn target_cache(context: &mut Context<'_>) -> Result<Outcome> {
     on_processor(0, || requests(&file, false, SIZE, count, seed))?;
     let again = settled(context.lab, &before, false, count)?;
     let (hits, bytes) = (
-        again.of(Target, "cache_hits"),
-        again.of(Target, "bytes_from_cache"),
+        again.value(Target, "cache_hits"),
+        again.value(Target, "bytes_from_cache"),
     );
     if hits == 0 || bytes == 0 {
         return Err(Error::new(
@@ -621,14 +622,14 @@ fn target_cache(context: &mut Context<'_>) -> Result<Outcome> {
             "no line was found in the cache the second time",
         ));
     }
-    let misses = first.of(Target, "cache_misses");
+    let misses = first.value(Target, "cache_misses");
     Ok(Outcome::Pass(format!("{count} reads verified twice: first {misses} misses, then {hits} hits, {bytes} bytes without the drive")))
 }
 
 fn p2p(context: &mut Context<'_>, write: bool) -> Result<Outcome> {
     const SIZE: u64 = 65536;
     let count = count_of(context, SIZE);
-    let disk = connect(context.lab, &Export::of("p2p"), REGISTERED)?;
+    let disk = connect(context.lab, &Export::new("p2p"), REGISTERED)?;
     let ways = peers(context.lab)?;
     let Some(how) = ways.first().cloned() else {
         let why = "no PCI device lends memory that the drive and the RDMA device reach: `hcablk check` on the target";

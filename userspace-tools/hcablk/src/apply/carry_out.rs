@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::step::{Action, Initial, Step, Table};
+use super::step::{Action, Initial, PlanStep, Table};
 use crate::configfs::{Group, Transaction, INITIATOR, TARGET};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
@@ -31,7 +31,7 @@ const PATH: [&str; 2] = ["address", "port"];
 /// An object of the configuration that could not be made; its finished steps are undone.
 pub struct Failed {
     /// The steps of the object that failed.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// The index of the failed step.
     pub index: usize,
     /// Why.
@@ -39,13 +39,13 @@ pub struct Failed {
 }
 
 /// Carries out the steps, one after the other, and undoes them all if one fails.
-pub fn all(system: &dyn System, steps: &[Step]) -> Result<()> {
+pub fn all(system: &dyn System, steps: &[PlanStep]) -> Result<()> {
     together(system, steps, system.now()).map_err(|failed| failed.1)
 }
 
 /// Carries out the steps of each export, port and disk separately: if one fails, the others stay. Returns the steps
 /// that were done, and the failures. Fails if it is interrupted; the steps done by then stay.
-pub fn each(system: &dyn System, steps: &[Step]) -> Result<(Vec<Step>, Vec<Failed>)> {
+pub fn each(system: &dyn System, steps: &[PlanStep]) -> Result<(Vec<PlanStep>, Vec<Failed>)> {
     let began = system.now();
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for steps in steps.chunk_by(|one, next| (one.table, &one.name) == (next.table, &next.name)) {
@@ -70,7 +70,7 @@ pub fn each(system: &dyn System, steps: &[Step]) -> Result<(Vec<Step>, Vec<Faile
 /// Carries out the steps in one transaction; reports the step that failed.
 fn together(
     system: &dyn System,
-    steps: &[Step],
+    steps: &[PlanStep],
     began: Duration,
 ) -> Result<(), Box<(usize, Error)>> {
     let mut transaction = Transaction::new(system);
@@ -90,7 +90,7 @@ fn together(
 }
 
 /// Returns the directory that a step changes; loads the module.
-fn group<'a>(system: &'a dyn System, step: &Step) -> Result<Group<'a>> {
+fn group<'a>(system: &'a dyn System, step: &PlanStep) -> Result<Group<'a>> {
     Ok(match step.table {
         Table::Export => volumes(&TARGET.require(system)?),
         Table::Port => ports(&TARGET.require(system)?),
@@ -99,7 +99,7 @@ fn group<'a>(system: &'a dyn System, step: &Step) -> Result<Group<'a>> {
     .child(&step.name))
 }
 
-fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> Result<()> {
+fn one(system: &dyn System, step: &PlanStep, transaction: &mut Transaction<'_>) -> Result<()> {
     if let Action::StoreHostId { id } = &step.action {
         return transaction.make_file(Path::new(hostid::FILE), &format!("{id}\n"));
     }

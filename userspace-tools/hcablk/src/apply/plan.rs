@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::step::{Action, Initial, Pending, Step, Table};
+use super::step::{Action, Initial, Pending, PlanStep, Table};
 use crate::config::paths::PathNumber;
 use crate::config::running::attribute;
 use crate::config::schema::{Change, Wish};
@@ -37,7 +37,7 @@ pub enum Scope {
 /// Changes, in the order in which they are made.
 pub struct Plan {
     /// The changes.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// Steps that are not made.
     pub pending: Vec<Pending>,
     /// Objects of the kernel that are not configured, such as `disk data`.
@@ -75,10 +75,10 @@ impl Plan {
                     plan.port(&ports(&tree).child(name.as_str()), port)
                 });
             }
-            plan.beside(&volumes(&tree), Table::Export, |name| {
+            plan.add_not_configured(&volumes(&tree), Table::Export, |name| {
                 config.export.keys().any(|key| key.as_str() == name)
             })?;
-            plan.beside(&ports(&tree), Table::Port, |name| {
+            plan.add_not_configured(&ports(&tree), Table::Port, |name| {
                 config.port.keys().any(|key| key.as_str() == name)
             })?;
         }
@@ -90,7 +90,7 @@ impl Plan {
                 });
             }
             let is_configured = |name: &str| config.disk.keys().any(|key| key.as_str() == name);
-            plan.beside(&tree, Table::Disk, is_configured)?;
+            plan.add_not_configured(&tree, Table::Disk, is_configured)?;
             let in_user_space = user::all(system).into_iter().map(|disk| disk.shown_name());
             let beside = in_user_space.filter(|name| !is_configured(name));
             plan.not_configured
@@ -153,7 +153,7 @@ impl Plan {
         let known = hostid::stored(system)?.is_some()
             || hostid::current(system).is_ok_and(|(id, _)| id == host.id.0);
         if !known {
-            self.steps.push(Step {
+            self.steps.push(PlanStep {
                 table: Table::Host,
                 name: String::new(),
                 action: Action::StoreHostId { id: host.id.0 },
@@ -379,7 +379,7 @@ impl Plan {
     }
 
     /// Adds the existing objects that are not configured.
-    fn beside(
+    fn add_not_configured(
         &mut self,
         folder: &Group<'_>,
         table: Table,
@@ -408,8 +408,8 @@ struct Object<'a> {
 }
 
 impl Object<'_> {
-    fn step(&self, action: Action) -> Step {
-        Step {
+    fn step(&self, action: Action) -> PlanStep {
+        PlanStep {
             table: self.table,
             name: self.group.name(),
             action,

@@ -41,7 +41,7 @@ pub struct Record<'a>(&'a dyn System);
 
 impl<'a> Record<'a> {
     /// Returns access to the records, which need not exist.
-    pub fn of(system: &'a dyn System) -> Self {
+    pub fn new(system: &'a dyn System) -> Self {
         Self(system)
     }
 

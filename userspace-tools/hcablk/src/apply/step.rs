@@ -97,7 +97,7 @@ pub enum Action {
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-pub struct Step {
+pub struct PlanStep {
     /// The table of the object.
     pub table: Table,
     /// The name of the object.
@@ -126,7 +126,7 @@ fn shown(value: &str) -> &str {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for PlanStep {
     /// Writes the change that the step makes: "make disk data".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let it = format!("{} {}", self.table, self.name);
@@ -191,7 +191,7 @@ impl fmt::Display for Step {
     }
 }
 
-impl Step {
+impl PlanStep {
     /// Describes how the kernel's state differs from the configuration: "+ disk data".
     pub fn difference(&self) -> String {
         let it = format!("{} {}", self.table, self.name);
@@ -244,7 +244,7 @@ impl Step {
 pub struct Pending {
     /// The change.
     #[serde(flatten)]
-    pub step: Step,
+    pub step: PlanStep,
     /// The user of the object.
     pub reason: String,
 }

@@ -24,7 +24,7 @@ pub fn unapply(
     timeout: Option<Duration>,
 ) -> Result<Outcome> {
     let _lock = super::lock(system, Some(LOCK_LIMIT))?;
-    let record = Record::of(system);
+    let record = Record::new(system);
     // Check first, before anything changes: the next start would fail.
     if let Some(unit) = unit.filter(|unit| is_restarted(system, unit)) {
         if let Err(error) = config::load(system) {

@@ -12,7 +12,7 @@ use crate::system::System;
 const FOLDER: &str = "/etc/hcablk";
 
 pub(super) fn look(system: &dyn System, findings: &mut Findings) {
-    findings.of("configuration");
+    findings.begin("configuration");
     match config::load(system) {
         Err(error) => findings.error(FOLDER, &error),
         Ok(loaded) if loaded.files.is_empty() => findings.note(
@@ -33,7 +33,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
             );
         }
     }
-    findings.of("host-id");
+    findings.begin("host-id");
     match hostid::current(system) {
         Err(error) => findings.error(hostid::FILE, &error),
         Ok((id, hostid::Source::File)) => findings.ok(hostid::FILE, format!("this host is {id}")),
@@ -81,7 +81,7 @@ fn is_secret(path: &Path) -> bool {
 }
 
 fn rights(system: &dyn System, findings: &mut Findings) {
-    findings.of("file-rights");
+    findings.begin("file-rights");
     let root = system.rights(Path::new("/")).map(|rights| rights.owner);
     let mut bad = 0;
     let entries = entries(system);

@@ -47,7 +47,7 @@ fn install(release: &str) -> String {
 }
 
 fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
-    findings.of("module");
+    findings.begin("module");
     for name in [INITIATOR.name, TARGET.name] {
         let installed = installed(system, release, name);
         if system.exists(&Path::new("/sys/module").join(name)) {
@@ -142,7 +142,7 @@ fn signed_only(system: &dyn System, name: &str, findings: &mut Findings) {
 }
 
 fn options(system: &dyn System, release: &str, findings: &mut Findings) {
-    findings.of("kernel-option");
+    findings.begin("kernel-option");
     let file = format!("/boot/config-{release}");
     let Some(config) = line(system, &file) else {
         findings.note(
@@ -189,7 +189,7 @@ const KEEPERS: [&str; 4] = [
 ];
 
 fn clock(system: &dyn System, findings: &mut Findings) {
-    findings.of("clock");
+    findings.begin("clock");
     let subject = "NTP";
     if let Some(keeper) = KEEPERS.iter().find(|file| system.exists(Path::new(file))) {
         findings.ok(subject, format!("the clock is synchronized ({keeper})"));

@@ -17,7 +17,7 @@ use crate::target::{allowed_hosts, volumes};
 const APPLY: &str = "hcablk key apply";
 
 pub(super) fn look(system: &dyn System, findings: &mut Findings) {
-    findings.of("keys");
+    findings.begin("keys");
     match keys::check(system) {
         Ok(()) => (),
         Err(error) if error.errno.is_some() => {

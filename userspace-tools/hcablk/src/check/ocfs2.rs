@@ -23,7 +23,7 @@ const THRESHOLD: u64 = 31;
 const LEVELS: usize = 8;
 
 pub(super) fn look(system: &dyn System, findings: &mut Findings) {
-    findings.of("o2cb");
+    findings.begin("o2cb");
     let Some(heartbeat) = Heartbeat::read(system) else {
         return;
     };

@@ -26,7 +26,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
 }
 
 fn iommu(system: &dyn System, findings: &mut Findings) {
-    findings.of("iommu");
+    findings.begin("iommu");
     for device in rdma::devices(system) {
         let folder = format!("/sys/class/infiniband/{device}/device");
         if !system.exists(Path::new(&folder)) {
@@ -65,7 +65,7 @@ fn place(system: &dyn System, path: &Path) -> Vec<String> {
 }
 
 fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings) {
-    findings.of("peer-to-peer");
+    findings.begin("peer-to-peer");
     let name = format!("volume {}", volume.name());
     let drive = volume.get("path").unwrap_or_default();
     let drive = system

@@ -22,7 +22,7 @@ pub(super) fn devices(system: &dyn System) -> Vec<String> {
 }
 
 pub(super) fn look(system: &dyn System, findings: &mut Findings) {
-    findings.of("rdma-device");
+    findings.begin("rdma-device");
     let devices = devices(system);
     if devices.is_empty() {
         findings.fail("RDMA", "there is no RDMA device", NO_RDMA_DEVICE);
@@ -95,7 +95,7 @@ impl Port {
     }
 
     fn look(&self, findings: &mut Findings) {
-        findings.of("rdma-device");
+        findings.begin("rdma-device");
         let state = self.state.split(": ").last().unwrap_or_default();
         if state != "ACTIVE" {
             findings.warn(
@@ -114,7 +114,7 @@ impl Port {
     }
 
     fn look_at_gids(&self, findings: &mut Findings) {
-        findings.of("roce-gid");
+        findings.begin("roce-gid");
         let name = self.interface.as_ref().map_or("DEVICE", |(name, _)| name);
         let v2 = self.gids.iter().filter(|gid| gid.is_v2);
         if let Some(gid) = v2.clone().find(|gid| gid.is_routed()) {
@@ -141,7 +141,7 @@ impl Port {
     }
 
     fn look_at_mtu(&self, findings: &mut Findings) {
-        findings.of("roce-mtu");
+        findings.begin("roce-mtu");
         let Some((name, mtu)) = &self.interface else {
             findings.note(&self.subject, "its network interface is not known", "");
             return;

@@ -11,7 +11,7 @@ use crate::system::System;
 use crate::target;
 
 pub(super) fn look(system: &dyn System, findings: &mut Findings) {
-    findings.of("disk");
+    findings.begin("disk");
     match initiator::devices(system) {
         Err(error) => findings.error("disks", &error),
         Ok(devices) => {
@@ -19,14 +19,14 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
             for device in &devices {
                 disk(device, findings);
             }
-            findings.of("lost-writes");
+            findings.begin("lost-writes");
             for device in devices.iter().filter(|device| device.has_lost_writes()) {
                 let name = &device.name;
                 findings.fail(name, initiator::LOST, initiator::loss_remedy(name));
             }
         }
     }
-    findings.of("export");
+    findings.begin("export");
     match target::exports(system) {
         Err(error) => findings.error("exports", &error),
         Ok(None) => (),
@@ -118,7 +118,7 @@ fn volume(volume: &Volume, findings: &mut Findings) {
 
 /// Advises against volumes that can lose acknowledged writes of several hosts.
 fn write_caches(system: &dyn System, findings: &mut Findings) {
-    findings.of("write-cache");
+    findings.begin("write-cache");
     let groups = target::selected(system, None).ok().flatten();
     for group in groups.unwrap_or_default() {
         if let Some(risk) = target::risk(&group) {
@@ -129,7 +129,7 @@ fn write_caches(system: &dyn System, findings: &mut Findings) {
 }
 
 fn listening(volumes: &[Volume], ports: &[Port], findings: &mut Findings) {
-    findings.of("port");
+    findings.begin("port");
     for port in ports {
         let name = format!("port {}", port.id);
         match (port.enabled, &port.error) {
@@ -152,7 +152,7 @@ fn listening(volumes: &[Volume], ports: &[Port], findings: &mut Findings) {
 }
 
 fn counters(system: &dyn System, findings: &mut Findings) {
-    findings.of("counters");
+    findings.begin("counters");
     let looked = [stats::disks(system, None), stats::volumes(system, None)];
     for sample in looked.into_iter().flatten().flat_map(|found| found.samples) {
         if let Some(errors @ 1..) = sample.counter("protocol_errors") {

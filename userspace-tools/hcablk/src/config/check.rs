@@ -24,11 +24,11 @@ pub(super) fn check(
         check_host(system, loaded, host.id.0, mistakes)?;
     }
     for (name, export) in &loaded.config.export {
-        let place = loaded.place(&format!("export.{name}"));
+        let place = loaded.place_of(&format!("export.{name}"));
         mistakes.extend(wrong_export(export).map(|what| Mistake::new(&place, what)));
     }
     for (name, disk) in &loaded.config.disk {
-        let place = loaded.place(&format!("disk.{name}"));
+        let place = loaded.place_of(&format!("disk.{name}"));
         mistakes.extend(wrong_disk(name, disk).map(|what| Mistake::new(&place, what)));
     }
     check_ports(loaded, mistakes);
@@ -47,7 +47,7 @@ fn check_host(
             "the host's id is {id} here, and {stored} in {}",
             hostid::FILE
         );
-        mistakes.push(Mistake::new(&loaded.place("host"), what).advise(format!(
+        mistakes.push(Mistake::new(&loaded.place_of("host"), what).advise(format!(
             "If the configuration is another machine's, remove its [host]; if this one is right: \
              hcablk host-id --set {id} --force"
         )));
@@ -128,7 +128,7 @@ fn check_ports(loaded: &Loaded, mistakes: &mut Vec<Mistake>) {
         let at = place_of(port);
         match known.iter().find(|(_, other)| *other == at) {
             Some((first, _)) => mistakes.push(Mistake::new(
-                &loaded.place(&format!("port.{name}")),
+                &loaded.place_of(&format!("port.{name}")),
                 format!("it has the address and port of [port.{first}]"),
             )),
             None => known.push((name, at)),

@@ -56,7 +56,7 @@ fn unheard(loaded: &Loaded) -> Option<String> {
         return None;
     }
     let (name, _) = config.export.iter().find(|(_, export)| export.enabled)?;
-    let place = loaded.place(&format!("export.{name}"));
+    let place = loaded.place_of(&format!("export.{name}"));
     Some(format!(
         "{place}: there is no [port]: no client can connect to {name}, until hcablk target listen is run"
     ))

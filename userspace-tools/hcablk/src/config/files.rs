@@ -10,7 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::check;
-use super::loaded::{Loaded, Mistake, Place, MAIN};
+use super::loaded::{ConfigPlace, Loaded, Mistake, MAIN};
 use super::schema::{Disk, Export, Host, Port};
 use crate::error::{Error, Kind, Result};
 use crate::names::{DeviceName, PortName, VolumeName};
@@ -121,7 +121,7 @@ impl Loaded {
     /// no file silently overrides a different one.
     fn add(&mut self, file: &Path, text: &str, content: Content, mistakes: &mut Vec<Mistake>) {
         let mut new = |name: String, span: Range<usize>| {
-            let place = Place {
+            let place = ConfigPlace {
                 file: file.to_owned(),
                 line: line_of(text, span.start),
             };
@@ -160,7 +160,7 @@ impl Loaded {
 
 /// Explains why a file could not be read.
 fn explain(file: &Path, text: &str, error: &toml::de::Error) -> Mistake {
-    let place = Place {
+    let place = ConfigPlace {
         file: file.to_owned(),
         line: line_of(text, error.span().map_or(0, |span| span.start)),
     };

@@ -13,21 +13,21 @@ pub const MAIN: &str = "/etc/hcablk/hcablk.toml";
 
 /// The place of an entry in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ConfigPlace {
     /// The file.
     pub file: PathBuf,
     /// The line, from 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
 }
 
 /// The place of each table, by its name in the files, such as `disk.data`.
-pub type Places = BTreeMap<String, Place>;
+pub type Places = BTreeMap<String, ConfigPlace>;
 
 /// A configuration, and the place of each of its tables.
 #[derive(Clone, Debug, Default)]
@@ -42,11 +42,14 @@ pub struct Loaded {
 
 impl Loaded {
     /// Returns the place of a table; the main file's beginning if no file has it.
-    pub fn place(&self, table: &str) -> Place {
-        self.places.get(table).cloned().unwrap_or_else(|| Place {
-            file: MAIN.into(),
-            line: 1,
-        })
+    pub fn place_of(&self, table: &str) -> ConfigPlace {
+        self.places
+            .get(table)
+            .cloned()
+            .unwrap_or_else(|| ConfigPlace {
+                file: MAIN.into(),
+                line: 1,
+            })
     }
 }
 
@@ -60,7 +63,7 @@ pub(super) struct Mistake {
 
 impl Mistake {
     /// Makes a mistake at a place.
-    pub(super) fn new(place: &Place, what: impl fmt::Display) -> Self {
+    pub(super) fn new(place: &ConfigPlace, what: impl fmt::Display) -> Self {
         Self {
             text: format!("{place}: {what}"),
             advice: None,

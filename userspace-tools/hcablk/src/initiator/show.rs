@@ -127,7 +127,7 @@ pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> 
     let loaded = groups.is_some();
     let mut devices = Vec::new();
     for group in groups.into_iter().flatten() {
-        devices.extend(unless_gone(&group, Times::of(&group, measure))?);
+        devices.extend(unless_gone(&group, Times::read(&group, measure))?);
     }
     let idle = !devices.is_empty() && devices.iter().all(Times::is_idle);
     let mut outcome = Outcome::new(Report::DeviceTimes { devices });

@@ -53,7 +53,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
         if let (Some(device), Some(sample), Some(times)) = (
             device,
             sample,
-            unless_gone(&group, Times::of(&group, None))?,
+            unless_gone(&group, Times::read(&group, None))?,
         ) {
             found.push(Disk {
                 device: device.clone(),

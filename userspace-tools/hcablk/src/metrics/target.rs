@@ -52,7 +52,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Exports>> {
         if let (Some(volume), Some(sample), Some(times)) = (
             volume,
             sample,
-            unless_gone(&group, Times::of(&group, None))?,
+            unless_gone(&group, Times::read(&group, None))?,
         ) {
             found.push(Export {
                 volume: volume.clone(),

@@ -4,13 +4,13 @@
 
 use std::fmt;
 
-use crate::apply::step::{Action, Pending, Step};
+use crate::apply::step::{Action, Pending, PlanStep};
 
 /// Writes the steps that were made, or would be, and those that were not.
 pub(super) fn applied(
     f: &mut fmt::Formatter<'_>,
     dry_run: bool,
-    steps: &[Step],
+    steps: &[PlanStep],
     pending: &[Pending],
 ) -> fmt::Result {
     let word = if dry_run { "would" } else { "done:" };
@@ -40,18 +40,18 @@ pub(super) fn counted(exports: usize, ports: usize, disks: usize) -> String {
 /// Writes how the kernel's state differs from the configuration. For a missing object, nothing else is written.
 pub(super) fn differences(
     f: &mut fmt::Formatter<'_>,
-    steps: &[Step],
+    steps: &[PlanStep],
     beside: &[String],
 ) -> fmt::Result {
-    let is_made = |step: &Step| {
-        let makes = |other: &&Step| matches!(other.action, Action::Make { .. });
+    let is_made = |step: &PlanStep| {
+        let makes = |other: &&PlanStep| matches!(other.action, Action::Make { .. });
         let made = steps.iter().filter(makes);
         made.clone()
             .any(|other| other.table == step.table && other.name == step.name)
     };
     // An object that is disabled for a change, and enabled again, differs by that change.
-    let count = |step: &Step, action: &Action| {
-        let same = |other: &&Step| {
+    let count = |step: &PlanStep, action: &Action| {
+        let same = |other: &&PlanStep| {
             other.table == step.table && other.name == step.name && other.action == *action
         };
         steps.iter().filter(same).count()

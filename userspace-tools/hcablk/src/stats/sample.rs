@@ -44,7 +44,7 @@ impl Sample {
 
     fn read(group: &Group<'_>, state: String, in_flight: Option<u64>) -> Result<Self> {
         let measuring = group.flag("timing")?;
-        let times = measuring.then(|| Times::of(group, None)).transpose()?;
+        let times = measuring.then(|| Times::read(group, None)).transpose()?;
         Ok(Self {
             name: group.name(),
             state,

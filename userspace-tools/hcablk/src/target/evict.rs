@@ -131,7 +131,7 @@ fn evict_unexported(
             "Run as root: mount -t configfs configfs {CONFIGFS}"
         )));
     }
-    let records = Records::of(system, volume.as_str());
+    let records = Records::new(system, volume.as_str());
     if !hosts.iter().all(|host| records.has(*host)) {
         return Err(not_found);
     }
@@ -234,7 +234,7 @@ pub fn admit(
     if_exists: bool,
 ) -> Result<Outcome> {
     let hosts = each_once(ids);
-    let records = Records::of(system, volume.as_str());
+    let records = Records::new(system, volume.as_str());
     let group = existing(system, volume).ok();
     if group.is_none() && !hosts.iter().any(|host| records.has(*host)) {
         return Err(no_such_volume(volume));

@@ -148,7 +148,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let (port, evicted) = transaction.finish(result)?;
     if changed {
         // The service neither repeats nor undoes changes of other commands.
-        Record::of(system).forget(Table::Export, wanted.volume.as_str())?;
+        Record::new(system).forget(Table::Export, wanted.volume.as_str())?;
     }
 
     let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();

@@ -81,7 +81,7 @@ impl<'a> Fence<'a> {
         let began = system.now();
         Self {
             volume: volume.clone(),
-            records: Records::of(system, &volume.name()),
+            records: Records::new(system, &volume.name()),
             next_word: began + FIRST_WORD,
             began,
             untold: Vec::new(),

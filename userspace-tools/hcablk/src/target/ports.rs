@@ -217,7 +217,7 @@ pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
     let port = transaction.finish(result)?;
     if changed {
         // The service neither repeats nor undoes changes of other commands.
-        Record::of(system).forget(Table::Port, &port.id)?;
+        Record::new(system).forget(Table::Port, &port.id)?;
     }
     let note = format!("port {} listens already", port.id);
     let mut outcome = Outcome::new(Done::Listen { port, changed });
@@ -253,7 +253,7 @@ pub fn unlisten(system: &dyn System, ids: Option<&[String]>, if_exists: bool) ->
     for group in chosen {
         disable(&group)?;
         remove(&group)?;
-        Record::of(system).forget(Table::Port, &group.name())?;
+        Record::new(system).forget(Table::Port, &group.name())?;
         removed.push(group.name());
     }
     let nothing = removed.is_empty();

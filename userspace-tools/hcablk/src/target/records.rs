@@ -26,7 +26,7 @@ pub(super) struct Records<'a> {
 
 impl<'a> Records<'a> {
     /// Returns access to the records of `volume`, which need not exist.
-    pub(super) fn of(system: &'a dyn System, volume: &str) -> Self {
+    pub(super) fn new(system: &'a dyn System, volume: &str) -> Self {
         Self {
             system,
             folder: Path::new(FOLDER).join(volume),

@@ -119,7 +119,7 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
         }
     };
     for name in names {
-        let recorded = match Records::of(system, &name).all() {
+        let recorded = match Records::new(system, &name).all() {
             Ok(recorded) => recorded,
             Err(error) => {
                 notes.push(error.message);
@@ -215,7 +215,7 @@ pub fn times(
     let loaded = groups.is_some();
     let mut times = Vec::new();
     for group in groups.into_iter().flatten() {
-        times.extend(unless_gone(&group, Times::of(&group, measure))?);
+        times.extend(unless_gone(&group, Times::read(&group, measure))?);
     }
     let idle = !times.is_empty() && times.iter().all(Times::is_idle);
     let mut outcome = Outcome::new(Report::ExportTimes { volumes: times });

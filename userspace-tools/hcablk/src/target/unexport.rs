@@ -69,7 +69,7 @@ pub fn unexport_here(
     }
     remove(&group)?;
     // A user who ends an export does not want the service to restore it.
-    Record::of(system).forget(Table::Export, volume.as_str())?;
+    Record::new(system).forget(Table::Export, volume.as_str())?;
     Ok(Outcome::new(Done::Unexport {
         volume: volume.to_string(),
         changed: true,
@@ -78,7 +78,7 @@ pub fn unexport_here(
 
 /// Notes which hosts stay evicted from a removed volume.
 fn note_evicted(system: &dyn System, volume: &str, notes: &mut Vec<String>) {
-    match Records::of(system, volume).all() {
+    match Records::new(system, volume).all() {
         Ok(evicted) if evicted.is_empty() => (),
         Ok(evicted) => notes.push(format!(
             "these hosts stay evicted, and are refused when {volume} is exported again: {}",

@@ -180,7 +180,7 @@ impl Model {
                 .flatten();
             let volumes = target::selected(system, None)?.into_iter().flatten();
             for group in disks.chain(volumes) {
-                Times::of(&group, Some(on))?;
+                Times::read(&group, Some(on))?;
             }
             Ok(())
         };

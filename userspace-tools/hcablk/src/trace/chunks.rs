@@ -78,7 +78,7 @@ impl Chunk {
 }
 
 /// Makes the chunks of a request; none if it has no data that moves.
-pub(super) fn of(served: &Served) -> Vec<Chunk> {
+pub(super) fn of_request(served: &Served) -> Vec<Chunk> {
     let mut chunks: Vec<_> = if served.chunks.is_empty() {
         whole(served).into_iter().collect()
     } else {

@@ -348,7 +348,7 @@ fn pair(
 }
 
 fn moved(served: &Served, pair: Option<Pair>) -> Moved {
-    let chunks = chunks::of(served);
+    let chunks = chunks::of_request(served);
     let (drive_ns, wire_ns, both_ns) = chunks::busy(&chunks);
     let mut moved = Moved {
         number: 0,

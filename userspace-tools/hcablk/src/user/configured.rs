@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use uuid::Uuid;
 
-use super::connect::{bring_up, differences, kernels, wanted, Asked, Difference, Place};
+use super::connect::{bring_up, differences, kernels, wanted, Asked, Difference, DiskAddress};
 use super::disconnect::end;
 use super::files::Wanted;
 use super::settings;
 use super::show::{self, Disk};
-use crate::apply::step::{Action, Initial, Pending, Step, Table};
+use crate::apply::step::{Action, Initial, Pending, PlanStep, Table};
 use crate::config::value::Id;
 use crate::config::{self, Paths};
 use crate::configfs::{Transaction, INITIATOR};
@@ -39,7 +39,7 @@ pub enum Change {
 /// The changes that make a disk match its configuration.
 #[derive(Default)]
 pub(crate) struct Planned {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<PlanStep>,
     pub(crate) pending: Vec<Pending>,
 }
 
@@ -69,7 +69,7 @@ fn asked(
         Some(id) => id.0,
         None => host?,
     };
-    let place = Place {
+    let place = DiskAddress {
         address: &disk.address,
         volume: disk
             .volume
@@ -112,7 +112,7 @@ pub(crate) fn plan(
     let asked = asked(system, name, disk, host)?;
     let there = show::find(system, name.as_str()).filter(|there| there.number.is_some());
     let mut planned = Planned::default();
-    let step = |action: Action, change: Change| Step {
+    let step = |action: Action, change: Change| PlanStep {
         table: Table::Disk,
         name: name.to_string(),
         action,
@@ -179,7 +179,7 @@ pub(crate) fn plan(
 fn anew(
     system: &dyn System,
     there: &Disk,
-    step: &impl Fn(Action, Change) -> Step,
+    step: &impl Fn(Action, Change) -> PlanStep,
     connect: Change,
 ) -> Planned {
     let steps = vec![

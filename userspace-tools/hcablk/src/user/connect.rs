@@ -109,7 +109,7 @@ pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, Pa
 /// Converts the command line to a request.
 fn asked(system: &dyn System, connect: &Connect) -> Result<Asked> {
     let options = settings::options(connect)?;
-    let place = Place {
+    let place = DiskAddress {
         address: &connect.address,
         volume: connect.volume.as_str(),
         host_id: connect.host_id,
@@ -125,7 +125,7 @@ fn asked(system: &dyn System, connect: &Connect) -> Result<Asked> {
 }
 
 /// The address and volume of a disk, and its host.
-pub(super) struct Place<'a> {
+pub(super) struct DiskAddress<'a> {
     pub(super) address: &'a str,
     pub(super) volume: &'a str,
     pub(super) host_id: Option<Uuid>,
@@ -136,7 +136,7 @@ pub(super) struct Place<'a> {
 /// Returns the settings that a disk is made with.
 pub(super) fn wanted(
     system: &dyn System,
-    place: &Place<'_>,
+    place: &DiskAddress<'_>,
     options: Vec<(String, String)>,
 ) -> Result<Wanted> {
     let address = resolve(place.address)?;

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::connect;
-use super::files::{self, State};
+use super::files::{self, UserDiskState};
 use super::show::Disk;
 use super::unit;
 use crate::error::{Error, Kind, Result};
@@ -63,7 +63,7 @@ fn is_another(system: &dyn System, disk: &Disk) -> Result<bool> {
     let (Some(number), Some(found)) = (disk.number, &disk.state) else {
         return Ok(false);
     };
-    let now = files::read::<State>(system, &files::state(number))?;
+    let now = files::read::<UserDiskState>(system, &files::state(number))?;
     Ok(now.is_some_and(|now| now.mark != found.mark))
 }
 

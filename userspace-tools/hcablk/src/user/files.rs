@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `NAME.wanted` | [`Wanted`]: the settings for the disk NAME | `hcablk connect --user` |
 //! | `NAME.failed` | [`Failed`]: the reason why there is no disk, or why it cannot be recovered | `hcablk-ublk serve NAME` |
-//! | `N.state` | [`State`]: the state of the disk `/dev/ublkbN` | the program that serves it |
+//! | `N.state` | [`UserDiskState`]: the state of the disk `/dev/ublkbN` | the program that serves it |
 //! | `N.json` | data that `hcablk-ublk` needs to recover the disk; the command does not use it | the program that serves it |
 //! | `N.lock` | nothing: the program that serves the disk holds a lock of it | that program |
 //!
@@ -67,7 +67,7 @@ pub enum Phase {
 
 /// The state that the program that serves a disk publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct UserDiskState {
     /// The disk's name; `None` if its program was started by hand.
     pub name: Option<String>,
     /// The driver's data for the disk: its number may be reused later. Programs of earlier releases do not write it.

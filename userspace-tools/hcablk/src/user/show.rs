@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::{self, Failed, Phase, State, Wanted};
+use super::files::{self, Failed, Phase, UserDiskState, Wanted};
 use super::{settings, unit};
 use crate::error::Error;
 use crate::output::{Device, DiskKind};
@@ -23,7 +23,7 @@ pub(crate) struct Disk {
     /// The number N of `/dev/ublkbN`, if the disk exists.
     pub(super) number: Option<u32>,
     /// The state that its program has published last.
-    pub(super) state: Option<State>,
+    pub(super) state: Option<UserDiskState>,
     /// The settings that were asked for, if the caller may read them: before the disk exists only root may.
     pub(super) wanted: Option<Wanted>,
     /// The reason why there is no disk, or no program for it.
@@ -102,7 +102,7 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
         if !system.exists(&Path::new("/sys/block").join(format!("ublkb{number}"))) {
             continue;
         }
-        match files::read::<State>(system, &files::state(number)) {
+        match files::read::<UserDiskState>(system, &files::state(number)) {
             Ok(None) => {}
             Ok(Some(state)) => {
                 let name = state.name.clone();

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use hcablk::system::{Op, System as _};
-use hcablk::user::files::{self, Failed, Phase, State, Wanted};
+use hcablk::user::files::{self, Failed, Phase, UserDiskState, Wanted};
 
 use super::Kernel;
 
@@ -26,11 +26,11 @@ impl Kernel {
     }
 
     /// Returns the state that the program of a disk has published.
-    pub fn state_of(&self, number: u32) -> State {
+    pub fn state_of(&self, number: u32) -> UserDiskState {
         files::read(self, &files::state(number)).unwrap().unwrap()
     }
 
-    pub fn publish(&self, number: u32, state: &State) {
+    pub fn publish(&self, number: u32, state: &UserDiskState) {
         self.file(files::state(number), &files::text(state).unwrap());
     }
 
@@ -73,7 +73,8 @@ impl Kernel {
                 self.set_unit(unit, "inactive");
                 let name = disk(unit);
                 for number in files::numbers(self, ".state") {
-                    let Ok(Some(state)) = files::read::<State>(self, &files::state(number)) else {
+                    let Ok(Some(state)) = files::read::<UserDiskState>(self, &files::state(number))
+                    else {
                         continue;
                     };
                     // A program that was killed ends nothing.
@@ -138,7 +139,7 @@ impl Kernel {
         self.file(format!("/sys/block/{device}/size"), "131072\n");
         self.file(format!("/sys/block/{device}/dev"), "259:7\n");
         self.file(format!("/dev/{device}"), "");
-        let state = State {
+        let state = UserDiskState {
             name: Some(name.to_owned()),
             mark: Some(700 + u64::from(number)),
             pid,

@@ -92,7 +92,7 @@ impl Region {
         // SAFETY: The layout has a size.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
         // SAFETY: The memory exists, and is freed only after the region was deregistered.
-        let region = unsafe { Self::of(pd, memory, size, access, address) };
+        let region = unsafe { Self::register(pd, memory, size, access, address) };
         match region {
             Ok(mut region) => {
                 region.layout = Some(layout);
@@ -111,7 +111,7 @@ impl Region {
     /// # Safety
     ///
     /// The memory is initialized, and does not move during the life of the region.
-    unsafe fn of(
+    unsafe fn register(
         pd: &Arc<ProtectionDomain>,
         memory: NonNull<u8>,
         len: usize,
@@ -324,13 +324,13 @@ impl Buffer {
     ///
     /// The `len` bytes are initialized, and nobody else refers to them; they do not move until the buffer, all parts
     /// that were split from it and the queues of the requests that had it are dropped.
-    pub(crate) unsafe fn of(
+    pub(crate) unsafe fn register(
         pd: &Arc<ProtectionDomain>,
         memory: NonNull<u8>,
         len: usize,
     ) -> Result<Self, Errno> {
         // SAFETY: By the safety requirement.
-        let region = unsafe { Region::of(pd, memory, len, Access::Windows, None) }?;
+        let region = unsafe { Region::register(pd, memory, len, Access::Windows, None) }?;
         Ok(Self {
             region: Arc::new(region),
             start: 0,

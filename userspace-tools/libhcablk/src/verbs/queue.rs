@@ -206,14 +206,14 @@ pub(crate) struct Capacity {
 }
 
 /// A queue pair, or nothing once it is destroyed.
-struct Place(Option<NonNull<sys::ibv_qp>>);
+struct QueuePairSlot(Option<NonNull<sys::ibv_qp>>);
 
 // SAFETY: Verbs may be called by any thread.
-unsafe impl Send for Place {}
+unsafe impl Send for QueuePairSlot {}
 
 /// A handle with which any thread fails a queue pair.
 #[derive(Clone)]
-pub(crate) struct Stopper(Arc<Mutex<Place>>);
+pub(crate) struct Stopper(Arc<Mutex<QueuePairSlot>>);
 
 impl Stopper {
     /// Makes the queue pair fail: it sends and receives nothing any more, and all its work requests complete. It may
@@ -262,7 +262,7 @@ impl QueuePair {
         let raw = made(unsafe { sys::ibv_create_qp(cq.pd.raw(), &raw mut attr) })?;
         let pair = Self {
             raw,
-            stopper: Stopper(Arc::new(Mutex::new(Place(Some(raw))))),
+            stopper: Stopper(Arc::new(Mutex::new(QueuePairSlot(Some(raw))))),
             waiting: Vec::with_capacity(capacity.sends as usize),
             pieces: Vec::with_capacity(capacity.sends as usize),
             cq,

@@ -3,7 +3,7 @@
 //! The data paths of requests. A data path decides which requests it takes, and implements the
 //! steps of issuing that differ between data paths ([`issue`](super::issue)):
 //!
-//! | `Transfer` | data path | what moves the data | the request ends when |
+//! | `DataPath` | [`IssuePath`] | what moves the data | the request ends when |
 //! |---|---|---|---|
 //! | `None`, `Flush` | [`MessageOnly`] | no data | the response came |
 //! | `ReadBounce` | [`MessageOnly`] | the target's RDMA WRITE into a slot, and a copy | the response came |
@@ -35,8 +35,8 @@ use hcablk_core::{
     broken,
     proto::message::{
         self,
-        Answer,
         Extent,
+        ResponseKind,
         Tag, //
     },
     rdma::wr::{
@@ -54,7 +54,7 @@ use kernel::prelude::*;
 /// The data path of a request that the target works on, with the state that this path needs until
 /// the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transfer {
+pub(super) enum DataPath {
     /// The request has no data.
     None,
     /// The target writes the data into the tag's read bounce slot. The segment list is empty.
@@ -162,7 +162,7 @@ pub(super) struct Issued {
 
 /// A data path: the steps of issuing that differ between data paths, in the order of the calls.
 /// `map` runs without the send lock, the others under it.
-pub(super) trait Way {
+pub(super) trait IssuePath {
     /// The resources taken under the lock besides a credit and send queue slots.
     type Reserved;
     /// The error when these resources are used up; [`Infallible`](core::convert::Infallible) if
@@ -192,7 +192,7 @@ pub(super) trait Way {
     ) -> Result<Self::Reserved, Self::Full>;
 
     /// Returns the state that the request keeps until its response.
-    fn transfer(reserved: &Self::Reserved) -> Transfer;
+    fn data_path(reserved: &Self::Reserved) -> DataPath;
 
     /// Returns the number of an eager write, else 0.
     fn number(_reserved: &Self::Reserved) -> u16 {
@@ -286,14 +286,14 @@ impl MessageOnly {
         let extent = extent_of(view);
         let slots = queue.read_bounce.as_ref()?;
         let remote = slots.remote(view.tag(), extent.length)?;
-        let remote = remote_for(remote, Answer::Immediate);
+        let remote = remote_for(remote, ResponseKind::Immediate);
         Some(Self(message::Op::Read(extent, remote)))
     }
 }
 
 // `inline(always)` on most of these: the operation is constant at the call, so they fold away.
-impl Way for MessageOnly {
-    type Reserved = Transfer;
+impl IssuePath for MessageOnly {
+    type Reserved = DataPath;
     type Full = Infallible;
     type Encoded<'a> = Sge;
 
@@ -315,21 +315,21 @@ impl Way for MessageOnly {
         _: &mut SendState,
         _: Tag,
         _: u32,
-    ) -> Result<Transfer, Infallible> {
+    ) -> Result<DataPath, Infallible> {
         Ok(match self.0 {
-            message::Op::Read(..) => Transfer::ReadBounce,
+            message::Op::Read(..) => DataPath::ReadBounce,
             message::Op::Flush => match queue.flushes.begin_flush() {
                 // This flush covers no write.
-                0 => Transfer::None,
-                number => Transfer::Flush { number },
+                0 => DataPath::None,
+                number => DataPath::Flush { number },
             },
-            _ => Transfer::None,
+            _ => DataPath::None,
         })
     }
 
     #[inline]
-    fn transfer(transfer: &Transfer) -> Transfer {
-        *transfer
+    fn data_path(data_path: &DataPath) -> DataPath {
+        *data_path
     }
 
     #[inline(always)]
@@ -352,7 +352,7 @@ impl Way for MessageOnly {
         &self,
         queue: &Queue,
         send: &mut SendState,
-        _: Transfer,
+        _: DataPath,
         message: Sge,
         issued: Issued,
     ) -> Result {
@@ -401,7 +401,7 @@ impl InlineWrite {
     }
 }
 
-impl Way for InlineWrite {
+impl IssuePath for InlineWrite {
     type Reserved = WrSeq;
     type Full = Infallible;
     type Encoded<'a> = (Sge, &'a mut SegmentList);
@@ -430,8 +430,8 @@ impl Way for InlineWrite {
     }
 
     #[inline]
-    fn transfer(wr_seq: &WrSeq) -> Transfer {
-        Transfer::Inline { seq: wr_seq.seq }
+    fn data_path(wr_seq: &WrSeq) -> DataPath {
+        DataPath::Inline { seq: wr_seq.seq }
     }
 
     #[inline]

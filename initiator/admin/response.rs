@@ -44,7 +44,7 @@ impl Admin {
         if self.post_receive(buffer).is_err() {
             return self.fail(Failure::Work(c"posting a receive failed"));
         }
-        let then = self.state.lock().answered(&response);
+        let then = self.state.lock().handle_response(&response);
         match then {
             Ok(Then::Nothing) => {}
             Ok(Then::Begin) => {
@@ -63,8 +63,8 @@ impl Admin {
             Err(what) => return self.violated(what, Some(response.tag)),
         }
         match response.tag.index {
-            tag::FENCE => self.fence_answered.set(),
-            tag::RESERVE => self.reserve_answered.set(),
+            tag::FENCE => self.fence_response.set(),
+            tag::RESERVE => self.reserve_response.set(),
             _ => {}
         }
     }
