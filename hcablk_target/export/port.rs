@@ -268,7 +268,12 @@ impl Port {
     fn wait_for_device(&self) {
         let (listener, address) = {
             let mut state = self.state.lock();
-            let listener = state.listening.as_mut().and_then(|l| l.listener.take());
+            // Since this was queued, the port may have been disabled and enabled again, or may listen
+            // on the next device.
+            let listener = state
+                .listening
+                .as_mut()
+                .and_then(|l| l.listener.take_if(|l| l.has_lost_device()));
             if listener.is_some() {
                 state.error = Some(ENODEV);
             }

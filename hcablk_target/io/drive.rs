@@ -739,10 +739,8 @@ fn note_failure(request: &TargetRequest, status: Status) {
     }
     // A processor may have written some of the data that was read: its cached lines must not be
     // written over the data that the HCA puts there next.
-    if matches!(request.op, Ok(Op::Read(..))) && request.wire_in_ram() {
-        for piece in request.pieces() {
-            piece.buffer.sync_for_device(0, piece.length);
-        }
+    if matches!(request.op, Ok(Op::Read(..))) {
+        request.sync_for_hca();
     }
 }
 

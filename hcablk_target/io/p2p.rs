@@ -108,11 +108,27 @@ impl TargetRequest {
 
     /// Moves the request's data to RAM, and drops the peer memory.
     pub(crate) fn leave_peer(&mut self) {
-        if self.peer.is_some() && !self.bounces() && !self.is_read() {
+        let copies = self.peer.is_some() && !self.bounces() && !self.is_read();
+        if copies {
             self.copy_to_ram();
         }
         self.peer = None;
         self.lines = None;
+        if copies {
+            // The drive reads the buffers by its own mapping. The HCA may be the next to write there.
+            self.sync_for_hca();
+        }
+    }
+
+    /// Makes visible to the HCA what processors have written to the request's buffers in RAM, if the
+    /// HCA moves the data from or to these. Any context.
+    #[inline]
+    pub(super) fn sync_for_hca(&self) {
+        if self.wire_in_ram() {
+            for piece in self.pieces() {
+                piece.buffer.sync_for_device(0, piece.length);
+            }
+        }
     }
 }
 

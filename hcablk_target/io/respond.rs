@@ -95,6 +95,8 @@ impl Queue {
             .is_some_and(|buffer| self.post_receive(buffer).is_err())
         {
             self.unposted("a receive buffer", Some(request.index));
+            // As after a failed read: a processor may have written the data.
+            request.sync_for_hca();
             return self.give_up(request);
         }
         if Self::is_eager(&request) {
@@ -231,11 +233,7 @@ impl Queue {
         if request.chunks.moves() {
             return (0, None);
         }
-        if request.wire_in_ram() {
-            for piece in request.pieces() {
-                piece.buffer.sync_for_device(0, piece.length);
-            }
-        }
+        request.sync_for_hca();
         (self.sges(request, sges), Some(remote))
     }
 

@@ -21,7 +21,14 @@ use crate::{
         address::RawAddress,
         qp::Paired, //
     },
-    sync::defer::without_io,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        defer::without_io, //
+    },
     system::errno, //
 };
 use core::{
@@ -46,8 +53,8 @@ pub trait Accept: Send + Sync + 'static {
     /// context; requests come one at a time, so keep it short.
     fn request(self: Arc<Self>, incoming: &mut Incoming<'_>);
 
-    /// Handles the removal of the device that is listened on. The listener must be dropped, but not
-    /// from here.
+    /// Handles the removal of the device that is listened on: the listener, for which
+    /// [`Listener::has_lost_device`] returns `true`, must be dropped, but not from here.
     fn removed(self: Arc<Self>);
 }
 
@@ -121,17 +128,23 @@ impl Incoming<'_> {
     }
 }
 
+/// The context of a listening identifier.
+struct ListenContext {
+    accept: Arc<dyn Accept>,
+    /// Set before [`Accept::removed`] is called.
+    device_removed: Atomic<bool>,
+}
+
 /// An identifier that listens.
 pub struct Listener {
     raw: NonNull<bindings::rdma_cm_id>,
-    /// Boxed for an address of its own: the identifier's context.
-    #[expect(dead_code, reason = "read through the identifier's context")]
-    accept: KBox<Arc<dyn Accept>>,
+    /// In a box, since the identifier has its address.
+    context: KBox<ListenContext>,
 }
 
 // SAFETY: The connection manager's functions may be called from any thread.
 unsafe impl Send for Listener {}
-// SAFETY: There are no methods that take a reference.
+// SAFETY: The only method that takes a reference reads an atomic variable.
 unsafe impl Sync for Listener {}
 
 impl Listener {
@@ -141,15 +154,21 @@ impl Listener {
     /// Listens on `address`; `EADDRINUSE` or `EADDRNOTAVAIL` when that cannot
     /// be. Every device is listened on when the address is the unspecified one.
     pub fn new(address: &SocketAddr, accept: Arc<dyn Accept>) -> Result<Self> {
-        let accept = KBox::new(accept, GFP_KERNEL)?;
-        let context: *const Arc<dyn Accept> = &*accept;
+        let context = KBox::new(
+            ListenContext {
+                accept,
+                device_removed: Atomic::new(false),
+            },
+            GFP_KERNEL,
+        )?;
+        let context_ptr: *const ListenContext = &*context;
         // SAFETY: The context lives as long as the listener.
         let raw = from_err_ptr(unsafe {
-            bindings::hcablk_c_rdma_create_id(Some(on_request), context.cast_mut().cast())
+            bindings::hcablk_c_rdma_create_id(Some(on_request), context_ptr.cast_mut().cast())
         })?;
         let listener = Self {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
-            accept,
+            context,
         };
         let mut address = RawAddress::new(address);
         // SAFETY: `raw` is valid, the address is copied.
@@ -159,6 +178,12 @@ impl Listener {
             to_result(bindings::rdma_listen(raw, Self::BACKLOG))?;
         }
         Ok(listener)
+    }
+
+    /// Returns whether the device that is listened on was removed: no request arrives any more. Any
+    /// context.
+    pub fn has_lost_device(&self) -> bool {
+        self.context.device_removed.load(Acquire)
     }
 }
 
@@ -172,16 +197,17 @@ impl Drop for Listener {
 /// # Safety
 ///
 /// Called by the connection manager for a listening identifier whose context
-/// points to an `Arc<dyn Accept>`, or for a new one that inherited it.
+/// points to a [`ListenContext`], or for a new one that inherited it.
 unsafe extern "C" fn on_request(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> crate::ffi::c_int {
     // SAFETY: All are valid during the callback.
-    let (event, accept) = unsafe {
-        let accept: *const Arc<dyn Accept> = (*id).context.cast();
-        (&*event, &*accept)
+    let (event, context) = unsafe {
+        let context: *const ListenContext = (*id).context.cast();
+        (&*event, &*context)
     };
+    let accept = context.accept.clone();
     match event.event {
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST => {
             let Some(raw) = NonNull::new(id) else {
@@ -192,7 +218,7 @@ unsafe extern "C" fn on_request(
                 event,
                 claimed: false,
             };
-            without_io(|| accept.clone().request(&mut incoming));
+            without_io(|| accept.request(&mut incoming));
             if incoming.claimed {
                 0
             } else {
@@ -201,7 +227,8 @@ unsafe extern "C" fn on_request(
             }
         }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => {
-            accept.clone().removed();
+            context.device_removed.store(true, Release);
+            accept.removed();
             0
         }
         _ => 0,
