@@ -7,8 +7,9 @@
 //! writes, the state of its requests, the rings of the RDMA device), the eager ring, and transfer
 //! buffers for one request of the largest agreed size. If too little memory is left, the session is
 //! refused before anything of a queue pair is allocated. Memory beyond the reservations is
-//! *shared*: up to the sum of the sessions' `buffer_mib`, or what is left, in a [`SharedPool`] for
-//! each RDMA device. [`fair_share`](hcablk_core::logic::fair_share) decides who gets it.
+//! *shared*: up to the sum of the sessions' `buffer_mib`, or what is left of three quarters of the
+//! limit, in a [`SharedPool`] for each RDMA device.
+//! [`fair_share`](hcablk_core::logic::fair_share) decides who gets it.
 //!
 //! One host may have at most half of the limit as reservations; shared memory does not count.
 //! Memory held by a hanging drive is charged to that share only up to a bound: see [`account`].

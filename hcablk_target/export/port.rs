@@ -268,8 +268,8 @@ impl Port {
     fn wait_for_device(&self) {
         let (listener, address) = {
             let mut state = self.state.lock();
-            // Since this was queued, the port may have been disabled and enabled again, or may listen
-            // on the next device.
+            // Since this was queued, the port may have been disabled and enabled again, or may
+            // listen on the next device.
             let listener = state
                 .listening
                 .as_mut()

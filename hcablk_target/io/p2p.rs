@@ -115,13 +115,14 @@ impl TargetRequest {
         self.peer = None;
         self.lines = None;
         if copies {
-            // The drive reads the buffers by its own mapping. The HCA may be the next to write there.
+            // The drive reads the buffers by its own mapping. The HCA may be the next to write
+            // there.
             self.sync_for_hca();
         }
     }
 
-    /// Makes visible to the HCA what processors have written to the request's buffers in RAM, if the
-    /// HCA moves the data from or to these. Any context.
+    /// Makes visible to the HCA what processors have written to the request's buffers in RAM, if
+    /// the HCA moves the data from or to these. Any context.
     #[inline]
     pub(super) fn sync_for_hca(&self) {
         if self.wire_in_ram() {

@@ -99,10 +99,14 @@ pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
     }
 }
 
+/// The part of the limit that is never shared is the limit divided by this.
+const UNSHARED_DIVISOR: u64 = 4;
+
 /// Returns the bytes that are shared, out of `limit` bytes in total, if `reserved` bytes are
-/// permanently owned and `wishes` bytes is all that could be used.
+/// permanently owned and `wishes` bytes is all that could be used. A part of the limit is left for
+/// the reservations of new sessions: a drive that hangs does not return what its requests borrowed.
 pub(crate) fn shareable(limit: u64, reserved: u64, wishes: u64) -> u64 {
-    wishes.min(limit.saturating_sub(reserved))
+    wishes.min((limit - limit / UNSHARED_DIVISOR).saturating_sub(reserved))
 }
 
 /// Returns the part of `shareable` bytes for clients that wish `wish` of `wishes` bytes.
@@ -177,10 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn a_quarter_of_the_limit_is_left_for_reservations_whatever_is_borrowed() {
+        for limit in [1 << 20, 100 << 20, 1 << 30, 1 << 40] {
+            for reserved in [0, limit / 2, limit / 4 * 3] {
+                let borrowed = shareable(limit, reserved, u64::MAX);
+                assert!(limit - reserved - borrowed >= limit / 4, "{limit}");
+            }
+        }
+    }
+
+    #[test]
     fn the_limit_is_not_passed() {
         let mib = 1 << 20;
         assert_eq!(shareable(1024 * mib, 20 * mib, 13 * mib), 13 * mib);
-        assert_eq!(shareable(32 * mib, 20 * mib, 13 * mib), 12 * mib);
+        assert_eq!(shareable(32 * mib, 20 * mib, 13 * mib), 4 * mib);
+        assert_eq!(shareable(32 * mib, 24 * mib, 13 * mib), 0);
         assert_eq!(shareable(32 * mib, 40 * mib, 13 * mib), 0);
         for (shareable, wishes) in [(0, [0, 0]), (10, [3, 4]), (1 << 40, [1 << 40, 1 << 41])] {
             let all: u64 = wishes.iter().sum();
