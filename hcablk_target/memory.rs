@@ -263,9 +263,14 @@ impl AccountState {
                 freed.notify_all();
             }
         }
-        let Some(mut left) = self.account.left(self.held()) else {
+        let held = self.held();
+        if self.account.left(held).is_none() {
             return false;
-        };
+        }
+        // A pool may hold more than its part, which a drive that hangs does not return: the others
+        // must not grow into what is left for reservations.
+        let all = layout::shareable(self.account.goal(), self.account.owned(), u64::MAX);
+        let mut left = all.saturating_sub(held);
         for place in self.shared_pools.iter() {
             left -= place.shared_pool.grow(left);
         }

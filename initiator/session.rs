@@ -265,7 +265,7 @@ impl Session {
                 proof <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
-                replacement_link <- new_irq_lock!(None, "hcablk_coming"),
+                replacement_link <- new_irq_lock!(None, "hcablk_replacement_link"),
                 volume <- new_mutex!(None),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),

@@ -363,7 +363,7 @@ impl HwQueues {
     }
 
     /// Removes the queues of a path. When this returns, the block layer uses them no longer.
-    /// Sleeps. Fails as [`Self::put`].
+    /// Sleeps. Fails as [`Self::add`].
     pub(crate) fn remove(&self, path: u8) -> Result {
         let mut retired = Retired::new();
         for index in 0..self.requests.hw_queues() {
@@ -397,7 +397,7 @@ impl HwQueues {
         })
     }
 
-    /// Sets the path policy of all later requests. Sleeps. Fails as [`Self::put`].
+    /// Sets the path policy of all later requests. Sleeps. Fails as [`Self::add`].
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
         let mut retired = Retired::new();
         self.list.lock().policy = policy;

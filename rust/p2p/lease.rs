@@ -5,7 +5,7 @@
 //! ```text
 //!        the provider's driver is unbound,
 //!        or the lease is dropped                last user done            freed by who waits
-//!  Leased ─────────────────────────► Recalled ────────────────► Returned ──────────────► Freed
+//!  Leased ─────────────────────────► Recalled ────────────────► UsersGone ─────────────► Freed
 //! ```
 //!
 //! While the memory is leased, a user takes a reference for each use ([`PeerLease::memory`]), and

@@ -147,7 +147,7 @@ impl EagerResponses {
         true
     }
 
-    /// Returns how many answers there are.
+    /// Returns how many responses there are.
     #[inline]
     pub fn len(&self) -> usize {
         self.count
@@ -192,7 +192,7 @@ impl EagerResponses {
 pub struct DecodedResponses<'a>(&'a [u8]);
 
 impl<'a> DecodedResponses<'a> {
-    /// Returns how many answers there are.
+    /// Returns how many responses there are.
     #[inline]
     pub fn len(self) -> usize {
         self.0.len() / EAGER_RESPONSE_LEN

@@ -16,7 +16,8 @@
 must on target 'modprobe hcablk_target force_mr=1 && hcablk target listen --id 1 --buffer-mib 16 --memory-mib 64'
 export_volume vol1 "$drive" c1 c2
 least_of 64
-must on target "echo $(($(mib_for $((2 * least))) + 2)) > $port/memory_mib"
+# A quarter of the limit is not shared.
+must on target "echo $(((($(mib_for $((2 * least))) + 2) * 4 + 2) / 3)) > $port/memory_mib"
 connect c2 vol1 --queues 1 --queue-depth 64 --small-write 0 --eager-write 0
 ON_SECONDS=330 spawn load c2 "fio --name=l --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=512k --iodepth=64 \
 	--offset=64M --size=64M --time_based --runtime=300 --norandommap 2>&1"

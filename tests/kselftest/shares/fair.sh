@@ -19,7 +19,8 @@ least_of 128
 least_of_other=$least
 least_of 256
 least=$((least + least_of_other))
-must on target "echo $(($(mib_for $least) + 8)) > $port/memory_mib"
+# A quarter of the limit is not shared.
+must on target "echo $(((($(mib_for $least) + 8) * 4 + 2) / 3)) > $port/memory_mib"
 connect c1 vol1 --queues 1 --queue-depth 256
 connect c2 vol1 --queues 1 --queue-depth 128
 same "both clients have their own buffers" $least "$(memory_of reserved)"

@@ -30,7 +30,7 @@ check "the requests of the hung drive borrow nearly all shared memory" \
 connect c2 vol1 --queues 1
 connect c2 vol2 --queues 1
 pass "another host connects to two volumes while the drive hangs"
-same "the hung drive keeps what was borrowed" 1 "$(on target "awk '\$1 == \"hung\" { print \$6 > $borrowed }' $port/shares")"
+same "the hung drive keeps what was borrowed" 1 "$(on target "awk '\$1 == \"hung\" { print (\$6 > $borrowed) }' $port/shares")"
 less "the account is within the limit" "$(memory_of used)" $((limit + 1))
 check "the volume of the other host works" on c2 "hcablk-scatter $device random 53 16"
 

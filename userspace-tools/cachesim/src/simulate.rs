@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::policy::{Arc, Lru, Opt, Policy};
-use crate::trace::TracedRequest;
+use crate::trace::Request;
 use hcablk_core::logic::mq::lines::{Lines, Visit, LINE_SHIFT, SPAN};
 use hcablk_core::logic::mq::Memory;
 

@@ -4,7 +4,7 @@
 
 use crate::cli::{Workload, WorkloadArgs};
 use crate::policy::{Lru, Policy as _};
-use crate::trace::TracedRequest;
+use crate::trace::Request;
 use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
 /// One of this many requests of a scan stream begins a scan.

@@ -55,7 +55,7 @@ impl<'a> Deadline<'a> {
     }
 
     /// Makes a deadline for the thread of a volume: waits fail with `ECANCELED` when the volume ends.
-    pub(crate) fn after(volume: &'a Shared, duration: Duration) -> Self {
+    pub(crate) fn of_volume(volume: &'a Shared, duration: Duration) -> Self {
         Self {
             at: far(duration),
             volume: Some(volume),

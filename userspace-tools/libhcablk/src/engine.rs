@@ -537,7 +537,7 @@ mod tests {
             let tag = bench.sent(data_path);
             let value = tag.to_immediate();
             let result = bench.engine.immediate(value, bytes, &mut bench.then);
-            assert_eq!(result.is_ok(), good, "{transfer:?}");
+            assert_eq!(result.is_ok(), good, "{data_path:?}");
         }
     }
 

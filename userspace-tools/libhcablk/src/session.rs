@@ -633,7 +633,7 @@ impl<'a> Service<'a> {
             let delay = pace.delay_ms(random()).max(pace.rest_ms(random()));
             let delay = Duration::from_millis(delay.into());
             let rest = delay.saturating_sub(self.attempted.elapsed());
-            Deadline::after(self.shared, rest.min(self.left())).pass();
+            Deadline::of_volume(self.shared, rest.min(self.left())).pass();
             if let Some(ended) = self.shared.ended() {
                 return Err(ended);
             }
@@ -644,7 +644,10 @@ impl<'a> Service<'a> {
             }
             let usual = u32::try_from(self.usual.as_millis()).unwrap_or(u32::MAX);
             let whole = Duration::from_millis(pace.whole_ms(usual).into()).min(left);
-            match self.opening.session(Deadline::after(self.shared, whole)) {
+            match self
+                .opening
+                .session(Deadline::of_volume(self.shared, whole))
+            {
                 Ok(begun) => {
                     self.usual = self.attempted.elapsed();
                     self.losses.end();
@@ -697,7 +700,7 @@ fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
     let mut round = begin + period;
     loop {
         let left = time.saturating_sub(begin.elapsed());
-        match admin.ask_durable(Deadline::after(shared, left.min(ANSWER))) {
+        match admin.ask_durable(Deadline::of_volume(shared, left.min(ANSWER))) {
             Ok(true) => return true,
             Ok(false) if begin.elapsed() < time && shared.ended().is_none() => {}
             Ok(false) | Err(_) => return false,
@@ -708,7 +711,7 @@ fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
                 return false;
             }
         }
-        Deadline::after(shared, BETWEEN).pass();
+        Deadline::of_volume(shared, BETWEEN).pass();
     }
 }
 
