@@ -29,9 +29,9 @@
 //! The generation goes over the wire with the tag, so that a response to an
 //! earlier use of the tag takes nothing.
 //!
-//! A driver may have several paths to its device. A parked request is on one of them, and can only
-//! be taken by naming that path: a response on another path, or the end of another path, cannot
-//! take it.
+//! A driver may have several paths to its device. A parked request is on one of them, and a caller
+//! can only take it with the name of that path: a response on another path, or the end of another
+//! path, cannot take it.
 
 use super::{
     operations::place_of,
@@ -380,7 +380,7 @@ impl<T: Operations> Requests<T> {
     pub fn run_hw_queue(&self, hw_queue: u32) {
         let guard = rcu::read_lock();
         if let Some(hctx) = self.hctx(hw_queue, &guard) {
-            // SAFETY: A hardware queue lives as long as its request queue; the call
+            // SAFETY: A hardware queue lives until its request queue ends; the call
             // is asynchronous, so any context will do.
             unsafe { bindings::blk_mq_run_hw_queue(hctx, true) };
         }

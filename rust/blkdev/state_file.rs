@@ -59,7 +59,7 @@ impl StateDirectory {
 
     fn open_with(&self, name: &CStr, flags: u32, mode: u16) -> Result<StateFile> {
         let flags = (FLAGS | flags) as c_int;
-        // SAFETY: The directory is open, and its path is valid as long as it is; the name is
+        // SAFETY: The directory is open, and its path is valid while it is open; the name is
         // terminated.
         let file = from_err_ptr(unsafe {
             let path = bindings::hcablk_c_path_of(self.0 .0.as_ptr());

@@ -138,8 +138,8 @@ impl<'a> PageRange<'a> {
     /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: The page is valid and in the direct mapping, and so is the memory after it up to
-        // the end of the piece.
+        // SAFETY: The page, and the memory after it up to the end of the piece, is valid and in the
+        // direct mapping.
         unsafe {
             let start: *mut u8 = bindings::hcablk_c_page_address(self.page.as_ptr()).cast();
             start.add(self.offset as usize)

@@ -386,7 +386,7 @@ impl PendingRegistrations {
     }
 }
 
-/// Counts one waiting registration until it is dropped.
+/// A waiting registration, which is counted until this is dropped.
 pub(super) struct Counted(Arc<PendingRegistrations>);
 
 impl Counted {
