@@ -438,8 +438,8 @@ impl Attachment {
         }
     }
 
-    /// Waits at most `ms` milliseconds for the volume to end completely. Returns whether it has.
-    /// Process context.
+    /// Waits at most `ms` milliseconds for the volume to end completely. Returns `false` when the
+    /// time is over. Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
         self.ended.wait_ms(ms).is_ok()
     }
