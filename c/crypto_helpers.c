@@ -34,8 +34,8 @@ void hcablk_c_wipe(u8 *bytes, size_t len)
 }
 
 /*
- * Waits until the kernel's random number generator is ready, which is soon after its start. False:
- * a signal came before that, and the bytes are predictable.
+ * Waits until the kernel's random number generator is ready, soon after the start of the machine.
+ * Returns false if a signal ended the wait: the random bytes would be predictable.
  */
 bool hcablk_c_random(u8 *bytes, size_t len)
 {

@@ -56,7 +56,7 @@ void hcablk_c_init_work(struct work_struct *work, work_func_t func)
 	INIT_WORK(work, func);
 }
 
-/* Has a lock class of its own: unlike completions, its work may wait. */
+/* The work has a lock class of its own: unlike a completion handler, it may wait. */
 void hcablk_c_init_deferred(struct work_struct *work, work_func_t func)
 {
 	INIT_WORK(work, func);

@@ -5,14 +5,14 @@
 //!
 //! A watch is stored until the volume differs from what its initiator knows
 //! ([`watched`](crate::session::watched)), and a request for portals until the target has started
-//! or stopped listening at an address. All other requests are answered at once, except changes of
-//! reservations and requests to attach or detach volumes, which are carried out elsewhere; nothing
-//! here waits for a drive. When the export ends, the initiator may ask, after its other queue pairs
-//! are closed, whether acknowledged writes are durable: this queue pair is then closed last. The
-//! session ends on a message that is none of these, on a second watch or request for portals while
-//! the first is stored, and when an initiator is silent for longer than twice its `keep_alive_tmo`
-//! plus one second ([`silence_ms`]). Every [`LOOK_MS`] the volume is checked for changes, since
-//! neither block devices nor files notify their users.
+//! or stopped listening at an address. All other requests get their response at once, except
+//! changes of reservations and requests to attach or detach volumes, which are carried out
+//! elsewhere; nothing here waits for a drive. When the export ends, the initiator may ask, after
+//! its other queue pairs are closed, whether acknowledged writes are durable: this queue pair is
+//! then closed last. The session ends on a message that is none of these, on a second watch or
+//! request for portals while the first is stored, and when an initiator is silent for longer than
+//! twice its `keep_alive_tmo` plus one second ([`silence_ms`]). Every [`LOOK_MS`] the volume is
+//! checked for changes, since neither block devices nor files notify their users.
 //!
 //! # Locks and contexts
 //!
@@ -89,9 +89,9 @@ const KEEP_ALIVE_TMO_S: u16 = 5;
 /// milliseconds.
 const GONE_MS: u32 = 500;
 
-/// The time that the end of an export waits for the next watch of an initiator whose last watch was
-/// answered, in milliseconds: without a watch the initiator is not notified of the end. It may be
-/// busy with that response.
+/// The time that the end of an export waits for the next watch of an initiator that may still be
+/// busy with the response to its last watch, in milliseconds: without a watch the initiator is not
+/// notified of the end.
 const NEXT_WATCH_MS: u32 = 2000;
 
 /// Kinds of work requests, in work ids. The index is that of a message's buffer.

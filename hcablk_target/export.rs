@@ -10,8 +10,8 @@
 //! - [`admission`]: whether a connection request is granted.
 //! - [`challenges`]: the initiators that were asked for a proof of identity; [`keys`]: the keys for
 //!   proofs.
-//! - [`hosts`]: the hosts that may use a volume, and the evicted ones; [`instances`]: which start
-//!   of a host is its newest.
+//! - [`hosts`]: the hosts that may use a volume, and the evicted ones; [`instances`]: tracks the
+//!   newest instance of each host.
 
 pub(crate) mod admission;
 pub(crate) mod attach;

@@ -4,14 +4,14 @@
 //!
 //! - [`queue`]: the queue pair, its completions, its keep-alives, its end; [`setup`]: its creation;
 //!   [`limits`], [`cost`]: its sizes; [`queue_volume`]: a volume as its requests use it.
-//! - [`receive`]: from a message to a request that has begun; [`validate`]: checks a request
+//! - [`receive`]: turns a message into requests, and begins them; [`validate`]: checks a request
 //!   against its volume.
 //! - [`request`]: one request; [`buffers`]: its transfer buffers.
 //! - [`rdma_read`], [`eager`]: where the data of writes comes from.
 //! - [`chunks`], [`split`]: large requests, which move in chunks.
 //! - [`drive`], [`cache`], [`p2p`]: the drive's part of a request; a volume's cache lines; data in
 //!   the memory of PCI devices.
-//! - [`respond`], [`reclaim`]: the response; from the completion of its SEND to an idle request.
+//! - [`respond`], [`reclaim`]: the response; makes a request idle when its SEND has completed.
 //! - [`fault`]: the errors that end a session; [`stats`]: the counters.
 //!
 //! A 4 KiB write whose data comes through the eager ring passes `Queue::receive`, `admit` and

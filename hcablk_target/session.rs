@@ -125,7 +125,7 @@ mod changer;
 pub(crate) mod end_reason;
 pub(crate) mod watched;
 
-/// The interval for trying to sever what a session still has of its RDMA device, in milliseconds.
+/// The interval for trying to sever the remaining RDMA objects of a session, in milliseconds.
 const SEVER_MS: u32 = 1000;
 
 /// A session. The session and its queues hold references to each other until the teardown.
@@ -174,8 +174,8 @@ pub(crate) struct Session {
     /// The queue pairs. The lock is also held while a volume is added to or removed from them.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
-    /// Held while queue pairs are closed: by the teardown, which has shut them before, or by the
-    /// replacement of one.
+    /// Held while queue pairs are closed: by the teardown, which has stopped them before, or by the
+    /// replacement of one queue pair.
     #[pin]
     closing: Mutex<()>,
     #[pin]
@@ -279,9 +279,9 @@ impl Session {
         })
     }
 
-    /// Begins the end of one volume alone, whose teardown `enqueue` queues. Returns `true` if
-    /// that end had not begun before, and `None` for the last volume: the session must then end,
-    /// since its queue pairs always have a volume. Any context.
+    /// Begins the end of one volume alone, whose teardown `enqueue` queues. Returns `true` if that
+    /// end had not begun before, and `None` for the last volume: then the session must end, since
+    /// queue pairs cannot be without a volume. Any context.
     fn begin_end_of(
         &self,
         attachment: &Attachment,
@@ -328,7 +328,7 @@ impl Session {
     }
 
     /// Removes a volume that has ended completely. Its handle stays taken until the initiator has
-    /// detached the volume: until then it may still name it.
+    /// detached the volume: until then requests may still name the handle.
     fn forget(&self, handle: Handle) {
         let former = self.attached.lock().forget(handle);
         drop(former);
@@ -413,8 +413,8 @@ impl Session {
         self.client.lock().clone()
     }
 
-    /// Stops charging the host's share for the session's memory, if the session has ended: a drive
-    /// does not finish its requests. Process context.
+    /// Stops charging the host's share for the session's memory, if the session has ended while a
+    /// hanging drive still has its requests. Process context.
     #[cold]
     pub(crate) fn strand(&self) {
         if let Some(client) = self.client().filter(|_| self.is_ending()) {
@@ -524,7 +524,8 @@ impl Session {
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         if let Some(admin) = &admin {
             match withdrawn {
-                // Shut later, when the initiator has asked whether its writes are durable.
+                // The admin queue pair is closed later, when the initiator has asked whether its
+                // writes are durable.
                 true => {
                     for attachment in with_it() {
                         admin.say_gone(&attachment, true);
@@ -539,7 +540,7 @@ impl Session {
             }
         }
         // No queue is added from here on, and the existing ones stay listed until they are closed:
-        // their counters are read there.
+        // their counters are read in the list.
         let queues = || (0..).map_while(|place| self.queue_at(place));
         // Stop requests on all queues first, before waiting for a queue that is being replaced,
         // whose drive may never finish.
@@ -576,7 +577,7 @@ impl Session {
             }
             admin.close();
         }
-        // In this order: a volume that is attached meanwhile does not find the admin queue pair.
+        // The admin queue pair first, so that a volume that is attached meanwhile does not find it.
         let admin = self.admin.lock().take();
         for attachment in self.attachments() {
             attachment.forget_admin();
@@ -590,8 +591,8 @@ impl Session {
         drop(queues);
         let client = self.client.lock().take();
         drop(client);
-        // Only drives are waited for from here on. Fails while, for example, a reader of a queue's
-        // counters has the last reference to it.
+        // Only drives are waited for from here on. Fails while a queue has another reference, for
+        // example that of a reader of its counters.
         let _ = self.pd.sever();
         for attachment in self.attachments() {
             if attachment.ends_alone() {
@@ -625,11 +626,11 @@ impl Session {
 }
 
 impl Session {
-    /// Returns to the RDMA device all objects of it that the session still has, while a drive works
-    /// on the session's requests. The queue pairs are severed already. After this the device can be
-    /// removed or reset before the drive has finished. Sleeps, but not for the drive. The caller
-    /// calls this again from time to time, since objects may be in use: by the initiator, or by a
-    /// queue pair that is just being created.
+    /// Destroys the RDMA objects that the session still has, while a drive works on the session's
+    /// requests. The queue pairs are severed already. After this the device can be removed or reset
+    /// before the drive has finished. Sleeps, but not for the drive. The caller calls this function
+    /// repeatedly, since objects may be in use: by the initiator, or by a queue pair that is just
+    /// being created.
     ///
     /// If the export ends, the admin queue pair stays until the drive has finished: the initiator
     /// then asks on it whether its writes are durable, unless its connection is lost.
@@ -673,8 +674,8 @@ impl Tick for Session {
 const BARE_PERIODS: u32 = 3;
 
 impl Session {
-    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host may no longer be
-    /// allowed to use any volume. Called every [`KEEP_ALIVE_PERIOD_MS`].
+    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host may not be allowed
+    /// to use any volume any more. Called every [`KEEP_ALIVE_PERIOD_MS`].
     fn look_for_volumes(&self) {
         let is_bare = self.is_of_host()
             && self.attaching.load(Relaxed) == 0
@@ -905,7 +906,7 @@ impl Session {
         attach::begin(&self.registry, self, tag, attach)
     }
 
-    /// Counts a request to attach a volume that is not decided yet; with `over`, the end of one.
+    /// Counts a request to attach a volume whose outcome is open; with `over`, counts its end.
     pub(crate) fn count_attaching(&self, over: bool) {
         match over {
             false => self.attaching.fetch_add(1, Relaxed),
@@ -913,7 +914,7 @@ impl Session {
         };
     }
 
-    /// Answers a request to attach a volume, unless the session is ending. May sleep.
+    /// Sends the response to a request to attach a volume, unless the session is ending. May sleep.
     pub(crate) fn respond_to_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
         // Under the lock, so that the teardown drops the last reference.
         if let Some(admin) = self.admin.lock().as_ref() {
@@ -932,7 +933,8 @@ impl Session {
     pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
-            // The initiator cannot ask any more.
+            // Without the admin queue pair, the initiator cannot ask whether its writes are
+            // durable.
             self.is_cut_off.store(true, Release);
             for attachment in self.attached.lock().iter() {
                 attachment.durable_reported();
@@ -940,7 +942,7 @@ impl Session {
         }
     }
 
-    /// Returns a volume for which a queue pair can be created.
+    /// Returns a live volume of the session, with whose backing a new queue pair can be created.
     pub(crate) fn founder(&self) -> Option<Arc<Attachment>> {
         self.attachments()
             .find(|attachment| attachment.is_live() && attachment.is_published())
@@ -987,7 +989,7 @@ impl Session {
     /// Removes a queue pair while the session continues, and waits until it has ended completely,
     /// which includes the requests that the drive has begun. Does nothing if there is no such queue
     /// pair, or the session is ending. If the session ends meanwhile, its teardown removes the
-    /// queue pair: it must not wait for the drive before it returns the RDMA device. Returns
+    /// queue pair: the teardown must release the RDMA device without waiting for the drive. Returns
     /// `false`, without waiting, if another queue pair is being removed: an initiator replaces one
     /// after the other. Process context.
     pub(crate) fn replace_queue(&self, index: u8) -> bool {

@@ -16,17 +16,17 @@ metrics! {
     /// The counters of a queue, written by its completion handler: those about requests belong to
     /// the volume of the request, those about messages and work requests to the queue.
     pub(crate) struct Counters of Counter {
-        /// Read requests answered.
+        /// Responses to reads.
         reads,
-        /// Write requests answered.
+        /// Responses to writes.
         writes,
-        /// Flushes answered.
+        /// Responses to flushes.
         flushes,
         /// Writes that had to be on stable media before their response.
         fua_writes,
-        /// Discards answered.
+        /// Responses to discards.
         discards,
-        /// Writes of zeroes answered.
+        /// Responses to writes of zeroes.
         zeroes,
         /// Bytes discarded successfully.
         discarded_bytes,
@@ -36,7 +36,7 @@ metrics! {
         read_bytes,
         /// Bytes written successfully.
         written_bytes,
-        /// Requests answered with an error.
+        /// Responses with an error.
         errors,
         /// Queue pairs that were replaced at the request of their initiator.
         replaced_queues,
@@ -47,8 +47,8 @@ metrics! {
         copied_bytes,
         /// Bytes copied between buffers and the page cache.
         cache_bytes,
-        /// Bytes that crossed this host's RAM: counted once for a buffer there, and once more for
-        /// the page cache or the volume's cache.
+        /// Bytes that crossed this host's RAM: counted once for a transfer buffer in RAM, and once
+        /// more for the page cache or the volume's cache.
         ram_bytes,
         /// Bytes that the drive exchanged with peer memory.
         p2p_bytes,
@@ -75,7 +75,8 @@ metrics! {
         cache_copied_bytes,
         /// Chunks of large requests.
         chunks,
-        /// Chunks that were passed on before the last of their request had arrived.
+        /// Chunks that went to the drive or the network before the last chunk of their request had
+        /// arrived.
         early_chunks,
         /// Large requests that were not split, since too few chunks were free.
         unchunked,
@@ -87,10 +88,9 @@ metrics! {
         work_requests,
         /// Post calls for these work requests, each of which is a doorbell on an HCA.
         doorbells,
-        /// Completions of responses, or of messages of several: one for those that were posted
-        /// together.
+        /// Completions of response sends: one for all responses that were posted together.
         reports,
-        /// Reads answered with the immediate value of the RDMA WRITE of their data.
+        /// Reads whose response was the immediate value of the RDMA WRITE of their data.
         immediates,
         /// Writes whose data came in the same message.
         inline_writes,
@@ -128,7 +128,7 @@ impl Counters {
 }
 
 metrics! {
-    /// The durations of each state of requests, for those received while times are measured.
+    /// The durations of each state of the requests that were received while times are measured.
     /// Written by the queue's completion handler, when it finds the completion of their response's
     /// SEND.
     pub(crate) struct Times of Histogram {
@@ -139,7 +139,7 @@ metrics! {
         /// In the drive, the page cache, or the volume's cache.
         drive,
         /// From there until the completion of the response's SEND was found: data and response on
-        /// the wire, and the wait of the completion for the next one.
+        /// the wire, and the wait of the completion until the next message makes the target look.
         sending,
     }
 }

@@ -2,8 +2,8 @@
 
 //! The target: serves block devices and files to initiators.
 //!
-//! Each module uses only those that follow it in this list, and calls the others through traits or
-//! callbacks. The exception is [`parameters`], which `module!` puts into this one.
+//! Each module uses only modules that follow it in this list, and calls the earlier ones through
+//! traits or callbacks. The exception is the module `parameters`, which `module!` creates here.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
 //! - [`export`]: the exported volumes, the addresses, the hosts, and their connections.
@@ -55,7 +55,7 @@ module! {
         },
         pending_connects: u32 {
             default: 4096,
-            description: "the most connection requests that may wait; others are refused",
+            description: "maximum number of connection requests that wait; further ones are refused",
         },
         p2p_virtual: u8 {
             default: 0,
@@ -66,7 +66,7 @@ module! {
 
 /// Returns whether RDMA READs of write data go into registered memory on every device.
 pub(crate) fn force_mr() -> bool {
-    // A value on some kernels, a reference on others.
+    // `value()` returns a value on some kernels, a reference on others.
     *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
 }
 
@@ -87,9 +87,10 @@ pub(crate) fn p2p_virtual() -> bool {
     *Borrow::<u8>::borrow(&module_parameters::p2p_virtual.value()) != 0
 }
 
-/// The parts of the module, dropped in this order: when the directories are removed no one can
-/// connect; then pending connections, changes of reservations and the ends of sessions are waited
-/// for; then no requests, no volumes with their own workqueues and no completions are left.
+/// The parts of the module, dropped in this order: when the directories are removed, no host can
+/// connect any more. Then the drops wait for pending connections, changes of reservations and the
+/// ends of sessions. After that no requests, no volumes with their own workqueues and no
+/// completions are left.
 struct Target {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,
@@ -113,8 +114,8 @@ impl Drop for Open {
     }
 }
 
-/// Ends the remaining sessions, which have no volumes, when it is dropped: those with volumes have
-/// ended with the volumes.
+/// Ends the remaining sessions, which have no volumes, when it is dropped. Sessions with volumes
+/// have ended with their volumes.
 struct Sessions(Arc<export::registry::Registry>);
 
 impl Drop for Sessions {

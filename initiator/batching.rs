@@ -77,7 +77,7 @@ const PERIOD: u32 = 24;
 /// |---|---|
 /// | 0–15 | solicited requests that wait for their responses |
 /// | 16–31 | unsolicited ones |
-/// | 32–47 | answered requests that await the completion of their send |
+/// | 32–47 | requests with a response that await the completion of their send |
 /// | 48 | 1 in `Batched` |
 ///
 /// No count overflows its bits: each counts different tags of a queue, of which there are at most

@@ -127,7 +127,7 @@ pub(crate) enum Failure {
     Flushed,
     /// Work on the queue pair failed with this status.
     Work(&'static CStr),
-    /// A request was not answered in time.
+    /// A request got no response in time.
     RequestTimeout,
     /// A keep-alive had no response for this many seconds.
     KeepAlive(u16),
@@ -198,7 +198,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// Returns the failure that an error of a wait for `step` stands for.
+    /// Returns the failure for error `e` of waiting for `step`.
     pub(crate) fn of_wait(e: Error, step: ConnectStep) -> Self {
         match e == EINTR {
             true => Self::Interrupted,
@@ -234,17 +234,17 @@ impl Failure {
             | Self::ExportEnds
             | Self::OtherAccess
             | Self::PortDown
-            // The device may come back, or another reach the target, once all references to it are
-            // dropped.
+            // Once all references to the device are dropped, it may return, or another device may
+            // reach the target.
             | Self::DeviceRemoved
-            // A smaller device is used while the one that the disk started with is away.
+            // The path may use a smaller device while the one that the disk started with is absent.
             | Self::Device(_)
             // An unproven refusal is no reason to give up; keys may change.
             | Self::Unsealed(_)
             | Self::OtherKeys
             | Self::NoChallenge
             | Self::Stranger(_)
-            // The other paths may lead to the export from before the target restarted.
+            // The other paths may still lead to the export of before the target's restart.
             | Self::OtherExport => true,
             Self::Refused(reject) => match reject.reason {
                 Reason::UnknownVolume
@@ -356,7 +356,7 @@ impl fmt::Display for Failure {
             ),
             Self::Unnamed => f.write_str("a volume without a wwid has one path only"),
             Self::OtherExport => f.write_str(
-                "it leads to another target or export than the disk's other paths: nothing would fence one from the other",
+                "it leads to another target or export than the disk's other paths, and neither target could fence the other",
             ),
             Self::Exchanged => f.write_str(
                 "the volume of this name is not the one that was connected before: disconnect to forget the old one",

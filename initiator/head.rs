@@ -211,7 +211,8 @@ impl Head {
     /// Fails requests that wait for a session, and all later ones until there is one. Sleeps.
     pub(crate) fn fail_waiting(&self) {
         self.queue_if_no_path(false);
-        // After this, every waiting request was put back: the queue run finds it.
+        // From here on every waiting request is in the block layer again, so the queue run finds
+        // it.
         self.requests.synchronize();
         self.requests.run_hw_queues();
     }
@@ -223,7 +224,8 @@ impl Head {
         self.no_path.set_lost(true);
     }
 
-    /// Changes the time limits; those of the present loss count from now. Process context.
+    /// Changes the time limits of a loss. If there is no session now, the new limits count from
+    /// now. Process context.
     pub(crate) fn limit_loss(&self, limits: LossLimits) {
         self.losses.lock().limit(limits);
     }
@@ -235,7 +237,8 @@ impl Head {
         self.losses.lock().end();
     }
 
-    /// Returns the time limits without a session; none while there is one. Process context.
+    /// Returns the time limits of the present loss of all sessions; none while there is a session.
+    /// Process context.
     pub(crate) fn loss(&self) -> Loss<Deadline> {
         self.losses.lock().now()
     }
@@ -296,10 +299,10 @@ impl Head {
         self.flushes.load(Acquire)
     }
 
-    /// Sets whether the target may keep writes in a volatile write cache, as reported to a session
-    /// that was opened just now, before it is used; `tells`: the target reports changes of that.
-    /// Earlier sessions may still deliver responses to writes into a cache, even if they have
-    /// ended.
+    /// Sets whether the target may keep writes in a volatile write cache, as the target reported to
+    /// a session that has just been opened and is not used yet; `tells`: the target reports changes
+    /// of this. Earlier sessions may still deliver responses to writes into a cache, even if they
+    /// have ended.
     pub(crate) fn begin_session(&self, write_cache: bool, tells: bool) {
         let alone = self.open_sessions.load(Acquire) == 1;
         if self.flushes() && (write_cache || tells && alone) {
@@ -307,12 +310,12 @@ impl Head {
         }
     }
 
-    /// Sets whether the disk does not yet follow limits of its drive. Any context.
+    /// Sets whether the disk still has to adopt limits of its drive. Any context.
     pub(crate) fn set_limits_due(&self, due: bool) {
         self.limits_due.store(due, Relaxed);
     }
 
-    /// Returns whether the disk does not yet follow limits of its drive. Any context.
+    /// Returns whether the disk still has to adopt limits of its drive. Any context.
     pub(crate) fn limits_due(&self) -> bool {
         self.limits_due.load(Relaxed)
     }
@@ -334,7 +337,7 @@ impl Head {
         self.loss_told.store(true, Relaxed);
     }
 
-    /// Records that only readers have seen an error. Any context.
+    /// Records that only readers have seen an error of the loss. Any context.
     pub(crate) fn forget_told_loss(&self) {
         self.loss_told.store(false, Relaxed);
     }

@@ -17,18 +17,17 @@ use hcablk_core::{
     sglist::region_pages,
 };
 
-/// Send queue slots that a request with data may need: to register, to send,
-/// and to invalidate.
+/// Send queue slots that a request with data may need: for its REG_MR, its SEND and its LOCAL_INV.
 pub(crate) const SLOTS_PER_REQUEST: u32 = 3;
 
-/// The most segments of an inline write.
+/// Maximum number of segments of an inline write.
 pub(crate) const INLINE_SEGMENTS: usize = 8;
 
-/// The most requests in one message: its SEND gathers that many pieces.
+/// Maximum number of requests in one message, whose SEND gathers one piece from each.
 pub(crate) const BATCH_MAX: usize = 8;
 const _: () = assert!(BATCH_MAX <= INLINE_SEGMENTS + 1 && BATCH_MAX <= MESSAGE_REQUESTS_MAX);
 
-/// The most segments of a request on any device: one for each page.
+/// Maximum number of segments of a request on any device: one for each page.
 const SEGMENTS_MAX: u32 = TRANSFER_MAX / REGION_PAGE;
 
 /// Sizes of a queue and of the requests on it.
@@ -51,9 +50,9 @@ pub(crate) struct QueueShape {
 }
 
 impl QueueShape {
-    /// Returns the number of send queue slots: those of each request, as many as can wait for the
-    /// next signaled work request, and three: for a keep-alive, for a fence, and to register the
-    /// read bounce slots. An eager write may need more.
+    /// Returns the number of send queue slots: for each tag the slots of a request, for the largest
+    /// eager write its own, for each work request that can wait for the next signaled one a slot,
+    /// and three for a keep-alive, a fence and the registration of the read bounce slots.
     pub(crate) fn send_slots(self) -> u32 {
         let one = SLOTS_PER_REQUEST.max(self.eager_send_slots());
         u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 3
@@ -134,8 +133,8 @@ impl QueueShape {
         Ok(shape)
     }
 
-    /// Gives reads of up to `limit` bytes slots of their own, as many as the device can register;
-    /// 0: no slots.
+    /// Adds read bounce slots for reads of up to `limit` bytes, as many as the device can register.
+    /// With `limit` 0 there are none.
     pub(crate) fn fit_read_bounce(&mut self, attributes: Attributes, limit: u32) {
         if limit > 0 {
             self.small_read = limit;
@@ -143,8 +142,8 @@ impl QueueShape {
         }
     }
 
-    /// Gives writes slots of their own where a copy costs less than mapping; `largest`: bytes of
-    /// the largest write that may be an eager or inline one.
+    /// Adds write bounce slots where a copy costs less than mapping; `largest`: bytes of the
+    /// largest write that may be eager or inline.
     pub(crate) fn fit_write_bounce(&mut self, attributes: Attributes, largest: u32) {
         self.write_bounce = attributes.translated && largest > 0;
     }

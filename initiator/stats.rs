@@ -18,13 +18,14 @@ metrics! {
         sends,
         /// Requests that shared another request's message.
         joined,
-        /// Work requests posted, receives left out.
+        /// Work requests posted, except receives.
         work_requests,
-        /// Calls that posted them, each of which rings a doorbell of the HCA.
+        /// Post calls for these work requests, each of which is a doorbell on an HCA.
         doorbells,
         /// Memory regions registered.
         registrations,
-        /// Bytes in them, and sent straight from requests: moved by the HCA without our processor.
+        /// Bytes in these regions, and bytes sent directly from requests' pages: the HCA moves both
+        /// without a copy.
         rdma_bytes,
         /// Inline writes.
         inline_writes,
@@ -74,8 +75,8 @@ metrics! {
         remote_invalidations,
         /// Keys invalidated by a work request of our own.
         local_invalidations,
-        /// Requests whose response came before their send had completed, or whose key was still
-        /// valid then.
+        /// Requests whose response came before their send had completed, or while their key was
+        /// valid.
         send_waits,
         /// Bytes that a processor of this host copied: the data of small reads, and of the writes
         /// below.
@@ -108,7 +109,8 @@ metrics! {
         keep_alives,
         /// Notices of changes of the volume.
         notices,
-        /// Reports of the target's portals: in each session first the present ones, then changes.
+        /// Reports of the target's portals: in each session first the current portals, then
+        /// changes.
         portal_notices,
     }
 }
@@ -137,7 +139,7 @@ metrics! {
         queued,
         /// From sending to the target's response.
         sent,
-        /// From the response to the end: an invalidation of our own, an uncompleted SEND, copying.
+        /// From the response to the end: waiting for our own invalidation or SEND, and copying.
         ending,
     }
 }

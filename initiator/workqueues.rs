@@ -5,16 +5,16 @@
 //! Each path has two workqueues of its own, since its work may wait a long time for a drive, a
 //! target or an RDMA device. When memory is short, one thread (the *rescuer*) may have to do all
 //! work of a queue, item after item: on a queue for several paths, work that waits for one target
-//! would hold up the others. The end of a session waits until another path has had it fenced; on a
-//! shared queue it could hold up the end of that other path's session, without which the fence
-//! never succeeds. A queue costs the memory of that thread, some 30 KiB. Keep-alives wait for
-//! nothing, so one queue serves all paths.
+//! would hold up the others. The teardown of a session waits until another path has fenced the
+//! session. On a shared queue it could hold up the teardown of that other path's session, and the
+//! fence would never succeed. A queue costs the memory of that thread, some 30 KiB. Keep-alives
+//! wait for nothing, so one queue serves all paths.
 //!
 //! # Ownership
 //!
-//! A path and its sessions refer to its queues. Work on a queue may drop the last reference to it,
-//! but cannot destroy the queue, since destruction waits for the work. So another queue destroys
-//! them, and the module waits for that queue in the end ([`AllGone`]).
+//! A path and its sessions refer to its queues. Work on a queue may drop the last reference to that
+//! queue, but cannot destroy it: destruction waits for the work. So a separate queue destroys the
+//! queues of paths, and the module waits for that queue when it is unloaded ([`AllGone`]).
 
 use hcablk_core::{
     report::broken::keep,
@@ -48,7 +48,7 @@ pub(crate) struct AllQueues {
     events: Arc<WorkQueue>,
     /// The queue that destroys the queues of paths.
     destroy: Arc<WorkQueue>,
-    /// Number of paths that have ever had queues, with wrap: for their names.
+    /// Number of paths that have ever had queues, modulo 2^32. It is part of the queues' names.
     made: Atomic<u32>,
     /// Number of paths that have queues now.
     count: Atomic<u32>,
@@ -59,7 +59,7 @@ pub(crate) struct AllQueues {
 /// The workqueues of a path.
 #[pin_data]
 struct Queues {
-    /// Dropped first: attempts wait for work on the other queue.
+    /// Dropped first: attempts to reconnect wait for work on the teardown queue.
     reconnect: WorkQueue,
     teardown: WorkQueue,
     all: Arc<AllQueues>,
@@ -97,7 +97,7 @@ impl AllQueues {
         )
     }
 
-    /// Sends uevents, which wait for memory.
+    /// Returns the workqueue that sends uevents, which wait for memory.
     pub(crate) fn events(&self) -> &Arc<WorkQueue> {
         &self.events
     }
@@ -130,17 +130,17 @@ impl AllQueues {
 }
 
 impl WorkQueues {
-    /// Ends sessions, replaces queue pairs and follows the volume.
+    /// Returns the workqueue that ends sessions, replaces queue pairs and follows the volume.
     pub(crate) fn teardown(&self) -> &WorkQueue {
         self.one(|queues| &queues.teardown)
     }
 
-    /// Reconnects paths; waits for work on the other queue.
+    /// Returns the workqueue that reconnects paths. Its work waits for work of [`Self::teardown`].
     pub(crate) fn reconnect(&self) -> &WorkQueue {
         self.one(|queues| &queues.reconnect)
     }
 
-    /// Sends keep-alives. No work on it waits, so that no target gets a keep-alive late.
+    /// Returns the workqueue that sends keep-alives. No work on it waits, so no keep-alive is late.
     pub(crate) fn keep_alive(&self) -> &Arc<WorkQueue> {
         &self.all.keep_alive
     }

@@ -61,7 +61,8 @@ use kernel::{
 const SLOT_ORDER: u32 = 0;
 /// Bytes of the largest write that is copied into a write bounce slot.
 const SLOT_BYTES: u32 = (PAGE_SIZE << SLOT_ORDER) as u32;
-// Documents and counters promise this size; larger pages would also cost more memory for each tag.
+// The size that documents and counters state. Larger pages would also cost more memory for each
+// tag.
 const _: () = assert!(SLOT_BYTES == 4096);
 
 /// The physical segments of one request at a time, with the memory region that

@@ -58,7 +58,7 @@ use hcablk_core::{
 };
 use kernel::sync::Arc;
 
-/// The response buffers that notices leave free for requests that are answered at once.
+/// The response buffers that notices leave free for requests whose response is sent at once.
 const NEWS_LEAVE: u32 = RESPONSES / 2;
 
 /// The value of `AdminState::free` when no response is being sent.
@@ -110,8 +110,8 @@ impl Admin {
                 }
             }
             op => match self.session.attachment(volume) {
-                // In a session of several volumes, a volume cannot be named before its attachment
-                // was answered.
+                // In a session of several volumes, a volume cannot be named before the response to
+                // its attachment was sent.
                 Some(attachment) if attachment.is_published() || !self.session.is_of_host() => {
                     self.serve_volume(&attachment, tag, op);
                 }
@@ -171,7 +171,7 @@ impl Admin {
         }
     }
 
-    /// Answers a request to attach a volume. Any context.
+    /// Sends the response to a request to attach a volume. Any context.
     pub(crate) fn attached(&self, tag: Tag, outcome: Result<Attached, Reason>) {
         self.respond(AdminResponse {
             attached: Some(outcome),
@@ -179,7 +179,7 @@ impl Admin {
         });
     }
 
-    /// Answers with the key of registrant `index`, or with the reservation.
+    /// Sends the key of registrant `index`, or the reservation, as the response.
     fn tell_reservation(&self, volume: &Attachment, tag: Tag, index: Option<u32>) {
         let reservation = volume.reservation(index);
         let status = reservation.err().unwrap_or(Status::Ok);
@@ -189,8 +189,8 @@ impl Admin {
         });
     }
 
-    /// Answers the watch of a volume if there is one, and the volume differs from what its
-    /// initiator knows. May sleep.
+    /// Sends the response to the watch of a volume if there is one, and the volume differs from
+    /// what its initiator knows. May sleep.
     fn look_at_volume(&self, volume: &Attachment) {
         let Some(tag) = volume.watched.tag() else {
             return;
@@ -214,7 +214,8 @@ impl Admin {
         self.look_at_portals();
     }
 
-    /// Answers the request for portals if there is one, and the portals have changed. Any context.
+    /// Sends the response to the request for portals if there is one, and the portals have changed.
+    /// Any context.
     fn look_at_portals(&self) {
         let (asked, generation) = {
             let mut state = self.state.lock();
@@ -237,7 +238,7 @@ impl Admin {
     /// [`GONE_MS`] at most.
     pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
-            // Without a free buffer the watch is not answered; the initiator's next requests will
+            // Without a free buffer the watch gets no response; the initiator's next requests will
             // be.
             (Some(tag), _) if asks || self.state.lock().free != 0 => {
                 self.respond_status(tag, Status::Gone);
@@ -265,7 +266,8 @@ impl Admin {
         let _ = self.all_sent.wait_ms(GONE_MS);
     }
 
-    /// Answers a request for a change of reservations that has been made. Any context.
+    /// Sends the response to a request for a change of reservations that has been made. Any
+    /// context.
     pub(crate) fn respond_to_change(&self, tag: Tag, status: Status) {
         self.respond_status(tag, status);
     }

@@ -4,8 +4,8 @@
 //! and the files that store them.
 //!
 //! A change is made durable before it takes effect, and takes effect before its response. So a
-//! target that restarts finds the last change that was answered, or the one that was being made, as
-//! a whole. A volume without a wwid has no reservations: the target would lose them.
+//! target that restarts finds the last change whose response was sent, or the one that was being
+//! made, as a whole. A volume without a wwid has no reservations: the target would lose them.
 //!
 //! - [`drives`]: the exported drives, and their wwids.
 //! - [`file`]: the file with the reservations of a drive.

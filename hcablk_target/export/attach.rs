@@ -3,9 +3,10 @@
 //! Attaches a volume to a session: decides whether that is allowed, and waits for older
 //! attachments.
 //!
-//! An admin queue pair answers a request for a volume when it is decided. This may wait for the end
-//! of an older attachment of the same disk, and thus for a drive, so it runs on the workqueue on
-//! which connections are established. A request waits at most until its session ends.
+//! An admin queue pair sends the response to a request for a volume when the request is decided.
+//! This may wait for the end of an older attachment of the same disk, and thus for a drive, so it
+//! runs on the workqueue on which connections are established. A request waits at most until its
+//! session ends.
 
 use super::{
     admission::{

@@ -4,7 +4,7 @@
 //!
 //! The connection manager's thread only copies the request. Everything else happens on a workqueue
 //! of its own, so that many queue pairs can be established at the same time, and sessions can end
-//! meanwhile. A request that has to wait for the end of an earlier session waits at most until its
+//! meanwhile. A request that waits for the end of an earlier session stops waiting when its
 //! initiator gives up.
 
 use self::{
@@ -167,7 +167,8 @@ impl_has_work! {
     impl HasWork<Self> for Connect { self.work }
 }
 
-/// Accepts a request from the connection manager for later processing. Short, and must not wait.
+/// Accepts a request from the connection manager and queues it for processing. Must be short, and
+/// must not wait.
 pub(crate) fn begin(
     registry: &Arc<Registry>,
     port: &Arc<Port>,
@@ -241,7 +242,7 @@ impl Connect {
                 Ok(()) => return,
                 Err(refusal) => (Some(request), refusal, seal),
             },
-            // The request was answered with a challenge, or with an entry of a list.
+            // The reply was a challenge, or an entry of a list.
             Ok(None) => return id.detach(),
             Err((request, refusal)) => (request, refusal, None),
         };
@@ -340,14 +341,14 @@ impl Connect {
         if session.handle() != seal.map(|seal| seal.proof.handle()) {
             Some("it does not hold the key of its session")
         } else if !session.pd().same_device(id) {
-            Some("it came over another RDMA device than its session")
+            Some("it came over a different RDMA device than its session")
         } else {
             None
         }
     }
 
     /// Creates a session for `volume`, and lists its attachment. Returns `None` if the request must
-    /// be decided again, since sessions of another instance of its host exist by then.
+    /// be decided again, since sessions of another instance of its host have begun meanwhile.
     fn begin_session(
         &self,
         request: &ConnectRequest,
@@ -357,7 +358,8 @@ impl Connect {
     ) -> Result<Option<Arc<Attachment>>, Refusal> {
         self.registry.check_count(request, volume)?;
         let exported = volume.export().ok_or(WITHDRAWN)?;
-        // Held until a refused session has ended: its workqueue is dropped with the volume.
+        // This reference is held until a refused session has ended: the session's workqueue is
+        // dropped with the volume.
         let _open = exported.backing.clone();
         let write_errors = exported
             .records

@@ -3,10 +3,10 @@
 //! Tracks the newest instance of a host, whose sessions supersede those of the others: a pure state
 //! machine. Uses nothing but `core` and the wire format: its tests run on the host.
 //!
-//! An instance that was never seen becomes the newest. One that was the newest before never is
-//! again: a second machine with the same id, or an old copy of a machine, is refused instead of
-//! taking turns with it. The last [`FORMER_MAX`] former instances are remembered; a forgotten one
-//! counts as new.
+//! An instance that was never seen becomes the newest. A former newest instance never becomes the
+//! newest again. So a second machine with the same id, or an old copy of a machine, is refused and
+//! cannot take turns with the newest one. The last [`FORMER_MAX`] former instances are remembered;
+//! a forgotten one counts as new.
 //!
 //! Hosts prove their identity with challenges, which are numbered. An attacker may hold back the
 //! proof of an instance that was never seen, and send it after a newer instance has connected. Its
@@ -39,13 +39,13 @@ impl Instances {
         }
     }
 
-    /// Returns whether `instance` was the newest before and is not any more.
+    /// Returns whether `instance` is a former newest instance.
     pub(crate) fn is_former(&self, instance: HostInstance) -> bool {
         self.newest != Some(instance) && self.former.contains(&Some(instance))
     }
 
-    /// Returns whether `instance` is not newer than a known one. `number` is that of the challenge
-    /// with which it was proven, if it was.
+    /// Returns whether `instance` is older than the newest one. `number` is that of the challenge
+    /// with which `instance` was proven, `None` without a proof.
     pub(crate) fn is_past(&self, instance: HostInstance, number: Option<u64>) -> bool {
         let is_older = |number| number < self.proven;
         self.is_former(instance) || self.newest != Some(instance) && number.is_some_and(is_older)
@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn a_proof_that_was_kept_back_does_not_supersede() {
         let mut host = Instances::new();
-        // Instance 1 was challenged as number 5, and its proof is kept back while instance 2 comes.
+        // Instance 1 got challenge number 5, and its proof is held back until instance 2 has
+        // connected.
         assert!(!host.is_past(instance(2), Some(6)));
         host.enter(instance(2), Some(6));
         assert!(host.is_past(instance(1), Some(5)));

@@ -36,8 +36,8 @@ impl Keys {
         self.0.iter().flatten().count()
     }
 
-    /// Returns each key, with `nobody`, a key that no one has, in place of one that is not set. The
-    /// keys are not copied, since copies would stay on the stack.
+    /// Returns all keys, with `nobody`, a key that no machine has, in place of a key that is not
+    /// set. The keys are not copied, since copies would stay on the stack.
     pub(crate) fn each<'a>(&'a self, nobody: &'a Key) -> [&'a Key; KEYS_MAX] {
         self.0
             .each_ref()
@@ -49,7 +49,7 @@ impl Keys {
         self.0.iter().flatten().map(|key| &**key)
     }
 
-    /// Returns whether the key of this print is set.
+    /// Returns whether the key with fingerprint `print` is set.
     pub(crate) fn has(&self, print: Print) -> bool {
         self.0.iter().flatten().any(|key| key.print() == print)
     }
@@ -62,7 +62,7 @@ pub(crate) struct Pairs {
     target: [Print; KEYS_MAX],
 }
 
-/// The two keys that a proof was made with.
+/// The host's and the target's key with which a proof was made.
 #[derive(Clone, Copy)]
 pub(crate) struct Made {
     pub(crate) host: Print,
@@ -85,7 +85,7 @@ impl Proven {
         !matches!(self, Self::Not)
     }
 
-    /// Returns the two keys, if the proof was made with keys.
+    /// Returns the host's and the target's key, if the proof was made with keys.
     pub(crate) fn made(self) -> Option<Made> {
         match self {
             Self::ByKeys(_, made) => Some(made),

@@ -63,10 +63,10 @@ use kernel::{
 /// The limits of a port for each session.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// The most MiB of transfer buffers and eager rings of a session, unless its queue pairs need
-    /// more for one request each; 0: as requested by the initiator.
+    /// Maximum size in MiB of the transfer buffers and eager rings of a session, unless its queue
+    /// pairs need more for one request each; 0: as requested by the initiator.
     pub(crate) buffer_mib: usize,
-    /// The most receive buffers of a queue pair; 0: as requested by the initiator.
+    /// Maximum number of receive buffers of a queue pair; 0: as requested by the initiator.
     pub(crate) queue_credits: u16,
 }
 
@@ -78,8 +78,8 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
 }
 
-/// Accepts a connection request from the connection manager, which refuses it if this fails. Short,
-/// and must not wait.
+/// Accepts a connection request from the connection manager, which refuses it if this fails. Must
+/// be short, and must not wait.
 pub(crate) type Begin = fn(&Arc<Registry>, &Arc<Port>, &mut Incoming<'_>) -> Result;
 
 /// The interval for attempts to listen again, in milliseconds.
@@ -121,7 +121,7 @@ pub(crate) struct Port {
     begin: Begin,
     #[pin]
     state: Mutex<PortState>,
-    /// A copy for connection requests, which must not wait for `state`.
+    /// A copy of the limits for connection requests, which must not wait for `state`.
     #[pin]
     limits: Mutex<Limits>,
     memory: Arc<Memory>,
@@ -147,8 +147,8 @@ const DEFAULT: Settings = Settings {
 const MEMORY_MIB: (u64, u64) = (1024, 4096);
 
 impl Port {
-    /// Creates a port that does not listen; `begin` accepts connection requests when it does. May
-    /// sleep.
+    /// Creates a port that does not listen; `begin` accepts connection requests once the port
+    /// listens. May sleep.
     pub(crate) fn new(registry: &Arc<Registry>, begin: Begin) -> Result<Arc<Self>> {
         let mib = (system::available_memory() >> 21).clamp(MEMORY_MIB.0, MEMORY_MIB.1);
         let memory = Memory::new(registry.work(), mib << 20)?;
@@ -217,8 +217,8 @@ impl Port {
         let address = SocketAddr::new(settings.address, settings.port);
         let timer = directory.pin().and_then(|pin| {
             let retry = Arc::new(Retry(self.clone()), GFP_KERNEL)?;
-            // Started first: after the portal is added nothing may fail, as that would have to
-            // remove it again.
+            // The timer is started first: after the portal is added no step may fail, since it
+            // would have to be removed again.
             Ok((pin, Periodic::start(retry, RETRY_MS)?))
         });
         let (error, timer) = match timer.map(|timer| (self.listen(&address), timer)) {
@@ -314,7 +314,7 @@ impl Port {
                 }
                 state.error = None;
                 drop(state);
-                pr_info!("a port listens at {} again\n", PrintedAddress(address));
+                pr_info!("the port at {} listens again\n", PrintedAddress(address));
             }
             Err(e) => state.error = Some(e),
         }
@@ -329,7 +329,7 @@ impl Accept for Port {
     }
 
     fn removed(self: Arc<Self>) {
-        // Not in this context: the listener waits for this call to return. It may be queued
+        // The work is queued, since the listener waits for this call to return. It may be queued
         // already.
         let _ = self.registry.clone().work().enqueue(self);
     }

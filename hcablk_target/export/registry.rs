@@ -99,7 +99,7 @@ pub(crate) struct WorkQueues {
     /// workers.
     pub(crate) connect: Arc<WorkQueue>,
     /// Completions of admin queue pairs are handled here. No work on it waits for a drive, so that
-    /// keep-alives, fences and watches are answered even if a drive hangs.
+    /// keep-alives, fences and watches get their responses even if a drive hangs.
     pub(crate) admin: Arc<WorkQueue>,
     /// Completions of the queue pairs of sessions of several volumes are handled here. They never
     /// wait for room in a drive.

@@ -85,7 +85,7 @@ enum Export {
         records: Arc<Records>,
         /// See [`Exported::ends`].
         ends: Arc<WorkQueue>,
-        /// Set when the device or file is closed: no reference to `backing` is left.
+        /// Set when no reference to `backing` is left, so the device or file is closed.
         closed: Arc<Event>,
         /// Pins the directory.
         _pin: DirectoryPin,
@@ -110,7 +110,7 @@ struct ExportState {
     error: Option<(&'static str, Error)>,
 }
 
-/// The settings with which a volume is opened; they cannot change meanwhile.
+/// The settings with which a volume is opened; they cannot change while the volume is enabled.
 struct Opening {
     path: CString,
     read_only: bool,
@@ -251,8 +251,8 @@ impl Volume {
         self.state.lock().keep
     }
 
-    /// Sets whether the volume can be enabled without reservations. Fails with `EBUSY` while it is
-    /// enabled.
+    /// Sets whether the volume can be enabled if its reservations cannot be stored. Fails with
+    /// `EBUSY` while it is enabled.
     pub(crate) fn set_keep_reservations(&self, keep: Keep) -> Result {
         self.change(|state| state.keep = keep)
     }
@@ -405,8 +405,8 @@ impl Volume {
                 Export::Exported { .. } => core::mem::replace(&mut state.export, Export::Withdrawn),
             }
         };
-        // No session begins from now on. Sessions that were just beginning check again once they
-        // are listed.
+        // No session begins from now on: a session that is just beginning checks the state again
+        // once it is listed.
         let of_volume = |attachment: &Attachment| attachment.is_of(self);
         self.registry
             .end_attachments(EndReason::Withdrawn, &of_volume);
@@ -423,8 +423,8 @@ impl Volume {
             while closed.wait_ms(CLOSE_LOG_MS).is_err() {
                 pr_warn!("{self}: still waiting for the last user to close the device\n");
             }
-            // The end of that session has begun. From here on no more work is queued; draining here
-            // keeps the workqueue from being destroyed by its own work.
+            // The end of that session has begun, so no more work is queued. Draining here ensures
+            // that the workqueue is not destroyed by its own work.
             ends.drain();
         }
         self.state.lock().export = Export::Disabled;

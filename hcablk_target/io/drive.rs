@@ -24,7 +24,7 @@
 //!
 //! The requests of a queue are begun one after the other, so work that may wait for a drive moves
 //! to a workqueue, on which each request has its own place. A bio may be submitted at once, and so
-//! may a read that the page cache can answer without sleeping.
+//! may a read that the page cache can serve without sleeping.
 //!
 //! # Coherence
 //!
@@ -657,7 +657,7 @@ fn check_wb_err(request: &TargetRequest, before: u32) -> Result {
     volume.write_errors().check_wb_err(volume.backing(), before)
 }
 
-/// Answers with the result of the drive's part, after a flush if the data must be on stable media
+/// Responds with the result of the drive's part, after a flush if the data must be on stable media
 /// and is not yet. May sleep.
 fn finish_file(queue: &Queue, request: KBox<TargetRequest>, result: Result) {
     let unstable = request.task().is_some_and(|task| request.is_unstable(task));
@@ -677,7 +677,7 @@ fn finish_file(queue: &Queue, request: KBox<TargetRequest>, result: Result) {
     finish(queue, request, result.map_err(DriveStatus::from_error));
 }
 
-/// Answers with the result of the drive's part. Any context.
+/// Responds with the result of the drive's part. Any context.
 pub(crate) fn finish(queue: &Queue, request: KBox<TargetRequest>, result: Result<(), DriveStatus>) {
     finish_here(queue, request, result);
 }

@@ -70,7 +70,8 @@ pub(super) fn immediate_extent(value: u32, length: usize) -> Option<(Extent, boo
     Some((Extent { offset, length }, immediate.quiet))
 }
 
-/// Marks of the slots whose writes are about to be answered: one for each write that may be open.
+/// Marks of the slots whose writes are about to get their response: one for each write that may be
+/// open.
 pub(super) struct RespondedSlots(KVec<Atomic<u32>>);
 
 impl RespondedSlots {
@@ -90,7 +91,7 @@ impl RespondedSlots {
         self.0.get(usize::from(number) & mask)
     }
 
-    /// Marks that write `number` is about to be answered. Any context.
+    /// Marks that the response to write `number` is about to be sent. Any context.
     #[inline]
     fn set(&self, number: u16) {
         if let Some(slot) = self.slot(number) {

@@ -52,7 +52,7 @@ pub(crate) enum Fault {
     Refused(&'static str),
     /// The reply could not be sent.
     Unaccepted,
-    /// A message of this many bytes that names no request to answer.
+    /// A message of this many bytes that names no request to respond to.
     Message(usize),
     /// An immediate value with this many bytes of data, which is not a valid eager write.
     Immediate(usize),
@@ -62,7 +62,7 @@ pub(crate) enum Fault {
     Admin(usize),
     /// The initiator has detached a volume that is not attached.
     Detach(Handle),
-    /// A second watch arrived while the first was not answered.
+    /// A second watch arrived before the response to the first.
     SecondWatch,
     /// The initiator has sent more admin requests than it may have in flight.
     Flood,
@@ -173,9 +173,9 @@ fn about(f: &mut fmt::Formatter<'_>, subject: Option<Subject>) -> fmt::Result {
     }
 }
 
-/// The tag and key of the request that each [`TargetRequest`] has, for messages. The completion
-/// handler that finds failed work does not own the `TargetRequest`, which may have a new request by
-/// then.
+/// The tag and key of the request in each [`TargetRequest`], for messages. The completion handler
+/// that finds a failed work request does not own the `TargetRequest`, which may already hold a new
+/// request.
 pub(super) struct RequestSubjects(KVec<Atomic<u64>>);
 
 impl RequestSubjects {
@@ -237,7 +237,7 @@ impl Queue {
     #[cold]
     pub(super) fn work_failed(&self, completion: &Completion) {
         let work = completion.work();
-        // The chunk names its request.
+        // The completion names a chunk, which names its request.
         let chunk = match work.kind {
             kind::CHUNK => self.chunked.take_rdma_read(work.index),
             _ => None,

@@ -39,21 +39,21 @@ use hcablk_core::{
 };
 use kernel::page::PAGE_SIZE;
 
-/// The most RDMA work requests that a request may be split into, for devices that accept few
+/// Maximum number of RDMA work requests for the data of a request, for devices that accept few
 /// entries in each.
 pub(super) const PARTS_MAX: usize = 8;
 /// Work requests of an RDMA READ into a sink: register, read, invalidate.
 const SINK_REQUESTS: usize = 3;
 
-/// The most chunks of a queue.
+/// Maximum number of chunks of a queue.
 const CHUNKS_LIMIT: usize = 1024;
 
-/// The most bytes of a request's inline data: one page.
+/// Maximum size of a request's inline data in bytes: one page.
 const INLINE: u32 = PAGE_SIZE as u32;
 
-/// The least bytes of a queue pair's eager ring. See [`EAGER_RING_MAX`].
+/// Minimum size of a queue pair's eager ring in bytes. See [`EAGER_RING_MAX`].
 const EAGER_RING_MIN: usize = 256 << 10;
-/// The most bytes of a queue pair's eager ring, if the target can post RDMA READs.
+/// Maximum size of a queue pair's eager ring in bytes, if the target can post RDMA READs.
 const EAGER_RING_MAX: usize = 2 << 20;
 
 /// The options that decide the sizes of a queue, together with the device: how the data of writes
@@ -64,7 +64,8 @@ pub(crate) struct QueueOptions {
     pub(crate) sinks: bool,
     /// The initiator may write.
     pub(crate) writes: bool,
-    /// An eager ring may be granted: its memory can change while it is being written to the drive.
+    /// An eager ring may be granted: the drive tolerates that the memory changes while it is
+    /// written.
     pub(crate) grants: bool,
     /// No RDMA READ is posted.
     pub(crate) no_read: bool,
@@ -88,7 +89,7 @@ pub(crate) struct QueueShape {
     bytes: usize,
     pub(super) write_sges: usize,
     pub(super) read_sges: usize,
-    /// The most bytes of a request's inline data.
+    /// Maximum size of a request's inline data in bytes.
     pub(super) inline: u32,
     /// RDMA READs put the data of writes into registered memory.
     pub(super) sinks: bool,
@@ -176,10 +177,10 @@ impl Parts {
 }
 
 impl QueueShape {
-    /// Returns the most bytes of one request for a session whose initiator asks for `asked`, with
-    /// `bytes` for the transfer buffers and the eager ring of each of its queues. Never less than
-    /// the usual, unless that exceeds what the device can move with [`PARTS_MAX`] work requests, or
-    /// register for its own RDMA READ.
+    /// Returns the size in bytes of the largest request of a session whose initiator asks for
+    /// `asked`, with `bytes` for the transfer buffers and the eager ring of each of its queues. The
+    /// result is less than [`TRANSFER_USUAL`] only if the device cannot move that with
+    /// [`PARTS_MAX`] work requests, or register it for its own RDMA READ.
     pub(crate) fn largest(
         attributes: Attributes,
         bytes: usize,
@@ -210,8 +211,8 @@ impl QueueShape {
 
     /// Computes the sizes of a queue for `credits` requests in flight of up to `largest` bytes, as
     /// [`Self::largest`] returns it, with `bytes` for transfer buffers and the eager ring, reduced
-    /// to the limits of the device. The error names what is lacking if these do not suffice for one
-    /// request.
+    /// to the limits of the device. The error names the missing resource if the limits do not
+    /// suffice for one request.
     pub(crate) fn new(
         attributes: Attributes,
         credits: u16,
@@ -295,7 +296,8 @@ impl QueueShape {
             chunk_pieces: chunk_buffers(self.split.chunk()) as u64,
             sink_pages: sinks.into(),
             buffers: self.buffers as u64,
-            // The lists of shared buffers have room for the wishes of all queues of the session.
+            // The lists of shared buffers have room for the buffers that all queues of the session
+            // may borrow.
             kept: if self.shares { MOST as u64 } else { 0 },
             ring_buffers: (self.eager_ring / BUFFER_BYTES) as u64,
             ring_pages: (self.eager_ring / PAGE_SIZE) as u64,
@@ -325,7 +327,7 @@ impl QueueShape {
         (self.largest as usize).div_ceil(BUFFER_BYTES)
     }
 
-    /// Returns the most pieces of memory of one request, in any kind of buffer.
+    /// Returns the maximum number of pieces of memory of one request, in any kind of buffer.
     pub(crate) fn pieces(self) -> usize {
         let largest = self.largest as usize;
         let eager_ring = EagerRing::pieces(largest.min(self.eager_ring));

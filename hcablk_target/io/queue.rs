@@ -225,8 +225,8 @@ pub(crate) struct Queue {
     pub(super) never_waits: bool,
     /// Whether anything has completed since the last keep-alive.
     pub(super) moved: Atomic<bool>,
-    /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the
-    /// transport has no immediate values.
+    /// The longest read whose response is one RDMA WRITE with an immediate value; 0: the transport
+    /// has no immediate values.
     pub(super) immediate_bytes: usize,
     /// Every work request that sends data is signaled. soft-iWARP passes the pages of an unsignaled
     /// one to TCP itself (`siw_qp_prepare_tx()`), which may send them at any later time: even after
@@ -600,7 +600,7 @@ impl Queue {
     }
 
     /// Returns to the device all objects of it that the queue has, while the drive works on
-    /// requests whose memory stays. Requests that the drive finishes afterwards are not answered:
+    /// requests whose memory stays. Requests that the drive finishes afterwards get no response:
     /// posting fails, and they are given up. Returns `false` if the queue still has objects of the
     /// device; may be called again. The queue was [settled](Self::settle). Sleeps, but not for the
     /// drive.

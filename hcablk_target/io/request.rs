@@ -12,11 +12,11 @@
 //! A large read or write moves in chunks, each of which follows these paths independently: see
 //! [`chunks`](super::chunks). The request waits for all of them.
 //!
-//! At any time a [`TargetRequest`] is in one place, which owns it: the queue's list of idle ones,
-//! the list of requests that wait for buffers, the table of work under way on the queue pair, the
-//! table of requests that move in chunks, or the drive (the block layer, a file system or a
-//! workqueue). Its transfer buffers are its own from admission until it is idle again; the message
-//! buffer for its response is always its own.
+//! At any time a [`TargetRequest`] has one owner: the queue's list of idle ones, the list of
+//! requests that wait for buffers, the table of work under way on the queue pair, the table of
+//! requests that move in chunks, or the drive (the block layer, a file system or a workqueue). It
+//! holds its transfer buffers from admission until it is idle again, and the message buffer for its
+//! response always.
 
 use super::{
     chunks::RequestChunks,
@@ -73,11 +73,11 @@ pub(crate) enum WorkStep {
     Start,
     /// Submit the bio again: the drive had no room for it.
     Submit,
-    /// The file system has finished asynchronously.
+    /// Continue after the file system has finished asynchronously.
     Finished(Result),
-    /// The page cache has pages of the range that was written directly to a device.
+    /// Drop the page cache's pages of a range that was written directly to a device.
     Overtaken,
-    /// The written data is in a volatile cache of the drive, which must be flushed.
+    /// Flush the volatile cache of the drive, which has the written data.
     Unstable,
     /// Copy the read data from peer memory to RAM.
     Bounce,
@@ -120,16 +120,16 @@ pub(crate) struct TargetRequest {
     pub(crate) cached: bool,
     /// A request meant to bypass the page cache found pages in it.
     pub(crate) met_pages: bool,
-    /// The count of write-backs of whole pages before the drive got the request.
+    /// The count of write-backs of whole pages at the time when the drive got the request.
     pub(crate) rewritten: RewriteMark,
     /// The number of failed flushes of the drive at that time.
     pub(crate) flush_failures: u32,
-    /// The position in the file's write-back errors at which the request began, if it checks for
-    /// them.
+    /// The file's write-back error cursor at the start of the request, if the request checks for
+    /// such errors.
     pub(crate) wb_err: Option<WbErrCursor>,
     /// The number of the flush error that the response reports, or 0.
     pub(crate) flush_error: u32,
-    /// The request's visit in the volume's cache.
+    /// The request's use of the volume's cache.
     pub(crate) visit: Visit,
     /// Bytes copied between buffers and the cache.
     pub(crate) lined: u64,
@@ -211,8 +211,8 @@ impl TargetRequest {
         )?)
     }
 
-    /// Resets the state of the last request before a new one is read, which came in the receive
-    /// buffer `receive`.
+    /// Resets the state of the last request, before a new one is read from the receive buffer
+    /// `receive`.
     #[inline]
     pub(crate) fn reset(&mut self, receive: Option<u32>) {
         self.receive = receive;
@@ -271,7 +271,7 @@ impl TargetRequest {
         }
     }
 
-    /// Returns whether the request has more data than most initiators request.
+    /// Returns whether the request has more data than the usual largest request.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.length() > TRANSFER_USUAL as usize
@@ -305,8 +305,8 @@ impl TargetRequest {
     /// can then write to them.
     ///
     /// A region counts as valid while its lock is held, which includes the posting of its work
-    /// requests: if posting fails, the poster gives the request up. This is not called for a
-    /// request whose RDMA READ has completed while its poster still holds the lock, since the
+    /// requests: if posting fails, the poster gives the request up. The poster of an RDMA READ may
+    /// still hold the lock when the READ has completed. This function does not see that: the
     /// completion handler takes the lock first.
     #[inline]
     pub(crate) fn is_exposed(&self) -> bool {

@@ -9,18 +9,18 @@
 //!  (at once) ────────────────────────────────► Gathering ───────────────► (at once)
 //! ```
 //!
-//! A round of the completion handler may find many requests, and a fast drive completes them at
-//! once, before the call that begins them returns. Such responses are gathered and posted together
-//! when the round is over, or when there is no more room. All others are posted at once. That
-//! includes those from an interrupt or another thread during the round, since a drive may block the
-//! handler.
+//! A round of the completion handler may find many requests, and a fast drive completes them before
+//! the call that begins them returns. The responses to such requests are gathered and posted
+//! together when the round is over, or when there is no more room. All other responses are posted
+//! at once, including those from an interrupt or another thread during the round, since a drive may
+//! block the handler.
 //!
 //! When responses are posted together, only the last is signaled: SENDs complete in order. Their
 //! `TargetRequest`s are a list from the last to the first, reclaimed together. On iWARP each is
 //! signaled (`Queue::all_reported`).
 //!
 //! Many responses to [eager](super::eager) writes share one message: they are gathered until the
-//! round is over or the message is full. Their `TargetRequest`s are such a list, too, and the
+//! round is over or the message is full. Their `TargetRequest`s form such a list, too, and the
 //! message is in the buffer of the last one.
 //!
 //! The `TargetRequest` of a response that waits is in the table of work under way, like a posted
@@ -115,8 +115,8 @@ impl Queue {
         self.send_usual(request);
     }
 
-    /// Requests an event at the completion of the next response, which reports a flush error: until
-    /// then flushes on other queue pairs end with that error, too.
+    /// Requests an event at the completion of the next response, which reports a flush error.
+    /// Flushes on other queue pairs end with this error, too, until the completion is found.
     #[cold]
     fn expect_report(&self) {
         let mut work = self.work.lock();
@@ -126,7 +126,7 @@ impl Queue {
         self.pair.cq().kick();
     }
 
-    /// Returns the data and the destination of a read that is answered by one RDMA WRITE of one
+    /// Returns the data and the destination of a read whose response is one RDMA WRITE of one
     /// buffer, with an immediate value: most small reads.
     #[inline]
     fn immediate_read(&self, request: &TargetRequest) -> Option<(Sge, Remote)> {
@@ -143,7 +143,7 @@ impl Queue {
         Some((Sge::new(data), remote))
     }
 
-    /// Answers a read with the RDMA WRITE of its `data`.
+    /// Sends the response to a read as the RDMA WRITE of its `data`, with an immediate value.
     #[inline]
     fn send_immediate(&self, mut request: KBox<TargetRequest>, data: Sge, remote: Remote) {
         request.moved = request.length() as u64;
@@ -159,7 +159,7 @@ impl Queue {
         self.post_here(request, &chain);
     }
 
-    // Out of line, as below.
+    // `inline(never)`, as below.
     #[inline(never)]
     fn send_one_piece(&self, request: KBox<TargetRequest>) {
         self.send_with_data::<1, 1>(request);
@@ -264,8 +264,8 @@ impl Queue {
         self.post_response(request, writes, Some(&mut send));
     }
 
-    /// Returns whether a read is answered by a write-with-immediate instead of a message: not on
-    /// iWARP, and only if its data fits one RDMA WRITE, whose length the initiator sees.
+    /// Returns whether the response to a read is a write-with-immediate instead of a message: not
+    /// on iWARP, and only if its data fits into one RDMA WRITE, whose length the initiator sees.
     #[inline]
     pub(super) fn uses_write_with_immediate(
         &self,
@@ -303,7 +303,7 @@ impl Queue {
         self.post_here(request, chain);
     }
 
-    /// Does what [`Self::post`] does, in the frame of the caller.
+    /// Posts work requests as [`Self::post`] does, but is inlined into the caller.
     #[inline(always)]
     pub(super) fn post_here(&self, request: KBox<TargetRequest>, chain: &Chain<'_>) {
         let index = request.index;
@@ -346,9 +346,9 @@ pub(super) fn key_to_invalidate(request: &TargetRequest) -> Option<u32> {
     }
 }
 
-/// The most work requests that wait for a doorbell.
+/// Maximum number of work requests that wait for a doorbell.
 const ROOM: usize = 32;
-/// The most scatter-gather entries of each.
+/// Maximum number of scatter-gather entries of each.
 const ENTRIES: usize = 4;
 /// The least number of requests under way at which responses are gathered.
 const FROM: usize = 4;
@@ -372,7 +372,8 @@ pub(super) struct ResponseBatch {
     pub(super) eager_responses: EagerResponses,
     /// The index of the last `TargetRequest` of these responses.
     pub(super) first: Option<u32>,
-    /// The message of these responses must be solicited, as one of them must be.
+    /// The message of these responses must be solicited, because at least one of the responses must
+    /// be.
     pub(super) solicited: bool,
     /// The index of the last waiting work request, if it ends a response that may be left
     /// unsignaled.
@@ -463,8 +464,8 @@ impl Queue {
         let backlog = &mut waiting.backlog;
         let before = backlog.len();
         if let (Some(last), Some(place)) = (last, before.checked_sub(1)) {
-            // An error of the renamed work request is still reported, but reclaims nothing: the end
-            // of the list does.
+            // An error of the renamed work request is still reported, but reclaims no request: the
+            // completion of the last one in the list does.
             backlog.rename_silent(place, WorkId::new(kind::PART, last));
         }
         let all = writes.iter_mut().flatten().all(|wr| backlog.push(wr))
@@ -542,8 +543,8 @@ impl Queue {
     }
 }
 
-/// Takes the amount added to a sum since the last call. Executes no locked instruction if that is
-/// zero.
+/// Takes the amount added to a sum since the last call. Executes no locked instruction if the sum
+/// is zero.
 #[inline]
 fn take(sum: &Atomic<u64>) -> u64 {
     match sum.load(Relaxed) {

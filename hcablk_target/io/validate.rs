@@ -12,8 +12,8 @@ use crate::proto::{
     },
 };
 
-/// The most bytes that one request may discard or zero with the drive's current limits; 0: not
-/// supported.
+/// Maximum number of bytes that one request may discard or zero under the drive's current limits;
+/// 0: not supported.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Emptied {
     pub(crate) by_discard: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Emptied {
 /// Checks a request against the geometry that was reported to the session. Values that may have
 /// changed since are passed as they are now: the size (`capacity` bytes, without an incomplete last
 /// block), whether the drive `refuses_writes`, and the limits for discards and zeroes, which are
-/// read only if needed. The block layer would not check a bio.
+/// read only if needed. The target must check these itself: the block layer does not check a bio.
 #[inline(always)]
 pub(crate) fn check(
     op: &Op,
@@ -63,8 +63,8 @@ pub(crate) fn check_write(
 }
 
 /// Checks a discard or a write of zeroes, with a limit of `max` bytes. The initiator may know a
-/// former, larger limit; a longer request then fails as unsupported, and the initiator does
-/// without.
+/// former, larger limit; a longer request then fails as unsupported, and the initiator stops
+/// sending such requests.
 #[inline(never)]
 fn check_emptied(
     extent: &Extent,

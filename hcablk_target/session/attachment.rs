@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The last volume of a session ends with the session, and the session with its last volume. One of
-//! several volumes ends alone: no request for it begins on any queue pair, the requests under way
-//! are waited for until the drive has finished them, and the session continues for its other
+//! several volumes can end alone: no further request for it begins on any queue pair, the teardown
+//! waits until the drive has finished those under way, and the session continues for its other
 //! volumes.
 
 use super::{
@@ -114,7 +114,8 @@ const DURABLE_LOOK_MS: u32 = 20;
 /// removed, in milliseconds.
 const DURABLE_WAIT_MS: u32 = 1000;
 
-/// The longest interval for polling the queue pairs for completed requests, in milliseconds.
+/// The longest interval between two polls of the queue pairs for completed requests, in
+/// milliseconds.
 const GONE_LOOK_MS: u32 = 250;
 
 /// The interval for logging that a drive has not finished a volume's requests, in milliseconds.
@@ -150,7 +151,7 @@ pub(crate) struct Attachment {
     /// The handle with which the session's messages name the volume: written once, before requests
     /// name it.
     handle: Atomic<u32>,
-    /// The volume's own state: it stays live here while the whole session ends.
+    /// The state of this volume alone: it stays live while the whole session ends.
     #[pin]
     state: IrqLock<SessionState<EndReason>>,
     /// The watch of the initiator on the volume.
@@ -191,10 +192,10 @@ pub(crate) struct Attachment {
     /// Whether all acknowledged writes are durable, once that is known.
     #[pin]
     durable: Mutex<Option<bool>>,
-    /// Finds that out; taken by [`Self::make_durable`].
+    /// The work that finds out [`Self::durable`]; taken by [`Self::make_durable`].
     #[pin]
     durable_check: Mutex<Option<KBox<DurableCheck>>>,
-    /// Set when `durable_check` is back, with the result in `durable`.
+    /// Set when `durable_check` has ended, with the result in `durable`.
     #[pin]
     durable_known: Event,
     /// Set when the initiator was informed, or will not ask.
@@ -276,7 +277,7 @@ impl Attachment {
     pub(crate) fn publish(&self) -> Result {
         {
             let queues = self.session.queues.lock();
-            // If another volume ends alone now, that one waits until the queue pairs have this
+            // If another volume ends alone now, its teardown waits until the queue pairs have this
             // volume.
             self.is_published.store(true, Relaxed);
             if !self.is_live() {
@@ -437,8 +438,8 @@ impl Attachment {
         }
     }
 
-    /// Waits at most `ms` milliseconds for that. Returns whether the volume has ended completely.
-    /// Process context.
+    /// Waits at most `ms` milliseconds for the volume to end completely. Returns `false` when the
+    /// time is over. Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
         self.ended.wait_ms(ms).is_ok()
     }
@@ -465,7 +466,7 @@ impl Attachment {
         }
         self.wait_until_gone();
         self.close();
-        // The initiator does not know of an unpublished volume, and will not ask about it.
+        // The initiator does not know of an unpublished volume, and sends no request about it.
         if withdrawn && self.is_published() {
             self.make_durable(admin, || {});
         }
@@ -553,7 +554,8 @@ impl Attachment {
         let check = self.durable_check.lock().take();
         drop(check);
         if self.durable_reported.wait_ms(DURABLE_ASK_MS).is_ok() {
-            // Called only now: the drive may hang, and the queue pair may be closed meanwhile.
+            // `admin` is called only after the wait for the drive: the queue pair may have been
+            // closed meanwhile.
             if let Some(admin) = admin() {
                 admin.let_responses_leave();
             }
@@ -576,7 +578,7 @@ impl Attachment {
         self.write_errors.close();
     }
 
-    /// Sets the admin queue pair that answers changes of reservations.
+    /// Sets the admin queue pair that sends the responses to changes of reservations.
     pub(super) fn respond_through(&self, admin: &Arc<Admin>) {
         self.changer.respond_through(admin);
     }
@@ -649,8 +651,8 @@ impl Attachment {
         Ok(place.insert(counters).clone())
     }
 
-    /// Adds the counters of the volume's requests to `sum`. With `taken`, drops them, so that they
-    /// are counted only there from then on. Sleeps.
+    /// Adds the counters of the volume's requests to `sum`. With `taken`, drops the counters, so
+    /// that from then on they are counted only in `sum`. Sleeps.
     pub(crate) fn add_counters(&self, sum: &Counters, taken: bool) {
         let mut all = self.counters.lock();
         for counters in all.iter().flatten() {
@@ -673,7 +675,8 @@ impl Attachment {
 
     /// Ends the volume because preemption `number` has ended the registration of its host.
     pub(crate) fn preempt(self: &Arc<Self>, number: u64) {
-        // The first preemption counts: later ones wait for the requests that it has stopped, too.
+        // The first preemption counts: later preemptions also wait for the requests that it has
+        // stopped.
         if self.preempted.load(Relaxed) == 0 {
             self.preempted.store(number, Relaxed);
         }
@@ -720,10 +723,10 @@ impl Attachment {
         }
     }
 
-    /// Ends the session of the same disk on another path if its epoch is `epoch` or earlier, and
-    /// lets no such session begin. Returns whether the fenced session can no longer reach the
-    /// drive. Fails with `EINVAL` for the session's own path. May sleep, but does not wait for the
-    /// drive.
+    /// Ends the session of the same disk on path `path` if its epoch is `epoch` or earlier, and
+    /// prevents such a session from beginning. Returns whether the fenced session can no longer
+    /// reach the drive. Fails with `EINVAL` for the session's own path. May sleep, but does not
+    /// wait for the drive.
     pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
         let id = self.id.on_path(path);
         if id == self.id {
@@ -744,7 +747,7 @@ impl Attachment {
     }
 
     /// Begins a change of the drive's reservations, which the initiator requested as number
-    /// `sequence`. Request `tag` is answered when the change is made
+    /// `sequence`. The response to request `tag` is sent when the change is made
     /// ([`Admin::respond_to_change`]). Fails with the request's status if the change is not begun.
     /// May sleep, but does not wait for a file.
     pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
@@ -810,6 +813,7 @@ impl Deferred for DurableCheck {
         attachment.check_durable(&backing);
         *attachment.durable_check.lock() = Some(self);
         attachment.durable_known.set();
-        // The teardown waits for the return of this function, and has references to both.
+        // The teardown waits until this function has returned, and holds references to the disk and
+        // its drive.
     }
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Carries out the change of reservations that an initiator requests. It runs apart from the admin
-//! queue pair: the file of reservations may be slow, while keep-alives and fences must be answered,
-//! and the session must be able to end.
+//! queue pair: the file of reservations may be slow, while keep-alives and fences must get their
+//! responses, and the session must be able to end.
 //!
 //! ```text
 //!          begin()             it is made
-//!  Idle ───────────► Making ──────────────► Idle; answered, unless the admin queue pair is gone
+//!  Idle ───────────► Making ──────────────► Idle; response sent, unless the admin queue pair is gone
 //! ```
 //!
 //! Each session has one changer, which outlives the session until the change is made. So it holds
-//! no object of the HCA, and of the volume only the drive's reservations. A caller that evicts the
-//! host gives up its changes that have not begun.
+//! no object of the HCA, and no part of the volume except the drive's reservations. The eviction of
+//! the host drops its changes that have not begun.
 
 use crate::{
     admin::Admin,
@@ -67,8 +67,8 @@ pub(super) struct Changer {
     /// The change being made; `None`: idle.
     #[pin]
     asked: Mutex<Option<Asked>>,
-    /// The admin queue pair that sends the response. Locked while it does, so that the teardown
-    /// drops the last reference.
+    /// The admin queue pair that sends the response. Locked while the response is sent, so that the
+    /// teardown drops the last reference.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
     #[pin]

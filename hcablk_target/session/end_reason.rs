@@ -26,7 +26,7 @@ pub(crate) enum EndReason {
     Fenced,
     /// The registration of the host was preempted.
     Preempted,
-    /// Another session of this name existed first.
+    /// A session with the same id existed before this one.
     Second,
     /// The initiator has reconnected with a newer epoch.
     Replaced,
@@ -77,7 +77,7 @@ impl fmt::Display for EndReason {
             Self::Superseded => f.write_str("a later instance of its host has connected"),
             Self::Fenced => f.write_str("its initiator continues on another path"),
             Self::Preempted => f.write_str("the registration of its host was preempted"),
-            Self::Second => f.write_str("another session of its name existed first"),
+            Self::Second => f.write_str("another session with its id existed first"),
             Self::Replaced => f.write_str("its initiator reconnected"),
             Self::Detached => f.write_str("its initiator has detached it"),
             Self::Bare => f.write_str("no volume was attached to it"),

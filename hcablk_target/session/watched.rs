@@ -34,7 +34,7 @@ enum Watch {
     /// The watch, the state that the initiator knows, and the generation of the limits that it
     /// knows, if it follows them.
     Pending(Tag, VolumeState, Option<u32>),
-    /// The volume is being detached, and each watch is answered with that.
+    /// The volume is being detached; the response to each watch says this.
     Ending,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Begun {
     Pending,
     /// The volume has a watch already, which breaks the protocol.
     Second,
-    /// The volume is being detached: the watch must be answered with that.
+    /// The volume is being detached: the response to the watch must say this.
     Ending,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Begun {
 pub(crate) struct Watched {
     #[pin]
     state: IrqLock<WatchState>,
-    /// Set when a watch was answered with the end, or the initiator no longer watches.
+    /// Set when the response to a watch has reported the end, or the initiator no longer watches.
     #[pin]
     end_noticed: Event,
 }
@@ -104,12 +104,12 @@ impl Watched {
         let Watch::Pending(tag, known, generation) = watch_state.watch else {
             return None;
         };
-        // A later watch knows a newer state.
+        // A later watch has another tag: it names a newer state.
         if tag != of {
             return None;
         }
         let state = VolumeState {
-            // Left out for an initiator that does not follow it.
+            // `None` for an initiator that does not follow the write cache.
             write_cache: now
                 .state
                 .write_cache
@@ -131,7 +131,7 @@ impl Watched {
         })
     }
 
-    /// Begins the end: returns the watch that must be answered with it, and whether the initiator
+    /// Begins the end: returns the watch whose response must report it, and whether the initiator
     /// has ever watched. Any context.
     pub(crate) fn end(&self) -> (Option<Tag>, bool) {
         let mut state = self.state.lock();

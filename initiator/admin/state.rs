@@ -45,9 +45,9 @@ const NOTICES: u32 = 4;
 /// The most milliseconds between two rounds of the timer.
 const PERIOD_MS: u32 = 1000;
 
-const UNASKED: &str = "it answered what was not asked";
+const UNASKED: &str = "it sent an unexpected response";
 pub(super) const NONSENSE: &str = "a message cannot be understood";
-const NO_CHANGE: &str = "it told a change that is none";
+const NO_CHANGE: &str = "it reported an unchanged state";
 
 /// Returns the milliseconds between two rounds of the timer: a quarter of `tmo_s` seconds,
 /// [`PERIOD_MS`] at most.

@@ -71,7 +71,7 @@ impl Device {
         let bytes = session.shape().bytes.min(geometry.max_transfer);
         if bytes >> 10 < settings.max_io_kib {
             pr_info!(
-                "{self}: requests of {} KiB at most, not of {} KiB: {} has no more\n",
+                "{self}: requests are limited to {} KiB instead of {} KiB: {} supports no more\n",
                 bytes >> 10,
                 settings.max_io_kib,
                 if bytes < session.shape().bytes {
@@ -87,9 +87,10 @@ impl Device {
             max_segments: session.shape().segments,
             // A region consists of whole pages, except for the first and the last.
             virt_boundary_mask: u64::from(REGION_PAGE - 1),
-            // The block layer splits a request where it has no segments left, and refuses one of
-            // which less than a block fits: with one segment, memory that begins inside a block
-            // and ends a page there.
+            // The block layer splits a request when its segments are used up, and refuses the
+            // request if less than one block fits before the split. With one segment this happens
+            // to memory that begins within a block and reaches the end of a page there, so such
+            // memory is refused earlier.
             dma_alignment: match session.shape().segments {
                 1 => (1 << geometry.logical_block_shift) - 1,
                 _ => 3,
@@ -144,7 +145,7 @@ impl Device {
         let shift = active.volume.geometry.logical_block_shift;
         let violation =
             if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask() != 0 {
-                Some("the size that it told is none")
+                Some("the reported size is invalid")
             } else if now
                 .limits
                 .is_some_and(|(_, limits)| !limits.is_sound(shift))
@@ -230,12 +231,12 @@ impl Device {
         if emptied(former) != emptied(now) {
             let (discards, zeroes) = emptied(now);
             pr_info!(
-                "{self}: the volume takes discards of {discards} KiB and writes of zeroes of {zeroes} KiB now\n"
+                "{self}: the volume now accepts discards of {discards} KiB and writes of zeroes of {zeroes} KiB\n"
             );
         }
         if former.write_cache != now.write_cache {
             let has = if now.write_cache { "a" } else { "no" };
-            pr_info!("{self}: the volume has {has} volatile write cache now\n");
+            pr_info!("{self}: the volume now has {has} volatile write cache\n");
         }
         let others = |limits: &LiveLimits| LiveLimits {
             max_discard_sectors: 0,
@@ -246,7 +247,7 @@ impl Device {
             ..*limits
         };
         if others(former) != others(now) {
-            pr_info!("{self}: the volume has other preferences now\n");
+            pr_info!("{self}: the volume's preferred I/O sizes and alignments have changed\n");
         }
     }
 

@@ -6,9 +6,9 @@
 //!
 //! # Locks and contexts
 //!
-//! `state` is held for looks and changes only. The block layer calls with the disk's `open_mutex`
-//! held, so nothing here waits for I/O, nor for `Device::control`, whose holder may wait for that
-//! mutex.
+//! The lock of `state` is held only to read and to change it. The block layer calls with the disk's
+//! `open_mutex` held, so nothing here waits for I/O, nor for `Device::control`, whose holder may
+//! wait for that mutex.
 
 use super::announce::{
     Announcements,
@@ -85,7 +85,8 @@ impl LostWrites {
         }
     }
 
-    /// Lets flushes succeed again, regardless of lost writes. May sleep.
+    /// Lets flushes succeed again although writes were lost: the administrator has acknowledged the
+    /// loss. May sleep.
     pub(super) fn acknowledge(&self) {
         let mut state = self.state.lock();
         let was_lost = state.acknowledge();

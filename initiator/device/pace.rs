@@ -16,17 +16,17 @@
 /// respond more slowly than ever before.
 const PATIENT: u32 = 8;
 
-/// The most doublings of an attempt's time limit: from half of the connect timeout to twice the
-/// connect timeout.
+/// Maximum number of doublings of an attempt's time limit: from half of the connect timeout to
+/// twice the connect timeout.
 const DOUBLINGS: u32 = 2;
 
-/// After this many losses in a row a path is set aside while others work.
+/// After this many losses in a row a path is set aside while other paths work.
 const LOSSES: u32 = 3;
 
 /// A path is set aside for no longer than this, in milliseconds.
 const ASIDE_MAX_MS: u32 = 300_000;
 
-/// The end of an attempt that made no session.
+/// How an attempt that made no session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The target did not respond within the limit for its first response.
@@ -66,8 +66,8 @@ impl Pace {
     }
 
     /// Returns the milliseconds from the start of one attempt to the start of the next: between
-    /// half of `reconnect_delay` and all of it, by `random`, so that the clients of a target do not
-    /// reconnect all at once.
+    /// half of `reconnect_delay` and all of it, chosen by `random`, so that the clients of a target
+    /// do not all reconnect at once.
     pub(crate) fn delay_ms(&self, random: u64) -> u32 {
         down_to_half(self.reconnect_delay_s.saturating_mul(1000), random)
     }
@@ -158,7 +158,7 @@ impl Pace {
     }
 }
 
-/// Returns a value between half of `ms` and `ms`, by `random`.
+/// Returns a value between half of `ms` and `ms`, chosen by `random`.
 fn down_to_half(ms: u32, random: u64) -> u32 {
     ms - (random % (u64::from(ms / 2) + 1)) as u32
 }

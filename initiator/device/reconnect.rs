@@ -5,7 +5,7 @@
 //! The teardown of a lost session has returned its requests to the block layer, each after its
 //! memory region was destroyed. The path's worker makes attempts, at the [`Pace`] that the target
 //! allows, until one succeeds, a failure is permanent ([`Failure::may_pass`]), or no path had a
-//! session for `ctrl_loss_tmo`, which counts as [`Head::begin_loss`] says. If the RDMA device is
+//! session for `ctrl_loss_tmo` ([`Head::begin_loss`] starts this time). If the RDMA device is
 //! removed, the path releases it, and attempts continue over any device that leads to the target. A
 //! new session has the path's id and a later epoch: the target admits it when no request of the
 //! lost session can reach the drive any more, so that an old write never overtakes its retry; other
@@ -84,8 +84,8 @@ impl Device {
         true
     }
 
-    /// Stops connecting the path of `plan`, because of `failure`. Removes the disk if it has no
-    /// other path.
+    /// Stops all attempts to connect the path of `plan`, because of `failure`. Removes the disk if
+    /// it has no other path.
     fn refuse(&self, plan: &Plan, failure: Failure) {
         let mut control = self.control.lock();
         if !self.is_wanted(&control, plan) {
@@ -205,8 +205,8 @@ impl Device {
                 Attempt::Failed(reason, outcome) => {
                     failure = reason;
                     pace.ended(outcome);
-                    // A device with a quota, or a machine without memory, may support one session
-                    // only.
+                    // An RDMA device with a quota, or a machine short of memory, may support only
+                    // one session.
                     if reason.may_be_shortage() && self.release_lost(&mut plan) {
                         next = Deadline::new(0);
                     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device's state, as attributes show it: apart from the state that commands lock while they
-//! sleep, so that reading never waits.
+//! A device's state, as attributes show it. It has a lock of its own, not the one that commands
+//! hold while they sleep, so reading an attribute never waits for a command.
 
 use super::{
     lost_writes::LostWrites,
@@ -181,7 +181,7 @@ impl Device {
             Some(_) if all => DeviceState::Live,
             Some(_) => DeviceState::Degraded,
         };
-        // A device that works has no failure.
+        // A device that works shows no failure.
         shown.failure = failure.filter(|_| first.is_none());
         shown.disk = Some(active.disk.number());
         shown.session = first.map(|session| (session.id(), session.epoch()));

@@ -406,7 +406,7 @@ impl Queue {
         });
         let Some(mut request) = request else {
             drop(send);
-            self.violation("it answered what was not asked");
+            self.violation("it sent an unexpected response");
             return false;
         };
         let (view, data) = request.split();
@@ -419,7 +419,7 @@ impl Queue {
             // Not reached: the number is an eager write's until its response.
             request.park();
             drop(send);
-            self.violation("it answered what was not asked");
+            self.violation("it sent an unexpected response");
             return false;
         };
         let can_ask = send.credits.responded();
@@ -456,7 +456,7 @@ impl Queue {
         }
         let Some(mut request) = self.tags.take(self.path, index, generation) else {
             drop(send);
-            return self.tag_violation("it answered what was not asked", response.tag, None);
+            return self.tag_violation("it sent an unexpected response", response.tag, None);
         };
         let (view, data) = request.split();
         trace::initiator::answered(|| self.about(view).ended(response.status as i32));
@@ -518,7 +518,7 @@ impl Queue {
         let can_ask = good && send.credits.responded();
         drop(send);
         if !good {
-            return self.tag_violation("it answered what was not asked", response.tag, None);
+            return self.tag_violation("it sent an unexpected response", response.tag, None);
         }
         self.after_response(can_ask, hungry);
     }
@@ -554,10 +554,10 @@ impl Queue {
             solicited,
         } = data.phase
         else {
-            return Err(("it answered twice", None));
+            return Err(("it responded twice", None));
         };
         if matches!(data_path, DataPath::Eager { .. }) {
-            return Err(("it answered an eager write by a response", None));
+            return Err(("it responded to an eager write by tag", None));
         }
         match with {
             With::Invalidation(key) if !data.list.invalidated_by_peer(key) => {
@@ -605,7 +605,7 @@ impl Queue {
     fn after_last_response(&self, can_ask: bool, hungry: bool) {
         if !can_ask {
             // Requests would wait for ever: unissued requests have no timeout.
-            return self.violation("it leaves no credit to ask with");
+            return self.violation("it left no credit for any request");
         }
         if hungry {
             self.set_starved(false);

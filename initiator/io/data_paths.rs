@@ -361,8 +361,8 @@ impl IssuePath for MessageOnly {
 }
 
 impl Queue {
-    /// Copies the data of an answered read out of its slot. Returns the status with which the read
-    /// ends.
+    /// Copies the data of a read with its response out of its slot. Returns the status with which
+    /// the read ends.
     #[inline]
     pub(super) fn copy_bounced(&self, view: RequestRef<'_>, status: Status) -> Status {
         let (Status::Ok, Some(slots)) = (status, &self.read_bounce) else {

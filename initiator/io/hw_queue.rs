@@ -142,8 +142,8 @@ impl HwQueue {
         })
     }
 
-    /// Sends a request that was turned away for lack of credits over another path that has some. If
-    /// no path has credits, the request waits for a response.
+    /// Sends a request for which its path had no credits over another path that has credits. If no
+    /// path has credits, the request waits for a response.
     #[cold]
     fn issue_by_another(
         &self,
@@ -480,7 +480,7 @@ impl Operations for Driver {
     fn timeout(hw_queue: &HwQueue, index: u32, tag: u16) -> Timeout {
         let requests = hw_queue.requests();
         if hw_queue.settle() && requests.is_idle(index, tag) {
-            // The target had responded; the completion was not polled yet.
+            // The target had responded, but the completion had not been polled.
             return Timeout::Done;
         }
         // The end of the queue pair, or of the session, ends the request.
@@ -492,7 +492,7 @@ impl Operations for Driver {
     }
 }
 
-/// The fate of requests while no path accepts any: they wait or fail. Shared by the disk's head and
+/// Decides whether requests wait or fail while no path accepts any. Shared by the disk's head and
 /// its hardware queues.
 pub(crate) struct NoPath {
     /// Requests wait for a session.

@@ -488,7 +488,7 @@ impl Late {
 
 impl Queue {
     /// Returns whether a request that timed out still has no response. `late` are the requests that
-    /// timed out; some may have been answered since.
+    /// timed out; some may have got their responses since.
     pub(super) fn is_behind(&self, late: &Late, asks_nothing: bool) -> bool {
         late.iter().any(|tag| match tag == self.depth {
             true => asks_nothing,

@@ -18,7 +18,7 @@
 //!
 //! ```text
 //!                    response, SEND completed before                  completion
-//!  Sent, `Inline` ──────────────────────────────────► (ended) ◄─────────────────── Answered
+//!  Sent, `Inline` ──────────────────────────────────► (ended) ◄────────────────── Responded
 //!        │                                                                            ▲
 //!        └────────────────── response, SEND not yet completed ────────────────────────┘
 //! ```
@@ -63,13 +63,13 @@
 //!
 //! # Locks and contexts
 //!
-//! One lock, `send`: taken once to issue a request and once for its response. It orders the
-//! accounts of credits and of send queue slots, the doorbells, and parking before taking. The
-//! completion of a SEND takes no lock: it adds the freed slots to a sum, which the account reads
-//! when it runs short. The end of a request's wait for its send is accounted for under the lock of
-//! the next response, or under a separate acquisition at the end of a round. Issuing runs in
-//! process or softirq context; completions run in softirq context or in the poller's, one at a time
-//! for a queue.
+//! One lock, `send`: taken once to issue a request and once for its response. It serializes the
+//! accounts of credits and of send queue slots, and the doorbells. It also orders the parking of a
+//! request before its response takes the request. The completion of a SEND takes no lock: it adds
+//! the freed slots to a sum, which the account reads when it runs short. The end of a request's
+//! wait for its send is accounted for under the lock of the next response, or under a separate
+//! acquisition at the end of a round. Issuing runs in process or softirq context; completions run
+//! in softirq context or in the poller's, one at a time for a queue.
 
 use super::{
     complete::FlushAccount,
@@ -192,8 +192,8 @@ pub(crate) struct Queue {
     pub(super) requests: Arc<Requests<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
     pub(super) standing: Standing,
-    /// A request was turned away for lack of credits, and no response has come since: a hardware
-    /// queue may then choose another path.
+    /// The queue refused a request for lack of credits, and no response has arrived since: a
+    /// hardware queue may then choose another path.
     starved: Atomic<bool>,
     /// The target is asked to invalidate keys with its responses.
     pub(super) remote_invalidate: bool,
@@ -412,7 +412,7 @@ impl Queue {
         numa_distance(self.numa_node)
     }
 
-    /// Returns how often the completion handler ran, for each way of starting it.
+    /// Returns how often the completion handler ran, for each of its triggers.
     pub(crate) fn wakeups(&self) -> Wakeups {
         let wakeups = Wakeups::default();
         wakeups.events.add(self.pair.cq().events());
@@ -439,9 +439,9 @@ impl Queue {
 /// The state of a request, see the picture above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The target does not have the request.
+    /// The target has no request with this tag.
     Idle,
-    /// The target works on it.
+    /// The target may work on the request.
     Sent {
         /// How the request's data moves.
         data_path: DataPath,
@@ -452,7 +452,8 @@ pub(super) enum Phase {
     Invalidating(Awaited),
     /// The response came; our HCA may still be sending the data.
     Responded(Awaited),
-    /// The request's end came while the target could reach its memory: it ends with the session.
+    /// The request had to end while the target could still reach its memory: it ends with the
+    /// session.
     Kept,
 }
 

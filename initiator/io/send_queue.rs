@@ -24,8 +24,8 @@
 //!
 //! Only the SEND's send queue slots are accounted for: the slots of the REG_MRs are freed with it,
 //! and each request has reserved one SEND slot, of which all but one are released. While the batch
-//! is open, every other accounted work request is signaled, so that its completion does not cover a
-//! work request behind it.
+//! is open, each accounted work request outside of the batch is signaled, so that its completion
+//! does not cover a work request behind it.
 //!
 //! # Sequence numbers
 //!
@@ -106,14 +106,15 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// The most work requests that wait for a doorbell; blk-mq issues no more requests at once.
+/// Maximum number of work requests that wait for a doorbell: blk-mq issues at most this many
+/// requests at once.
 const PLUG: usize = 64;
 
 /// The state that `Queue::send` guards.
 pub(super) struct SendState {
     pub(super) space: SendSpace,
     pub(super) credits: Credits,
-    /// A request was turned away for lack of credits or slots.
+    /// A request was refused for lack of credits or slots.
     pub(super) starved: bool,
     /// See [`Queue::stop`].
     pub(super) stopped: bool,
@@ -286,7 +287,7 @@ impl Queue {
 pub(super) struct MessageBatch {
     sges: [Sge; BATCH_MAX],
     count: usize,
-    /// The most requests in one message.
+    /// Maximum number of requests in one message.
     most: usize,
     /// Tag of the first request.
     first: u16,
@@ -305,7 +306,7 @@ impl MessageBatch {
         }
     }
 
-    /// Sets the most requests of one message, at least 1.
+    /// Sets the maximum number of requests in one message, at least 1.
     pub(super) fn set_limit(&mut self, most: usize) {
         self.most = most.clamp(1, BATCH_MAX);
     }
@@ -437,9 +438,9 @@ pub(super) struct CompletedSends {
     seq: Atomic<u32>,
     /// The first tag whose request awaits its send's completion, or [`NO_TAG`].
     awaiting: Atomic<u32>,
-    /// Requests whose awaited send has completed while `batching` still arms for it. The
-    /// completion handler counts them; it, or an arming that runs later on another processor, takes
-    /// the count.
+    /// Requests whose awaited send has completed while `batching` still arms the completion queue
+    /// for it. The completion handler counts them; it, or an arming that runs later on another
+    /// processor, takes the count.
     awaited: Atomic<u32>,
 }
 
@@ -497,7 +498,7 @@ impl CompletedSends {
         self.awaited.fetch_add(1, Relaxed);
     }
 
-    /// Returns whether requests were counted whose awaited send has completed.
+    /// Returns whether [`Self::count_awaited`] has counted requests that were not taken.
     #[inline(always)]
     pub(super) fn has_awaited(&self) -> bool {
         self.awaited.load(Relaxed) != 0

@@ -17,7 +17,8 @@ pub(super) fn to_block(status: message::Status) -> Status {
         message::Status::Medium => Status::Medium,
         message::Status::Gone => Status::Offline,
         message::Status::Conflict => Status::Conflict,
-        // `Invalid` answers no request of the block layer.
+        // `Invalid` is the status of a malformed message, which no request of the block layer
+        // becomes.
         message::Status::Invalid
         | message::Status::OutOfRange
         | message::Status::IoError

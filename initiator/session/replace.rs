@@ -24,8 +24,8 @@
 //! 4. The hardware queue gets the new queue, and is run.
 //!
 //! All of this happens under [`Session::closing`], in process context and without waiting for
-//! memory (`for_reclaim`): a request that such a wait depends on may be one of these. The old queue
-//! is freed once the block layer has stopped using it.
+//! memory (`for_reclaim`): a wait for memory may depend on one of these requests. The old queue is
+//! freed once the block layer has stopped using it.
 
 use super::{
     Session,
@@ -91,14 +91,17 @@ impl Session {
                         *self.device
                     );
                     self.fail(Failure::RequestTimeout);
-                    // The run below makes the waiting requests fail. The mark may be gone already.
+                    // The queue run below makes the waiting requests fail. The teardown may have
+                    // cleared the mark already.
                     let _ = old.is_not_replaced();
-                    // After this, every waiting request was put back: the queue run finds it.
+                    // From here on every waiting request is in the block layer again, so the queue
+                    // run finds it.
                     self.requests.synchronize();
                     return self.requests.run_hw_queue(index.into());
                 }
             }
-            // The replacement waited for the drive: the responses of the others may have arrived.
+            // The replacement waited for the drive: meanwhile late responses of the other queues
+            // may have arrived.
             self.resume_caught_up();
         }
     }
@@ -122,11 +125,12 @@ impl Session {
         if resumed == 0 {
             return;
         }
-        // After this, every request that a queue refused was put back: the runs find it.
+        // From here on every refused request is in the block layer again, so the queue runs find
+        // it.
         self.requests.synchronize();
         for index in (0..self.queue_count()).filter(|index| resumed & (1 << index) != 0) {
             pr_info!(
-                "{}: queue {index} has answered, though not in time\n",
+                "{}: queue {index} has received its late responses and stays in use\n",
                 *self.device
             );
             self.requests.run_hw_queue(index.into());
@@ -135,10 +139,10 @@ impl Session {
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
-        // Requests that were refused just now may use another path in the meantime.
+        // Requests that the queue refuses from now on may use another path meanwhile.
         self.requests.synchronize();
         self.requests.run_hw_queue(index.into());
-        // The target's actions on the old queue pair no longer matter to the session.
+        // From here on an error of the old queue pair does not end the session.
         old.pair().detach();
         let (address, request) = self
             .connection_request(index, true)

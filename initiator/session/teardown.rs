@@ -55,11 +55,12 @@ impl Session {
     fn stop_queues(&self) {
         for queue in self.closing_queues() {
             queue.stop();
-            // The mark may be gone already.
+            // The replacement may have cleared the mark already.
             let _ = queue.is_not_replaced();
         }
         self.requests.synchronize();
-        // Not earlier: if the session becomes a path of the disk from here on, no request uses it.
+        // Checked only now: if the session becomes a path of the disk from here on, no request uses
+        // it.
         if self.is_admitted() {
             self.head.set_unfenced(self.path(), self.epoch);
             if let Some(failure) = self.failure() {
@@ -101,7 +102,7 @@ impl Session {
         }
     }
 
-    /// Ends the requests without a response, or returns them to be issued `again`.
+    /// Ends the requests that have no response, or, if `again`, returns them to be issued again.
     fn end_parked(&self, again: bool) {
         // A session that never became a path has no parked requests; those on a path of this number
         // belong to another session.
@@ -120,9 +121,9 @@ impl Session {
         requeued.requeue();
     }
 
-    /// Releases the RDMA device, whose removal waits for that, while the requests wait for the
-    /// fence: with all queues, once the device cannot reach the memory of any request. Does nothing
-    /// the second time.
+    /// Releases the RDMA device and all queues, once the device cannot reach the memory of any
+    /// request. The requests may still wait for the fence; the removal of the device must not. Does
+    /// nothing the second time.
     fn release_device(&self) {
         for (index, queue) in self.closing_queues().enumerate() {
             self.requests
@@ -131,7 +132,7 @@ impl Session {
         self.device.queues_closed(&self.queues, &self.admin);
         if let Err(e) = self.head.hw_queues().remove(self.path()) {
             pr_warn!(
-                "{}: path {} does not let its RDMA device go (error {})\n",
+                "{}: path {} cannot release its RDMA device (error {})\n",
                 *self.device,
                 self.path(),
                 e.to_errno()

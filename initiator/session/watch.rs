@@ -34,7 +34,7 @@ use kernel::{
 };
 
 /// The violation of a target whose limits contradict each other.
-pub(crate) const UNSOUND_LIMITS: &str = "the limits that it told make no sense";
+pub(crate) const UNSOUND_LIMITS: &str = "the reported limits make no sense";
 
 impl Session {
     /// Returns the admin queue pair, until the teardown has closed it.
@@ -108,7 +108,7 @@ impl AdminOwner for Session {
     }
 
     fn on_news(self: Arc<Self>) {
-        // If the work is queued already, it has not looked yet.
+        // Work that is queued already has not read the news yet.
         let _ = self
             .workqueues
             .teardown()

@@ -9,21 +9,21 @@ use super::{
 use core::ptr::NonNull;
 
 /// A device may reach the memory of a request: until this is dropped, the request cannot be ended
-/// or requeued. An attempt leaves it unended for ever, with a message in the log: that is a bug,
-/// but better than memory that changes under its next owner.
+/// or requeued. An attempt to end it is a bug: the request then never ends, and a message is
+/// logged. This is better than memory that changes under its next owner.
 ///
 /// # Invariants
 ///
-/// `slot` is of a started request, so its table is there: the disk waits for the request.
+/// `slot` is that of a started request, so its table exists: the disk waits for the request.
 pub(crate) struct HeldRequest {
     slot: NonNull<Slot>,
 }
 
-// SAFETY: All that is done with the slot is atomic.
+// SAFETY: All accesses to the slot are atomic.
 unsafe impl Send for HeldRequest {}
 
 impl HeldRequest {
-    /// Holds a started request: nobody may end it until this is dropped. Any context.
+    /// Holds a started request: no code may end it until this is dropped. Any context.
     #[inline]
     pub(crate) fn hold(request: RequestRef<'_>) -> Self {
         // INVARIANT: Viewed requests are started, and stay so while they are held.

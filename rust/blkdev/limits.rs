@@ -14,24 +14,24 @@ pub struct Limits {
     pub logical_block_size: u32,
     /// Largest request, in sectors of 512 bytes.
     pub max_hw_sectors: u32,
-    /// Most segments in a request.
+    /// Maximum number of segments in a request.
     pub max_segments: u16,
     /// Largest segment, in bytes; at least a page.
     pub max_segment_size: u32,
-    /// No segment but the first starts, and none but the last ends, inside a
-    /// unit of this mask plus one bytes.
+    /// Only the first segment may start, and only the last may end, inside a unit of this mask plus
+    /// one bytes.
     pub virt_boundary_mask: u64,
     /// Data in memory is aligned to this mask plus one bytes.
     pub dma_alignment: u32,
     /// Pages under write must not change.
     pub stable_writes: bool,
-    /// The others.
+    /// The limits that may change while the disk is in use.
     pub live: LiveLimits,
 }
 
 /// Limits that may change while a disk is in use
-/// ([`Disk::try_set_limits`](super::Disk::try_set_limits)), and that a block device has. Sectors
-/// are of 512 bytes.
+/// ([`Disk::try_set_limits`](super::Disk::try_set_limits)), and that can be read from a block
+/// device. Sectors have 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveLimits {
     /// Smallest unit that is written without reading, in bytes.
@@ -40,7 +40,7 @@ pub struct LiveLimits {
     pub alignment_offset: u32,
     /// Preferred smallest I/O, in bytes.
     pub io_min: u32,
-    /// Preferred I/O, in bytes; read-ahead is at least twice of it. 0: there is none.
+    /// Preferred size of I/O, in bytes; read-ahead is at least twice this size. 0: no preference.
     pub io_opt: u32,
     /// Largest discard, in sectors; 0 means that there is none.
     pub max_discard_sectors: u32,
@@ -57,11 +57,11 @@ pub struct LiveLimits {
     /// No atomic write crosses a multiple of these bytes, a power of two and no less than the
     /// longest one; 0 means that each may.
     pub atomic_write_boundary: u32,
-    /// The drive is slow to change its place.
+    /// The drive is rotational.
     pub rotational: bool,
     /// Completed writes may be in a volatile cache: the disk gets flushes.
     pub write_cache: bool,
-    /// Writes with FUA are accepted; without a write cache it means nothing.
+    /// Writes with FUA are accepted; without a write cache this has no effect.
     pub fua: bool,
 }
 

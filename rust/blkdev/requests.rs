@@ -5,13 +5,12 @@
 //! # Ownership
 //!
 //! blk-mq hands a request to the driver in `queue_rq` and gets it back through
-//! `blk_mq_end_request()` or `blk_mq_requeue_request()`; in between the tag of
-//! the hardware queue is in use by this request alone (a flush that borrows
-//! the tag of the write it precedes is in flight only while that write is
-//! not). So everything about a started request that must be decided atomically
-//! is kept under (hardware queue, tag), in memory of our own: a lookup with a
-//! tag that came over the wire never follows a pointer of blk-mq's that may be
-//! stale (`blk_mq_tag_to_rq()` gives no such promise).
+//! `blk_mq_end_request()` or `blk_mq_requeue_request()`; in between the tag of the hardware queue
+//! is in use by this request alone (a flush that borrows the tag of the write it precedes is in
+//! flight only while that write is not). So everything about a started request that must be decided
+//! atomically is stored by (hardware queue, tag) in memory of our own: a lookup with a tag that
+//! came over the wire never follows a pointer of blk-mq's that may be stale (`blk_mq_tag_to_rq()`
+//! gives no such promise).
 //!
 //! A slot is in one of three states and has a generation:
 //!
@@ -29,9 +28,9 @@
 //! The generation goes over the wire with the tag, so that a response to an
 //! earlier use of the tag takes nothing.
 //!
-//! A driver may have several paths to its device. A parked request is on one of them, and a caller
-//! can only take it with the name of that path: a response on another path, or the end of another
-//! path, cannot take it.
+//! A driver may have several paths to its device. A parked request is on one of them, and only a
+//! caller that names this path can take it: neither a response on another path nor the end of
+//! another path takes it.
 
 use super::{
     operations::place_of,
@@ -75,8 +74,8 @@ const GENERATION_SHIFT: u32 = 16;
 ///
 /// # Invariants
 ///
-/// - The lowest byte of `word` is `IDLE`, `OWNED` or `PARKED`, the next one the path by which the
-///   request went last, the upper half is the generation.
+/// - The lowest byte of `word` is `IDLE`, `OWNED` or `PARKED`, the next byte is the path over which
+///   the request was sent last, the upper half is the generation.
 /// - While it is `OWNED`, only the owner touches `request`; while it is
 ///   `PARKED`, `request` points to a started request of this slot.
 pub(super) struct Slot {
@@ -128,7 +127,7 @@ impl Slot {
         self.held.fetch_add(1, Relaxed);
     }
 
-    /// Uncounts a [`HeldRequest`](super::HeldRequest). The caller has it.
+    /// Stops counting a [`HeldRequest`](super::HeldRequest), which the caller has.
     #[inline]
     pub(super) fn let_go(&self) {
         self.held.fetch_sub(1, Release);
@@ -163,8 +162,8 @@ impl Slot {
         self.word
             .cmpxchg(place | PARKED, place | OWNED, Acquire)
             .ok()?;
-        // SAFETY: The state just went from Parked to Owned and this caller did
-        // it, so it alone may look at the cell.
+        // SAFETY: This caller has just changed the state from Parked to Owned, so it alone may read
+        // the cell.
         NonNull::new(unsafe { *self.request.get() })
     }
 
@@ -200,11 +199,11 @@ impl<T: Operations> Formers<T> {
         Self(KVec::new())
     }
 
-    /// Waits until no function of [`Operations`] runs on any of them (except `timeout`, which has a
-    /// reference of its own), and returns them. Sleeps if there are any.
+    /// Waits until no function of [`Operations`] uses any of the old data (except `timeout`, which
+    /// has a reference of its own), and returns the old data. Sleeps if there is any.
     pub fn wait(&mut self) -> KVec<Arc<T::HwQueue>> {
         if !self.0.is_empty() {
-            // Any reader of a pointer to one read it in an RCU section.
+            // Every reader has read its pointer to the old data in an RCU section.
             // SAFETY: The caller may sleep.
             unsafe { bindings::synchronize_rcu() };
         }
@@ -253,7 +252,7 @@ unsafe impl<T: Operations> Send for Requests<T> {}
 unsafe impl<T: Operations> Sync for Requests<T> {}
 
 impl<T: Operations> Requests<T> {
-    /// Makes a table for `hw_queues` hardware queues of `depth` tags each.
+    /// Creates a table for `hw_queues` hardware queues of `depth` tags each.
     ///
     /// May sleep. Errors: `EINVAL` (a size is 0 or larger than blk-mq's
     /// bound), `ENOMEM`.
@@ -282,7 +281,7 @@ impl<T: Operations> Requests<T> {
         )?)
     }
 
-    /// Returns how many hardware queues there is room for.
+    /// Returns the number of hardware queues that the table has room for.
     pub fn hw_queues(&self) -> u32 {
         self.hw_queues
     }
@@ -316,8 +315,8 @@ impl<T: Operations> Requests<T> {
     #[inline]
     pub fn take(&self, hw_queue: u32, path: u8, tag: u16, generation: u16) -> Option<Request<T>> {
         let request = self.slot(hw_queue, tag.into())?.take(path, generation)?;
-        // SAFETY: The slot went from Parked to Owned by our hand, so `request`
-        // is a started request and no other owner exists.
+        // SAFETY: We have changed the slot from Parked to Owned, so `request` is a started request
+        // without another owner.
         Some(unsafe { Request::from_owned(request) })
     }
 
@@ -345,8 +344,8 @@ impl<T: Operations> Requests<T> {
 
     /// Takes every request of one hardware queue that is parked on `path` and gives it to `f`.
     ///
-    /// For teardown: set a flag that makes `queue_rq` reject, call
-    /// [`synchronize`](Self::synchronize), stop the completions, then this.
+    /// For teardown: set a flag that makes `queue_rq` reject requests, call
+    /// [`synchronize`](Self::synchronize), stop the completions, and then call this function.
     pub fn for_each_parked_of(&self, hw_queue: u32, path: u8, mut f: impl FnMut(Request<T>)) {
         for tag in 0..self.depth {
             if let Some(request) = self.take_any(hw_queue, path, tag as u16) {
@@ -372,16 +371,16 @@ impl<T: Operations> Requests<T> {
         unsafe { bindings::synchronize_rcu() };
     }
 
-    /// Runs a hardware queue again, from a worker: requests that `queue_rq`
-    /// rejected with [`DevResource`](super::Status::DevResource) are tried once
-    /// more. Nothing happens while there is no disk.
+    /// Runs a hardware queue again, from a worker: requests that `queue_rq` rejected with
+    /// [`DevResource`](super::Status::DevResource) are tried once more. Does nothing while there is
+    /// no disk.
     ///
     /// C: `blk_mq_run_hw_queue()`.
     pub fn run_hw_queue(&self, hw_queue: u32) {
         let guard = rcu::read_lock();
         if let Some(hctx) = self.hctx(hw_queue, &guard) {
-            // SAFETY: A hardware queue lives until its request queue ends; the call
-            // is asynchronous, so any context will do.
+            // SAFETY: A hardware queue exists until its request queue is freed. The call is
+            // asynchronous, so it is allowed in any context.
             unsafe { bindings::blk_mq_run_hw_queue(hctx, true) };
         }
     }
@@ -392,9 +391,9 @@ impl<T: Operations> Requests<T> {
         if queue.is_null() {
             return None;
         }
-        // SAFETY: By the type invariant `queue` stays valid while we are in the
-        // RCU section. Its table of hardware queues is set before it gets here
-        // and does not change, as we never change their number.
+        // SAFETY: By the type invariant `queue` stays valid while we are in the RCU section. Its
+        // table of hardware queues is set before it gets here and does not change, because we never
+        // change the number of hardware queues.
         unsafe {
             (hw_queue < (*queue).nr_hw_queues)
                 .then(|| *(*queue).queue_hw_ctx.add(hw_queue as usize))
@@ -415,8 +414,8 @@ impl<T: Operations> Requests<T> {
         let new = Arc::into_raw(new);
         let result = self.put(hw_queue, new.cast_mut().cast());
         if result.is_err() {
-            // The last reference must not be dropped in an RCU section.
-            // SAFETY: From `into_raw` above, and nobody was given it.
+            // The last reference must not be dropped in an RCU section. SAFETY: The pointer is from
+            // `into_raw` above, and no other code has it.
             drop(unsafe { Arc::from_raw(new) });
         }
         Ok(formers.0.push(result?, GFP_KERNEL)?)
@@ -440,8 +439,8 @@ impl<T: Operations> Requests<T> {
                 Err(now) => old = now,
             }
         }
-        // SAFETY: `init_hctx` or this function left an `Arc` there, and the context that changes
-        // the place owns the old one: this function just now, so that `exit_hctx` gets the new one.
+        // SAFETY: `init_hctx` or this function left an `Arc` there, and the function that replaces
+        // it owns the old one. This function has just replaced it, so `exit_hctx` gets the new one.
         Ok(unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) })
     }
 
@@ -454,7 +453,7 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// Marks the table as used by a tag set; `EBUSY` if it is.
+    /// Marks the table as used by a tag set. Fails with `EBUSY` if a tag set uses it already.
     pub(super) fn claim(&self) -> Result {
         self.claimed
             .cmpxchg(false, true, Full)
@@ -462,7 +461,7 @@ impl<T: Operations> Requests<T> {
             .map(|_| ())
     }
 
-    /// Publishes the queue of the disk; `EBUSY` if there is one.
+    /// Publishes the queue of the disk. Fails with `EBUSY` if there is one already.
     ///
     /// # Safety
     ///

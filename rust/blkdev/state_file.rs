@@ -75,38 +75,40 @@ impl StateDirectory {
         self.open_with(name, bindings::O_RDONLY, 0)
     }
 
-    /// Opens the file of this name for reading and writing, and makes it, for root only, if there
-    /// is none. Sleeps. C: `file_open_root()`.
+    /// Opens the file of this name for reading and writing. Creates it, accessible to root only, if
+    /// it does not exist. Sleeps. C: `file_open_root()`.
     pub fn file_or_new(&self, name: &CStr) -> Result<StateFile> {
         self.open_with(name, bindings::O_RDWR | bindings::O_CREAT, 0o600)
     }
 
-    /// Makes durable which files it has. Sleeps.
+    /// Makes the list of files in the directory durable. Sleeps.
     pub fn sync(&self) -> Result {
         self.0.sync()
     }
 }
 
 impl StateFile {
-    /// Makes later reads come from the medium. A page whose write-back has failed is in the page
-    /// cache as if it were durable. Sleeps. Fails with `EBUSY` if a page cannot be dropped from the
-    /// page cache. C: `invalidate_inode_pages2()`.
+    /// Drops the file's pages from the page cache, so that later reads come from the medium. A page
+    /// whose write-back has failed would stay in the page cache as if it were durable. Sleeps.
+    /// Fails with `EBUSY` if a page cannot be dropped from the page cache. C:
+    /// `invalidate_inode_pages2()`.
     pub fn drop_cached(&self) -> Result {
         // SAFETY: By the type invariant the file is open, and so its mapping there.
         unsafe {
-            // A file system in memory has nothing else.
+            // A file system in memory has only the page cache.
             if !bindings::hcablk_c_can_writeback(self.0.as_ptr()) {
                 return Ok(());
             }
             let mapping = (*self.0.as_ptr()).f_mapping;
-            // Pages that cannot be written are not dropped, which shows the same as an error here.
+            // An error of writing the pages is ignored here: such pages are not dropped, which is
+            // an error below.
             let _ = bindings::filemap_write_and_wait_range(mapping, 0, i64::MAX);
             to_result(bindings::invalidate_inode_pages2(mapping))
         }
     }
 
-    /// Reads at `position` until `bytes` is full or the file ends; returns how many there were.
-    /// Sleeps. C: `kernel_read()`.
+    /// Reads at `position` until `bytes` is full or the file ends; returns the number of bytes
+    /// read. Sleeps. C: `kernel_read()`.
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<usize> {
         let mut position = i64::try_from(position)?;
         let mut done = 0;
@@ -153,7 +155,7 @@ impl StateFile {
         self.sync()
     }
 
-    /// Makes what was written durable. Sleeps. C: `vfs_fsync()`.
+    /// Makes the written data durable. Sleeps. C: `vfs_fsync()`.
     pub fn sync(&self) -> Result {
         // SAFETY: By the type invariant.
         to_result(unsafe { bindings::vfs_fsync(self.0.as_ptr(), 0) })

@@ -14,7 +14,7 @@ pub enum Status {
     Ok,
     /// The operation is not supported (`EOPNOTSUPP`).
     NotSupported,
-    /// The device did not answer in time (`ETIMEDOUT`).
+    /// The device did not respond in time (`ETIMEDOUT`).
     Timeout,
     /// No space (`ENOSPC`).
     NoSpace,
@@ -68,7 +68,7 @@ impl Status {
         }
     }
 
-    /// Returns what users see: 0 or a negative errno. C: `blk_status_to_errno()`.
+    /// Returns the error that users see: 0 or a negative errno. C: `blk_status_to_errno()`.
     pub fn to_errno(self) -> i32 {
         // SAFETY: No requirements.
         unsafe { bindings::blk_status_to_errno(self.to_raw()) }
@@ -81,7 +81,7 @@ impl Status {
         Self::from_raw(unsafe { bindings::errno_to_blk_status(error.to_errno()) })
     }
 
-    /// Translates a `blk_status_t`; what has no name here is an [`IoErr`](Status::IoErr).
+    /// Translates a `blk_status_t`; a value without a name here becomes [`IoErr`](Status::IoErr).
     #[inline]
     pub fn from_raw(raw: bindings::blk_status_t) -> Self {
         match raw {

@@ -28,10 +28,11 @@
 //! While no borrower waits, each gets the free buffers that it asks for, up to the limit of its
 //! client. A waiting borrower is *before* another that wants buffers of the same class if its
 //! client has less; or, for borrowers of one client and clients that have the same, if the borrower
-//! itself has less. A borrower gets no buffer of a class while another that waits there is before
-//! it. So returned buffers go to the borrower with the least, and under overload all clients
-//! converge to the same share, regardless of their demands and their number of queue pairs (max-min
-//! fairness): a client with more returns buffers as its requests end, and gets no new ones.
+//! itself has less. A borrower gets no buffer of a class while a borrower that waits for the class
+//! is before it. So returned buffers go to the borrower with the least, and under overload all
+//! clients converge to the same share, regardless of their demands and their number of queue pairs
+//! (max-min fairness): a client with more returns buffers as its requests end, and gets no new
+//! ones.
 //!
 //! A borrower may wait in several classes at once, for the number of buffers that it would need of
 //! each. It does not wait for more than a class has, nor for more than its client may have: such a

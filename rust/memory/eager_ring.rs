@@ -2,7 +2,7 @@
 
 //! The eager ring: memory to which a peer may write during the life of its queue pair, and into
 //! which an initiator puts the data of eager writes. The account of its slots is
-//! [`proto::grant`](crate::proto::eager_ring).
+//! [`proto::eager_ring`](crate::proto::eager_ring).
 //!
 //! The peer can write to all of it at any time, also while a drive takes data from there; it
 //! cannot read it. So the ring holds nothing but the data of that peer's writes: it is cleared
@@ -45,14 +45,15 @@ pub struct EagerRing {
 }
 
 impl EagerRing {
-    /// Returns how many of `bytes` bytes the device can have in one region.
+    /// Returns the size of the largest ring, at most `bytes` bytes, that the device can have in one
+    /// region.
     pub fn fit(attributes: Attributes, bytes: usize) -> usize {
         let region = attributes.max_fast_reg_pages as usize * REGION_PAGE as usize;
         let bytes = bytes.min(region).min(BYTES_MAX as usize);
         bytes - bytes % PIECE
     }
 
-    /// Returns the most pieces over which `bytes` bytes of the ring are spread.
+    /// Returns the maximum number of pieces over which `bytes` bytes of the ring are spread.
     pub const fn pieces(bytes: usize) -> usize {
         bytes.div_ceil(PIECE) + 1
     }
@@ -77,21 +78,20 @@ impl EagerRing {
         })
     }
 
-    /// Returns the work request that registers the ring for the peer's writes. Post it once,
-    /// before any message by which the peer learns of the ring; the registration ends with the
-    /// object.
+    /// Returns the work request that registers the ring for the peer's writes. Post it once, before
+    /// any message that reports the ring to the peer; the registration ends with the object.
     pub fn register(&self) -> Result<Register<'_>> {
         self.pieces.register()
     }
 
     /// Ends the peer's access to the ring and unmaps it; its memory stays, since a drive may use
-    /// it. Fails if the device refuses, and may be called again. The queue pair was drained.
-    /// Sleeps.
+    /// it. Fails if the device refuses, and may then be called again. The caller must have drained
+    /// the queue pair. Sleeps.
     pub fn sever(&self) -> Result {
         self.pieces.sever()
     }
 
-    /// Returns size, key and address, for the peer.
+    /// Returns the size, key and address of the ring, for the peer.
     pub fn grant(&self) -> EagerRingGrant {
         self.grant
     }
@@ -111,7 +111,7 @@ impl EagerRing {
         }
     }
 
-    /// Makes visible what the peer has written to `length` bytes from `offset`.
+    /// Makes the peer's writes to `length` bytes from `offset` visible to the processor.
     #[inline]
     pub fn sync_for_cpu(&self, offset: usize, length: usize) {
         if !self.pieces.syncs() {
@@ -122,7 +122,7 @@ impl EagerRing {
         }
     }
 
-    /// Gives `length` bytes from `offset` back to the peer.
+    /// Makes `length` bytes from `offset` ready for the next writes of the peer.
     #[inline]
     pub fn sync_for_device(&self, offset: usize, length: usize) {
         if !self.pieces.syncs() {
@@ -149,8 +149,8 @@ impl EagerRing {
     }
 }
 
-/// A type with a name: that of an iterator made of others is too long for a
-/// symbol where it is part of another.
+/// An iterator with a name of its own: the name of a composed iterator type would be too long for a
+/// symbol.
 struct Parts<'a> {
     pieces: core::slice::Iter<'a, DmaBuffer>,
     /// Where the next piece begins.
@@ -173,7 +173,7 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-/// What [`EagerRing::ranges`] returns.
+/// The iterator that [`EagerRing::ranges`] returns.
 pub struct Ranges<'a>(Parts<'a>);
 
 impl<'a> Iterator for Ranges<'a> {

@@ -39,14 +39,14 @@ pub struct PageRange<'a> {
 }
 
 impl ContiguousPages {
-    /// Allocates zeroed pages: what a peer reads out of a buffer that was never
-    /// filled is nothing. May sleep.
+    /// Allocates zeroed pages, so that a peer that reads a buffer before it was filled gets only
+    /// zeroes. May sleep.
     pub fn alloc(order: u32) -> Result<Self> {
         Self::alloc_with(order, bindings::GFP_KERNEL)
     }
 
-    /// Allocates as [`Self::alloc`] does, for what the machine can do without: no process is killed
-    /// for it, and nothing is logged.
+    /// Allocates as [`Self::alloc`] does, but memory that the machine can do without: a shortage
+    /// kills no process and is not logged.
     pub fn alloc_if_plenty(order: u32) -> Result<Self> {
         let flags = bindings::__GFP_RETRY_MAYFAIL | bindings::__GFP_NOWARN;
         Self::alloc_with(order, bindings::GFP_KERNEL | flags)
@@ -72,7 +72,7 @@ impl ContiguousPages {
         PAGE_SIZE.wrapping_shl(self.order)
     }
 
-    /// Returns whether there are none: never.
+    /// Returns `false`: there is at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -108,7 +108,7 @@ impl Drop for ContiguousPages {
 }
 
 impl<'a> PageRange<'a> {
-    /// Returns a piece of the piece, cut off at its end.
+    /// Returns a part of this piece, cut off at the end of the piece.
     #[inline]
     pub fn part(self, offset: usize, length: usize) -> PageRange<'a> {
         let offset = offset.min(self.length as usize);
@@ -119,8 +119,8 @@ impl<'a> PageRange<'a> {
         }
     }
 
-    /// Copies as much as both have room for. Concurrent writes of a device or another processor may
-    /// be copied in part. Any context.
+    /// Copies as many bytes as the shorter of the two has. Concurrent writes of a device or another
+    /// processor may be copied in part. Any context.
     #[inline]
     pub fn copy_to(self, to: PageRange<'_>) {
         // SAFETY: Both pieces are within allocations that are in the direct mapping and live at
@@ -138,8 +138,8 @@ impl<'a> PageRange<'a> {
     /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: The page, and the memory after it up to the end of the piece, is valid and in the
-        // direct mapping.
+        // SAFETY: The page and the memory after it, up to the end of the piece, are valid and in
+        // the direct mapping.
         unsafe {
             let start: *mut u8 = bindings::hcablk_c_page_address(self.page.as_ptr()).cast();
             start.add(self.offset as usize)

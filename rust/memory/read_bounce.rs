@@ -4,9 +4,9 @@
 //! tag, and from which the data is copied to the requests. It stays registered for the life of the
 //! queue pair.
 //!
-//! For a few KiB a copy costs less than registering and invalidating the request's own memory.
-//! The peer can write to all slots at any time, to those of other requests too, but to nothing
-//! else: it can only spoil data that comes from itself.
+//! For a few KiB a copy costs less than registering and invalidating the request's own memory. The
+//! peer can write to all slots at any time, to those of other requests too, but to nothing else: it
+//! can only corrupt data that it delivers itself.
 
 use crate::{
     blkdev::RequestRef,
@@ -64,8 +64,8 @@ impl ReadBounce {
         self.slots.register()
     }
 
-    /// Returns address and key of slot `slot`, for the peer to put `bytes` bytes there; `None` if
-    /// they do not fit.
+    /// Returns the address and key of slot `slot`, into which the peer puts `bytes` bytes; `None`
+    /// if they do not fit.
     #[inline]
     pub fn remote(&self, slot: u16, bytes: u32) -> Option<RemoteAddress> {
         let buffer = self.slots.buffers().get(usize::from(slot))?;

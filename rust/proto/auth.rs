@@ -16,7 +16,7 @@
 //! target before the proof. When a target has [verified](Challenged::verify) a proof, it removes
 //! the challenge from its table, so that a challenge is used only once, and only by its owner.
 //!
-//! A [question](super::discovery) is proven in the same way, and answered by a sealed entry, as a
+//! A [question](super::discovery) is proven in the same way, and the reply is a sealed entry, as a
 //! reject.
 //!
 //! - A *pair key* is made of the host's key and the target's. Only these two hosts have both, if

@@ -76,7 +76,7 @@ impl SessionId {
 }
 
 /// How often a session was connected. While a target knows a session, it admits no older epoch of
-/// it, and a newer one only when no request of the older one can reach the drive any more.
+/// the session, and a newer one only when no request of the older one can reach the drive any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 

@@ -3,9 +3,9 @@
 //! The questions of a host to a target before it connects to a volume: which volumes it may use,
 //! and at which addresses the target listens.
 //!
-//! A question is a connection request without a volume's name. The target answers it with a reject,
-//! so that it allocates nothing for it. A question is for one entry of a list; the reply has the
-//! number of entries and the revision of the list.
+//! A question is a connection request without a volume's name. The target's reply is a reject, so
+//! that the target allocates nothing for a question. A question is for one entry of a list; the
+//! reply has the number of entries and the revision of the list.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ use super::{
 /// Bytes of a reply.
 pub const ENTRY_LEN: usize = 64;
 
-/// Which list is asked for.
+/// The list that a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     /// Volumes that the host may use.
@@ -29,7 +29,7 @@ pub enum List {
 }
 
 impl List {
-    /// In the place of a volume's name, which never begins with a dot.
+    /// Returns the bytes in place of a volume's name, which never begins with a dot.
     fn name(self) -> [u8; 8] {
         match self {
             Self::Volumes => *b".volumes",
@@ -53,13 +53,14 @@ pub struct Question {
     pub version_max: u8,
     /// The requesting host.
     pub host: HostId,
-    /// For an entry of what.
+    /// The list.
     pub list: List,
-    /// For which, from 0.
+    /// The index of the entry, from 0.
     pub index: u32,
 }
 
-/// In the place of depth and the like: nothing will be connected. No session is numbered 0.
+/// The values in place of depth, queue and number of queues, since nothing will be connected. No
+/// session has number 0.
 const NOTHING: (u16, u8, u8) = (1, ADMIN_QUEUE, 1);
 
 impl Question {
@@ -83,7 +84,8 @@ impl Question {
             .finish()
     }
 
-    /// Decodes a question; `None`: it is not one, but may be another request.
+    /// Decodes a question; `None` if the request is not a question, but perhaps a different
+    /// request.
     pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let magic = r.u32();
@@ -232,17 +234,17 @@ impl Entry {
 
     fn volume((name, id, capacity, rest): Fields) -> Result<VolumeEntry, &'static str> {
         let [block_shift, flags, mode, reserved @ ..] = rest;
-        let name = VolumeName::from_wire(name).map_err(|_| "the name of the volume is none")?;
+        let name = VolumeName::from_wire(name).map_err(|_| "the volume's name is invalid")?;
         if !(9..=12).contains(&block_shift) {
-            return Err("the block size of the volume is none");
+            return Err("the volume's block size is invalid");
         }
         if capacity > i64::MAX as u64 || capacity % (1 << block_shift) != 0 {
-            return Err("the size of the volume is none");
+            return Err("the volume's size is invalid");
         }
         if flags & !(READ_ONLY | EVICTED | INSECURE) != 0 {
-            return Err("the volume has flags that are not known");
+            return Err("the volume has unknown flags");
         }
-        let mode = VolumeMode::from_wire(mode).ok_or("the mode of the volume is none")?;
+        let mode = VolumeMode::from_wire(mode).ok_or("the volume's mode is invalid")?;
         if reserved != [0; 5] {
             return Err(RESERVED);
         }
@@ -261,10 +263,10 @@ impl Entry {
     fn portal((ip, second, port, rest): Fields) -> Result<PortalEntry, &'static str> {
         let ip = Ipv6Addr::from(ip).to_canonical();
         if ip.is_unspecified() {
-            return Err("the address of the portal is none");
+            return Err("the portal's address is invalid");
         }
         let port = u16::try_from(port).ok().filter(|port| *port != 0);
-        let port = port.ok_or("the port of the portal is none")?;
+        let port = port.ok_or("the portal's port is invalid")?;
         if (second, rest) != ([0; 16], [0; 8]) {
             return Err(RESERVED);
         }
@@ -319,14 +321,14 @@ impl DiscoveryReply {
     }
 }
 
-/// A running revision and search over a list, to answer a question for one of its entries.
+/// Computes the revision of a list and finds one of its entries, for the reply to a question.
 pub struct Listing {
     index: u32,
     reply: DiscoveryReply,
 }
 
 impl Listing {
-    /// Begins to answer `question`.
+    /// Creates the state before the first entry, for the reply to `question`.
     pub fn new(question: &Question) -> Self {
         Self {
             index: question.index,

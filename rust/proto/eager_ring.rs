@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The eager ring: memory of the target into which the initiator puts the data of writes before
-//! the target knows of them.
+//! The eager ring: memory of the target into which the initiator puts the data of writes before the
+//! target has received their requests.
 //!
 //! A target may grant each queue pair a range of its memory, which the initiator uses as a ring. An
 //! *eager write* puts its data into the next slot of the ring, with an RDMA WRITE, and announces it
-//! with that WRITE's immediate value or with a request in a message. Neither names the slot: a
-//! connection keeps the order, so both sides compute the same slot. A slot's place in the ring
-//! depends on the sizes of the writes alone ([`Ring::take_slot`]); the response, which has the
-//! write's number, frees the slot.
+//! with that WRITE's immediate value or with a request in a message. Neither names the slot: the
+//! connection preserves the order of eager writes, so both sides compute the same slot. A slot's
+//! place in the ring depends on the sizes of the writes alone ([`Ring::take_slot`]); the response,
+//! which has the write's number, frees the slot.
 //!
 //! ```text
 //!         take_slot()                    free(), in any order
@@ -19,7 +19,7 @@
 //!
 //! At most as many slots are taken at once as the queue pair had credits at its start. Slots that
 //! an older open write blocks count as taken: their writes have their responses, and their credits
-//! are back, so without this bound there could be any number of them.
+//! are back, so without this bound their number would be unlimited.
 //!
 //! The target frees a slot before it posts the response, the initiator when the response has
 //! arrived. So every slot that is free at the initiator is free at the target, and a write that
@@ -32,7 +32,7 @@ use super::{
 
 /// Slots begin and end at multiples of this, in bytes; a power of two.
 pub const UNIT: u32 = 4096;
-/// The most bytes of a ring.
+/// Maximum size of a ring in bytes.
 pub const BYTES_MAX: u32 = 1 << 24;
 
 /// The ring that a target grants to a queue pair.
@@ -60,11 +60,11 @@ impl EagerRingGrant {
     }
 }
 
-/// The immediate value of an initiator's write-with-immediate: which blocks of the volume its
-/// data, whole units, is for.
+/// The immediate value of an initiator's write-with-immediate: the blocks of the volume to which
+/// its data, in whole units, belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
-    /// Where on the volume, in [`UNIT`]s; below 2^31.
+    /// The offset on the volume, in [`UNIT`]s; below 2^31.
     pub unit: u32,
     /// The response need not be solicited.
     pub quiet: bool,
@@ -73,7 +73,8 @@ pub struct Immediate {
 const QUIET: u32 = 1 << 31;
 
 impl Immediate {
-    /// Encodes a write of `length` bytes at `offset`, in bytes; `None` if it has no such form.
+    /// Encodes a write of `length` bytes at `offset`, in bytes; `None` if an immediate value cannot
+    /// express it.
     #[inline]
     pub fn new(offset: u64, length: u32, quiet: bool) -> Option<Self> {
         let mask = UNIT - 1;
@@ -119,7 +120,7 @@ pub struct EagerResponses {
 
 /// First byte of such a message.
 const EAGER_RESPONSES: u8 = 0x81;
-/// Bytes before the first response, and of each.
+/// The size in bytes of the header, and of each response.
 const EAGER_RESPONSE_LEN: usize = 4;
 
 impl EagerResponses {
@@ -133,7 +134,8 @@ impl EagerResponses {
         Self { bytes, count: 0 }
     }
 
-    /// Adds that write `number` ended with `status`. Returns `false` if there is no room.
+    /// Adds the response that write `number` ended with `status`. Returns `false` if there is no
+    /// room.
     #[inline]
     pub fn push(&mut self, number: u16, status: Status) -> bool {
         let at = (self.count + 1) * EAGER_RESPONSE_LEN;
@@ -147,7 +149,7 @@ impl EagerResponses {
         true
     }
 
-    /// Returns how many responses there are.
+    /// Returns the number of responses.
     #[inline]
     pub fn len(&self) -> usize {
         self.count
@@ -192,7 +194,7 @@ impl EagerResponses {
 pub struct DecodedResponses<'a>(&'a [u8]);
 
 impl<'a> DecodedResponses<'a> {
-    /// Returns how many responses there are.
+    /// Returns the number of responses.
     #[inline]
     pub fn len(self) -> usize {
         self.0.len() / EAGER_RESPONSE_LEN
@@ -234,21 +236,22 @@ pub struct RingSlot {
 /// A write whose slot is not free yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// Bytes until the next slot, those before this one included that were left out.
+    /// Bytes up to the next slot, including the skipped bytes before this slot.
     bytes: u32,
-    /// It has no response yet.
+    /// The write has no response yet.
     open: bool,
-    /// Whose it is.
+    /// The owner of the write, as the caller names it.
     owner: u32,
 }
 
-/// One side's account of the eager ring. `S` has a number of [`Taken`] that is a power of two, and
-/// not below the most slots that may be taken at once.
+/// One side's account of the eager ring. `S` has room for a power of two of [`Taken`], at least as
+/// many as the slots that may be taken at once.
 #[derive(Debug)]
 pub struct Ring<S> {
     bytes: u32,
-    /// Slots that may be taken at once, those included that an older open write keeps: the
-    /// credits that the queue pair began with, so that both sides have the same bound.
+    /// The maximum number of slots that are taken at once, including those that only wait for an
+    /// older open write: the credits that the queue pair began with, so that both sides have the
+    /// same bound.
     most: u16,
     /// Where the last slot ended.
     end: u32,
@@ -261,7 +264,7 @@ pub struct Ring<S> {
     taken: S,
 }
 
-/// Returns how many [`Taken`] a queue pair of at most `credits` credits needs.
+/// Returns the number of [`Taken`] for a queue pair of at most `credits` credits.
 pub const fn open_writes(credits: u16) -> usize {
     let credits = if credits > DEPTH_MAX {
         DEPTH_MAX
@@ -272,8 +275,8 @@ pub const fn open_writes(credits: u16) -> usize {
 }
 
 impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
-    /// Makes a ring of `bytes` bytes, all of them free; with 0 no write finds a slot. `credits` are
-    /// those of the reply.
+    /// Creates a ring of `bytes` bytes, all of them free; a ring of 0 bytes has no slot for any
+    /// write. `credits` are those of the reply.
     pub const fn new(bytes: u32, credits: u16, taken: S) -> Self {
         Self {
             bytes,
@@ -286,7 +289,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         }
     }
 
-    /// Sets the bytes of a ring that has none, all of them free, and the credits of the reply.
+    /// Sets the size of a ring that had 0 bytes, and the credits of the reply. All bytes are free.
     pub fn begin(&mut self, bytes: u32, credits: u16) {
         if self.bytes == 0 {
             self.bytes = bytes;
@@ -299,7 +302,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         self.bytes
     }
 
-    /// Returns how many slots are taken, those included that older open writes keep.
+    /// Returns how many slots are taken, including those that only wait for an older open write.
     #[inline]
     pub fn open(&self) -> u16 {
         self.next.wrapping_sub(self.oldest)
@@ -316,7 +319,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
     /// free.
     #[inline(always)]
     pub fn take_slot(&mut self, length: u32, owner: u32) -> Option<RingSlot> {
-        // 0 if there is no such multiple.
+        // 0 if rounding up to a multiple overflows.
         let need = length.wrapping_add(UNIT - 1) & !(UNIT - 1);
         if need == 0 || need > self.bytes {
             return None;

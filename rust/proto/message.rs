@@ -27,13 +27,13 @@ pub const REQUEST_LEN: usize = 40;
 pub const RESPONSE_LEN: usize = 16;
 /// Bytes of a receive buffer on either side; longer messages are not valid.
 pub const BUFFER_LEN: usize = 64;
-/// Requests that one message may have at most.
+/// Maximum number of requests in one message.
 pub const MESSAGE_REQUESTS_MAX: usize = 16;
-/// Where the first of them says how many more there are.
+/// The offset in the first of them of the number of further requests.
 pub const MORE_OFFSET: usize = 2;
 
-/// Names a request in flight: its tag, and how often the tag was used, so
-/// that a late or repeated response is not taken for another request's.
+/// Names a request in flight: its tag, and how often the tag was used, so that a late or repeated
+/// response is not mistaken for that of a different request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Index, below the queue's depth.
@@ -59,14 +59,14 @@ impl Tag {
     }
 }
 
-/// Names a volume that is attached to the session of a message. In version 2, where a session has
-/// one only, it is [`Self::FIRST`].
+/// Names a volume that is attached to the session of a message. In version 2, in which a session
+/// has only one volume, it is [`Self::FIRST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(pub u16);
 
 impl Handle {
-    /// The handle of the first volume that was attached, and what messages have that are about
-    /// none.
+    /// The handle of the first volume that was attached. Also the value in messages that concern no
+    /// volume.
     pub const FIRST: Self = Self(0);
 }
 
@@ -83,7 +83,7 @@ pub enum Op {
         remote: Remote,
         /// Respond only when the data is on stable storage.
         fua: bool,
-        /// Write all of it or nothing, also when the drive loses its power
+        /// Write all of the data or none of it, even if the drive loses its power
         /// ([`AtomicWrites`]).
         atomic: bool,
     },
@@ -94,18 +94,18 @@ pub enum Op {
         /// Respond only when the data is on stable storage.
         fua: bool,
     },
-    /// Move the data that was written to the next slot of
-    /// the [eager ring](super::grant) to the volume.
+    /// Move the data that was written to the next slot of the [eager ring](super::eager_ring) to
+    /// the volume.
     WriteEager {
         /// Where on the volume.
         extent: Extent,
         /// Respond only when the data is on stable storage.
         fua: bool,
     },
-    /// Make every answered write stable.
+    /// Make every write that has its response stable.
     Flush,
-    /// The content of these blocks is not needed any more; what they read as is
-    /// open until they are written.
+    /// The content of these blocks is not needed any more. Until they are written again, reads may
+    /// return any data.
     Discard(Extent),
     /// Make these blocks read as zeroes.
     WriteZeroes {
@@ -114,7 +114,7 @@ pub enum Op {
         /// The blocks stay allocated.
         keep: bool,
     },
-    /// Nothing but a response.
+    /// Only a response.
     Nop,
 }
 
@@ -131,8 +131,7 @@ pub struct Extent {
 /// the direction of that request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Address within the memory region. It says nothing about where the
-    /// memory is on the initiator.
+    /// Address within the memory region. It does not reveal where the memory is on the initiator.
     pub address: u64,
     /// The region's key.
     pub key: u32,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Host ids and volume names, as text and as they travel.
+//! Host ids and volume names, as text and on the wire.
 
 use core::{fmt, str};
 
-/// Bytes of a volume name: all that remains of the 56 bytes of private data that InfiniBand's
-/// connection request leaves to its user.
+/// Bytes of a volume name. InfiniBand's connection request has 56 bytes of private data for its
+/// user; the other fields leave this many.
 pub const VOLUME_NAME_LEN: usize = 16;
 
-/// Why a text is not a name.
+/// The error for a text that is not a valid name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadName;
 
@@ -22,7 +22,7 @@ pub struct BadName;
 pub struct VolumeName([u8; VOLUME_NAME_LEN]);
 
 impl VolumeName {
-    /// Takes a name from text.
+    /// Parses a name.
     pub fn parse(text: &str) -> Result<Self, BadName> {
         let mut bytes = [0; VOLUME_NAME_LEN];
         bytes
@@ -32,7 +32,7 @@ impl VolumeName {
         Self::from_wire(bytes)
     }
 
-    /// Takes a name as it came from the wire.
+    /// Decodes a name from the wire.
     pub fn from_wire(bytes: [u8; VOLUME_NAME_LEN]) -> Result<Self, BadName> {
         let len = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
         let (name, rest) = bytes.split_at(len);
@@ -76,12 +76,12 @@ impl fmt::Debug for VolumeName {
 
 /// A host's identity: a UUID, 16 bytes in the order in which it is written.
 ///
-/// The nil UUID is nobody's.
+/// It is never the nil UUID.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HostId([u8; 16]);
 
 impl HostId {
-    /// Takes a UUID in its usual form, 8-4-4-4-12 hexadecimal digits.
+    /// Parses a UUID in its usual form, 8-4-4-4-12 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, BadName> {
         const DASHES: [usize; 4] = [8, 13, 18, 23];
         if text.len() != 36 {
@@ -136,13 +136,13 @@ impl fmt::Debug for HostId {
     }
 }
 
-/// A volume's identity: a UUID, as a host's is. It is independent of the volume's name, so that one
-/// drive is not taken for another.
+/// A volume's identity: a UUID, as for a host. It is independent of the volume's name, so that one
+/// drive is not mistaken for a different one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeId(HostId);
 
 impl VolumeId {
-    /// Takes a UUID in its usual form.
+    /// Parses a UUID in its usual form.
     pub fn parse(text: &str) -> Result<Self, BadName> {
         HostId::parse(text).map(Self)
     }

@@ -4,8 +4,8 @@
 
 /// Writes fields one after another into a message of `N` bytes.
 ///
-/// Every encoder writes a fixed list of fields; [`Writer::finish`] checks at
-/// run time of the unit tests that they fill the message exactly.
+/// Every encoder writes a fixed list of fields; [`Writer::finish`] checks in unit tests that they
+/// fill the message exactly.
 pub(super) struct Writer<const N: usize> {
     bytes: [u8; N],
     at: usize,
@@ -97,7 +97,7 @@ impl<'a, const N: usize> Reader<'a, N> {
     }
 }
 
-/// Returns the first `N` bytes of `bytes`, if there are as many.
+/// Returns the first `N` bytes of `bytes`, if `bytes` has at least `N`.
 #[inline(always)]
 pub(super) fn prefix<const N: usize>(bytes: &[u8]) -> Option<&[u8; N]> {
     bytes.get(..N)?.try_into().ok()

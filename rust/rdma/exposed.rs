@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers of the driver's own that the peer may RDMA WRITE to during their life, under one memory
+//! Buffers of the driver to which the peer may RDMA WRITE while they exist, under one memory
 //! region.
 //!
-//! Registering and invalidating costs more than a small transfer, so such memory is
-//! registered once. The peer may write to all of it at any time: it is never looked
-//! at but through raw pointers, and never is a request's memory.
+//! Registering and invalidating costs more than a small transfer, so such memory is registered
+//! once. The peer may write to all of it at any time. So the driver reads it only through raw
+//! pointers, and it is never the memory of a request.
 //!
-//! Other queue pairs of the protection domain outlive the one that this memory is for, and reach it
-//! with the same key. The key must therefore be dead before a page is freed: the order of the
-//! fields guarantees it, and the two come only together.
+//! Other queue pairs of the protection domain may exist for longer than the one that this memory
+//! belongs to, and reach it with the same key. So the key must be invalid before a page is freed.
+//! The order of the fields guarantees this.
 
 use super::{
     buffer::DmaBuffer,
@@ -30,22 +30,22 @@ use kernel::{
     sync::Arc, //
 };
 
-/// See the module.
+/// Buffers to which the peer may write: see the module.
 ///
 /// # Invariants
 ///
-/// `region` covers `buffers`, all of one length, one behind the other.
+/// `region` covers `buffers`, which all have the same length, one after the other.
 pub(crate) struct ExposedBuffers {
-    // Dropped first, which ends the peer's access; the buffers are freed after that.
+    // Dropped first: this ends the peer's access before the buffers are freed.
     region: MemoryRegion,
     buffers: KVec<DmaBuffer>,
     remote: RemoteAddress,
-    /// Whether the `sync` calls do anything to any of the buffers.
+    /// Whether the `sync` calls have an effect on any of the buffers.
     syncs: bool,
 }
 
 impl ExposedBuffers {
-    /// Makes `count` zeroed buffers of `1 << order` pages; `cookie` becomes the upper half of
+    /// Allocates `count` zeroed buffers of `1 << order` pages; `cookie` becomes the upper half of
     /// the address that the peer uses. May sleep.
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
@@ -61,7 +61,7 @@ impl ExposedBuffers {
         if count == 0 {
             return Err(EINVAL);
         }
-        // SAFETY: The table has as many entries, and one to mark as the last.
+        // SAFETY: The table has an entry for each buffer, so there is one to mark as the last.
         unsafe { bindings::sg_init_table(table.as_mut_ptr(), entries) };
         let mut buffers = KVec::with_capacity(count, GFP_KERNEL)?;
         for place in table.iter_mut() {
@@ -76,7 +76,7 @@ impl ExposedBuffers {
         // SAFETY: All entries were set to buffers that are mapped for the device of `pd`.
         unsafe { region.map(table.as_mut_ptr(), entries, cookie)? };
         let remote = region.keep(Rights::RemoteWrite)?;
-        // INVARIANT: Laid over all of them, in their order.
+        // INVARIANT: The region was mapped over all buffers, in their order.
         Ok(Self {
             region,
             syncs: buffers.iter().any(DmaBuffer::syncs),
@@ -92,8 +92,8 @@ impl ExposedBuffers {
         self.region.kept(Rights::RemoteWrite)
     }
 
-    /// Ends the peer's access and unmaps the buffers; their memory stays. On an error of
-    /// [`MemoryRegion::sever`], whose conditions hold here, the buffers stay mapped. Sleeps.
+    /// Ends the peer's access and unmaps the buffers; their memory stays. The conditions of
+    /// [`MemoryRegion::sever`] apply; if that fails, the buffers stay mapped. Sleeps.
     pub(crate) fn sever(&self) -> Result {
         self.region.sever()?;
         DmaBuffer::sever_all(|| self.buffers.iter());
@@ -106,7 +106,7 @@ impl ExposedBuffers {
         self.remote
     }
 
-    /// Returns whether the buffers' `sync_for_cpu` and `sync_for_device` do anything.
+    /// Returns whether the buffers' `sync_for_cpu` and `sync_for_device` have an effect.
     #[inline]
     pub(crate) fn syncs(&self) -> bool {
         self.syncs

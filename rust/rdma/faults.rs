@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Faults of verbs that tests ask for: nothing but on a kernel that has fault injection.
+//! Faults of verbs that tests request. On a kernel without fault injection there are none.
 //!
 //! An HCA may refuse a work request or a mapping; soft-RoCE and soft-iWARP never do. See
 //! `c/faults.c`.
@@ -9,14 +9,15 @@
 mod asked {
     use crate::bindings;
 
-    /// The files by which faults are asked for; they go with the object.
+    /// The files in debugfs through which tests request faults. Dropping this object removes them.
     pub(crate) struct Faults(());
 
     impl Faults {
         /// Creates the points of fault injection in debugfs. Call this once in the life of the
         /// module.
         pub(crate) fn offer() -> Self {
-            // SAFETY: Makes files in debugfs, in process context: modules are loaded there.
+            // SAFETY: This is process context, in which modules are loaded and debugfs files may be
+            // created.
             unsafe { bindings::hcablk_c_faults_offer() };
             Self(())
         }
@@ -24,15 +25,15 @@ mod asked {
 
     impl Drop for Faults {
         fn drop(&mut self) {
-            // SAFETY: They were made, and this is done once.
+            // SAFETY: The files were created, and are removed only here, once.
             unsafe { bindings::hcablk_c_faults_withdraw() };
         }
     }
 
-    /// Returns whether the device shall refuse to take work requests. Any context.
+    /// Returns whether the device shall refuse a work request. Any context.
     #[inline]
     pub(crate) fn post() -> bool {
-        // SAFETY: The function looks at its own settings only.
+        // SAFETY: The function reads only its own settings.
         unsafe { bindings::hcablk_c_fail_post() }
     }
 

@@ -336,7 +336,7 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Gives the region back to the device; after a success `raw` is not valid any more. Sleeps.
+    /// Deregisters the region; after a success `raw` is not valid any more. Sleeps.
     fn deregister(&self) -> Result {
         let result = if self.waiting.any() {
             Err(EBUSY)
@@ -346,7 +346,7 @@ impl MemoryRegion {
         };
         if let Err(e) = result {
             pr_warn!(
-                "hcablk: a memory region cannot be taken back (error {})\n",
+                "hcablk: cannot deregister a memory region (error {})\n",
                 e.to_errno()
             );
         }
@@ -361,7 +361,7 @@ impl Drop for MemoryRegion {
         }
         if self.deregister().is_err() {
             if self.is_registered() {
-                pr_err!("BUG: a peer may reach memory for ever: it is never used again\n");
+                pr_err!("BUG: a peer may reach memory for ever: this memory is never used again\n");
                 self.pd.lose();
             }
             // The device keeps the region, so its domain must stay.
@@ -386,7 +386,7 @@ impl PendingRegistrations {
     }
 }
 
-/// A waiting registration, which is counted until this is dropped.
+/// A waiting registration, which is counted until this object is dropped.
 pub(super) struct Counted(Arc<PendingRegistrations>);
 
 impl Counted {

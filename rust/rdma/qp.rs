@@ -4,11 +4,13 @@
 //!
 //! # Queue pairs that are held
 //!
-//! A queue pair that takes nothing from a peer before that is known to be the one that is meant.
+//! A held queue pair accepts nothing from its peer until the user has checked the identity of the
+//! peer.
 //!
 //! The connection manager makes the queue pair of an identifier ready to receive and to send as
-//! soon as any peer grants the connection (`cma_rep_recv()` of `core/cma.c`). So it only gets the
-//! queue pair's number, not the queue pair, until the user has checked the peer's reply:
+//! soon as any peer grants the connection (`cma_rep_recv()` of `core/cma.c`). So until the user has
+//! checked the peer's reply, the connection manager gets only the number of the queue pair, not the
+//! queue pair:
 //!
 //! ```text
 //!        connect_held()                 the peer grants it          establish()
@@ -16,15 +18,15 @@
 //!                                        Event::Granted
 //! ```
 //!
-//! On iWARP the device itself brings the queue pair up with the TCP connection: there all is as
-//! without this.
+//! On iWARP the device itself brings the queue pair up with the TCP connection, so holding a queue
+//! pair has no effect there.
 //!
 //! # The end of a pair before its last reference
 //!
 //! [`QueuePair::sever`] destroys a drained pair and its completion queue while requests that a
 //! drive has not finished still refer to the object. Posts fail from then on. A post is an RCU
-//! read-side critical section, and the severing waits for it: so a post needs neither a lock nor a
-//! counter that processors share.
+//! read-side critical section, and `sever` waits for a grace period: so a post needs neither a lock
+//! nor a counter that processors share.
 
 use self::drain::Draining;
 use super::{
@@ -80,8 +82,8 @@ use kernel::{
 
 mod drain;
 
-/// Sizes of a queue pair, counted in work requests and entries. One more of
-/// each work request is added for draining.
+/// Sizes of a queue pair, counted in work requests and entries. For draining, one work request is
+/// added to each queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     /// Work requests in the send queue.
@@ -95,8 +97,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Returns how many completions a queue pair of this size may have outstanding. When it is
-    /// flushed, unsignaled requests complete as well.
+    /// Returns the maximum number of outstanding completions of a queue pair of this size. When a
+    /// queue pair is flushed, unsignaled requests complete as well.
     pub fn completions(self) -> u32 {
         self.sends + self.receives + 2
     }
@@ -118,9 +120,9 @@ pub struct QueuePair<H: Handler> {
     id: Arc<HeldId>,
     severed: Atomic<bool>,
     draining: Draining,
-    /// The connection manager does not know the pair: see [above](self).
+    /// The connection manager does not know the queue pair: see [above](self).
     held: Atomic<bool>,
-    /// The peer was asked for the connection.
+    /// The connection request was sent to the peer.
     asked: Atomic<bool>,
 }
 
@@ -130,11 +132,12 @@ unsafe impl<H: Handler> Send for QueuePair<H> {}
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
-    /// Makes the queue pair of the connection `id`. May sleep.
+    /// Creates the queue pair of the connection `id`. May sleep.
     ///
-    /// `EINVAL` unless all are of one device and domain. `EBUSY` when `id` or `cq` has a queue pair
-    /// already, or `cq` had one that was drained: an identifier knows one, and events of
-    /// the completion queue report the end of draining.
+    /// Fails with `EINVAL` unless all parts belong to the same device and protection domain. Fails
+    /// with `EBUSY` if `id` or `cq` has a queue pair, or if `cq` had one that was drained: an
+    /// identifier has at most one, and an event of the completion queue reports the end of
+    /// draining.
     pub fn new(
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
@@ -155,7 +158,7 @@ impl<H: Handler> QueuePair<H> {
         attr.recv_cq = cq.as_raw();
         let held = HeldId::new(id)?;
         let raw = Self::create(id, pd, cq, &mut attr)?;
-        // SAFETY: Made just now; the number never changes.
+        // SAFETY: The queue pair was created just now; its number never changes.
         let number = unsafe { (*raw.as_ptr()).qp_num };
         // INVARIANT: It is the queue pair of `id`.
         Ok(Self {
@@ -171,7 +174,7 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Makes the queue pair of an identifier and a completion queue that have none.
+    /// Creates the queue pair of an identifier and a completion queue that have none.
     fn create(
         id: &Id,
         pd: &ProtectionDomain,
@@ -194,11 +197,11 @@ impl<H: Handler> QueuePair<H> {
 
     /// Posts requests with one doorbell. Any context.
     ///
-    /// On an error none, some or all of the requests were posted and the queue
-    /// pair is good for nothing but draining.
+    /// On an error none, some or all of the requests were posted, and the queue pair can only be
+    /// drained.
     #[inline]
     pub fn post(&self, chain: &Chain<'_>) -> Result {
-        // Drivers need not bear an empty list.
+        // RDMA drivers need not accept an empty list.
         if chain.head().is_null() {
             return Ok(());
         }
@@ -206,7 +209,7 @@ impl<H: Handler> QueuePair<H> {
         unsafe { self.post_raw(chain.head()) }
     }
 
-    /// Posts a list of work requests, as [`Self::post`] does a chain.
+    /// Posts a list of work requests as [`Self::post`] posts a chain.
     ///
     /// # Safety
     ///
@@ -217,7 +220,7 @@ impl<H: Handler> QueuePair<H> {
         if faults::post() {
             return Err(ENOMEM);
         }
-        // SAFETY: As the caller's.
+        // SAFETY: The caller guarantees the same.
         unsafe { self.give(head) }
     }
 
@@ -225,7 +228,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Safety
     ///
-    /// As of [`Self::post_raw`].
+    /// The requirements of [`Self::post_raw`].
     #[inline(always)]
     unsafe fn give(&self, head: *const bindings::ib_send_wr) -> Result {
         let qp = self.raw.as_ptr();
@@ -234,7 +237,7 @@ impl<H: Handler> QueuePair<H> {
         if self.severed.load(Acquire) {
             return Err(errno::enotconn());
         }
-        // SAFETY: The queue pair is valid until the guard is dropped; the requests are by the
+        // SAFETY: The queue pair is valid until the guard is dropped; the requests are valid by the
         // safety requirement.
         posted(unsafe {
             match (*(*qp).device).ops.post_send {
@@ -250,8 +253,8 @@ impl<H: Handler> QueuePair<H> {
         self.post_receive_parts(&[sge], id)
     }
 
-    /// Posts a receive as [`Self::post_receive`] does, into pieces that are filled one after the
-    /// other, no more than [`Capacity::receive_entries`].
+    /// Posts a receive into several pieces of memory, which are filled in order. At most
+    /// [`Capacity::receive_entries`] pieces. Any context.
     #[inline]
     pub fn post_receive_parts(&self, sges: &[Sge], id: WorkId) -> Result {
         let qp = self.raw.as_ptr();
@@ -274,13 +277,12 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Makes the queue pair give up all its work, which completes as flushed, and accept nothing
-    /// from the peer from here on: its keys reach nothing through this pair. Work that is posted
-    /// afterwards is flushed too. Does nothing to a pair that was [severed](Self::sever). May
-    /// sleep.
+    /// Moves the queue pair to the error state: all its work requests complete as flushed, later
+    /// ones as well, and it accepts nothing from the peer, so no key reaches memory through this
+    /// queue pair any more. Does nothing to a pair that was [severed](Self::sever). May sleep.
     pub fn fail(&self) -> Result {
         let failed = {
-            // The lock keeps the pair from being destroyed.
+            // The lock prevents that the queue pair is destroyed.
             let id = self.id.id.lock();
             match *id {
                 Some(_) => self.modify(bindings::ib_qp_state_IB_QPS_ERR),
@@ -309,7 +311,7 @@ impl<H: Handler> QueuePair<H> {
         self.id.get()
     }
 
-    /// Takes the connection down; nothing happens if it is down. May sleep.
+    /// Disconnects the connection. Does nothing if it is disconnected already. May sleep.
     pub fn disconnect(&self) {
         if let Some(id) = self.id.get() {
             id.disconnect();
@@ -324,16 +326,16 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// Returns the number of the pair, as the transport transmits it to the peer: 0 if the
-    /// transport does not.
+    /// Returns the number of the queue pair as the transport sends it to the peer; 0 on a transport
+    /// that does not send it.
     pub fn own_number(&self) -> u32 {
         self.own_number
     }
 
-    /// Destroys the pair and its completion queue, and drops the reference to its connection; the
-    /// object stays. Posts fail from here on. The pair is [drained](Self::drain) before that; the
-    /// connection was [detached](Self::detach). Does nothing the second time. Sleeps; not from a
-    /// handler.
+    /// Destroys the pair and its completion queue, and drops the reference to its connection; this
+    /// object stays. Posts fail from here on. The caller must have [drained](Self::drain) the queue
+    /// pair and [detached](Self::detach) the connection. Does nothing the second time. Sleeps; not
+    /// from a handler.
     pub fn sever(&self) {
         let _alone = self.id.ending.lock();
         self.drain_alone();
@@ -351,7 +353,7 @@ impl<H: Handler> QueuePair<H> {
             id
         };
         // SAFETY: The pair is destroyed, and `draining` has begun, so the completion queue gets no
-        // other pair. By the exchange above this is the only call.
+        // other pair. Because of the exchange above there is no other call.
         unsafe { self.cq.sever() };
         drop(id);
     }
@@ -390,7 +392,7 @@ impl<H: Handler> QueuePair<H> {
 fn posted(code: c_int) -> Result {
     match code {
         0 => Ok(()),
-        // Not inlined, as it is another crate's.
+        // A function of another crate, which is not inlined.
         code => to_result(code),
     }
 }
@@ -400,7 +402,7 @@ impl<H: Handler> Drop for QueuePair<H> {
         if self.severed.load(Acquire) {
             return;
         }
-        // Posting needs a reference to this object, and none is left.
+        // No post runs: it would hold a reference to this object.
         if let Some(id) = self.id.get() {
             self.destroy(&id);
         }
@@ -438,16 +440,16 @@ impl HeldId {
     }
 }
 
-/// Whether an identifier or a completion queue has a queue pair.
+/// Records whether an identifier or a completion queue has a queue pair.
 pub(super) struct Paired(Atomic<bool>);
 
 impl Paired {
-    /// Starts without one.
+    /// Creates the record of an object without a queue pair.
     pub(super) const fn new() -> Self {
         Self(Atomic::new(false))
     }
 
-    /// Takes note of a queue pair; `EBUSY` if there is one already. Any context.
+    /// Records a queue pair. Fails with `EBUSY` if there is one already. Any context.
     pub(super) fn set(&self) -> Result {
         if self.0.xchg(true, Full) {
             return Err(EBUSY);
@@ -455,33 +457,33 @@ impl Paired {
         Ok(())
     }
 
-    /// Takes note that there is none any more. Any context.
+    /// Records that the queue pair was destroyed. Any context.
     pub(super) fn clear(&self) {
         self.0.store(false, Release);
     }
 }
 
 impl<H: Handler> QueuePair<H> {
-    /// Asks the peer for the connection as [`Id::connect`](crate::rdma::cm::Id::connect) does, but
-    /// if that grants it [`Event::Granted`](crate::rdma::cm::Event::Granted) follows: until
-    /// [`Self::establish`] nothing that the peer sends comes in, and the queue pair sends nothing.
-    /// On iWARP it is established by then. Fails with `EALREADY` the second time. Not from a
-    /// handler.
+    /// Sends a connection request to the peer as [`Id::connect`](crate::rdma::cm::Id::connect)
+    /// does. If the peer grants it, [`Event::Granted`](crate::rdma::cm::Event::Granted) follows.
+    /// Until [`Self::establish`] the queue pair receives nothing and sends nothing; on iWARP it is
+    /// established already. Fails with `EALREADY` the second time. Not from a handler.
     pub fn connect_held(&self, parameters: Parameters, private: &[u8]) -> Result {
         let _alone = self.id.ending.lock();
         let id = self.id.get().ok_or_else(errno::enotconn)?;
         if id.is_iwarp() {
             return id.connect(parameters, private);
         }
-        // Once it is held, what the identifier has is for `establish` to set.
+        // From here on only `establish` gives the identifier its queue pair.
         if self.asked.xchg(true, Full) {
             return Err(errno::ealready());
         }
         let mut param = conn_param(parameters, private)?;
         param.qp_num = self.number();
         let raw = id.as_raw();
-        // SAFETY: The identifier is valid, and its queue pair is this one, which outlives its place
-        // there. Events of the connection come under the handler mutex. The private data is copied.
+        // SAFETY: The identifier is valid, and its queue pair is this one, which exists for longer
+        // than the identifier refers to it. Events of the connection come under the handler mutex.
+        // The private data is copied.
         to_result(unsafe {
             bindings::rdma_lock_handler(raw);
             (*raw).qp = ptr::null_mut();
@@ -496,9 +498,10 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Brings up the queue pair of a connection that the peer has granted. Fails as the device
-    /// does, with `EINVAL` when the connection is down or the pair has failed: then the peer is
-    /// refused; and with `ENOTCONN` if it is being drained. May sleep; not from a handler.
+    /// Brings up the queue pair of a connection that the peer has granted. Fails with the device's
+    /// error, with `EINVAL` if the connection is down or the queue pair has failed, after which the
+    /// peer is refused, and with `ENOTCONN` if the queue pair is being drained. May sleep; not from
+    /// a handler.
     pub fn establish(&self) -> Result {
         let _alone = self.id.ending.lock();
         if self.draining.has_begun() {
@@ -506,8 +509,8 @@ impl<H: Handler> QueuePair<H> {
         }
         let id = self.id.get().ok_or_else(errno::enotconn)?;
         let raw = id.as_raw();
-        // SAFETY: As of `connect_held`; without parameters the function takes what the peer has
-        // granted.
+        // SAFETY: As in `connect_held`. Without parameters the function uses those that the peer
+        // has granted.
         let established = to_result(unsafe {
             bindings::rdma_lock_handler(raw);
             let code = if self.held.xchg(false, Full) {
@@ -519,8 +522,9 @@ impl<H: Handler> QueuePair<H> {
             bindings::rdma_unlock_handler(raw);
             code
         });
-        // Draining has failed the pair, which the device does not undo. But after a timeout it has
-        // reset the pair, and a reset pair comes up again. Nothing was posted to it since.
+        // Draining has moved the queue pair to the error state, from which the device does not
+        // bring it up. But if draining timed out, it has reset the queue pair, which then does come
+        // up. Nothing was posted to it since the reset.
         if self.draining.has_begun() {
             let _ = self.fail();
             return Err(errno::enotconn());

@@ -3,9 +3,9 @@
 //! The sink of an RDMA READ, for devices that do not take plain mapped memory
 //! there.
 //!
-//! In iWARP the sink is named to the peer, which answers with a write to it: the sink must be one
-//! entry, in a region that is registered with remote write access. So that this access ends with
-//! the READ, three work requests belong together and are posted as one chain:
+//! In iWARP the sink is named to the peer, which sends the data to it: the sink must be one entry,
+//! in a region that is registered with remote write access. So that this access ends with the READ,
+//! three work requests belong together and are posted as one chain:
 //!
 //! ```text
 //!  map() ──► REG_MR ──► RDMA READ ──► LOCAL_INV, fenced ──completed()──► (map() again)

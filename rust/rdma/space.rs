@@ -2,31 +2,30 @@
 
 //! The account of free slots of a send queue.
 //!
-//! A slot is free again when a completion proves it, and only signaled work
-//! requests complete. A signaled request stands for itself and for the
-//! unsignaled ones posted before it; its work id says how many. Uses nothing
-//! but `core`: its tests run on the host.
+//! A slot is free again when a completion proves it, and only signaled work requests complete. The
+//! completion of a signaled request also covers the unsignaled ones posted before it; the work id
+//! has the number of their slots. Uses nothing but `core`: its tests run on the host.
 
-/// The account of one send queue. It is kept under the lock under which work
-/// requests are posted, so that the order of accounts is the order of slots.
+/// The account of one send queue. The caller changes it under the lock under which it posts work
+/// requests, so that the account has the order of the send queue.
 ///
 /// A completion handler need not take that lock: it adds up the freed slots, modulo 2^32, and the
-/// account looks at the sum when it is short.
+/// account reads the sum when it runs short.
 #[derive(Debug)]
 pub struct SendSpace {
-    /// Without those that completions have freed since `settled`.
+    /// Free slots, without those that completions have freed since `settled`.
     free: u32,
     size: u32,
-    /// The sum of freed slots at the last look.
+    /// The sum of freed slots when the account read it last.
     settled: u32,
     /// Slots used since the last signaled request.
     unsignaled: u32,
-    /// A request is signaled at the latest when this many slots went before it.
+    /// A request is signaled at the latest when this many slots before it were not.
     period: u32,
 }
 
 impl SendSpace {
-    /// Makes the account of a send queue of `size` slots, at least one in `period` of them
+    /// Creates the account of a send queue of `size` slots, of which at least one in `period` is
     /// signaled.
     pub const fn new(size: u32, period: u32) -> Self {
         Self {
@@ -38,8 +37,8 @@ impl SendSpace {
         }
     }
 
-    /// Reserves `count` slots; `false`: fewer are free. `freed` is called for the sum of freed
-    /// slots if it matters.
+    /// Reserves `count` slots. Returns `false` if fewer are free. Calls `freed` to get the sum of
+    /// freed slots only if the account is short.
     #[must_use]
     #[inline]
     pub fn reserve(&mut self, count: u32, freed: impl FnOnce() -> u32) -> bool {

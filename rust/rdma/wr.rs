@@ -6,10 +6,10 @@
 //! doorbell. The device has copied everything it needs when posting returns,
 //! so that nothing here lives longer than the call.
 //!
-//! The memory of an [`Sge`] is not borrowed: before the work is posted, its owner moves to where
-//! the completion finds it. **No type here enforces this**: the owner of the memory must keep it
-//! until the work has completed, or the queue pair was destroyed. Drivers do that through the place
-//! where they keep the owner, and through the order in which a queue's parts are dropped, the pair
+//! The memory of an [`Sge`] is not borrowed, so **no type here prevents that it is freed too
+//! early**: its owner must keep it until the work request has completed, or the queue pair was
+//! destroyed. Drivers ensure this in two ways. Before they post a work request, they store the
+//! owner of the memory where the handler of the completion finds it. And they drop a queue pair
 //! before its memory.
 
 use super::{
@@ -27,7 +27,7 @@ use core::{
 };
 use kernel::sync::Arc;
 
-/// Identifies completions: the kind of work, the object, and the number of send queue slots that
+/// Identifies a completion: the kind of work, the object, and the number of send queue slots that
 /// the completion frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
@@ -40,9 +40,9 @@ pub struct WorkId {
 }
 
 impl WorkId {
-    /// Posted last to a send queue that is drained.
+    /// The id of the last work request in a send queue that is drained.
     pub(super) const SENDS_DRAINED: Self = Self::of_drain(0xfe);
-    /// Posted last to a receive queue that is drained.
+    /// The id of the last work request in a receive queue that is drained.
     pub(super) const RECEIVES_DRAINED: Self = Self::of_drain(0xff);
 
     const fn of_drain(kind: u8) -> Self {
@@ -59,8 +59,8 @@ impl WorkId {
         self.kind & 0x80 != 0
     }
 
-    /// Makes the id of work of a kind on the object `index`. Keeps 7 bits of the kind: those with
-    /// the eighth are the drain's own.
+    /// Creates the id of work of a kind on the object `index`. Only the lower 7 bits of the kind
+    /// are used: kinds with the eighth bit belong to draining.
     pub const fn new(kind: u8, index: u32) -> Self {
         Self {
             kind: kind & 0x7f,
@@ -155,7 +155,7 @@ impl Sge {
         }
     }
 
-    /// An empty entry, to initialise arrays with.
+    /// An empty entry, to initialise arrays.
     pub const EMPTY: Self = Self {
         address: 0,
         length: 0,
@@ -165,7 +165,7 @@ impl Sge {
 
 /// Anything that can be put into a [`Chain`].
 pub trait WorkRequest {
-    /// Returns the part that all work requests have.
+    /// Returns the structure at the beginning of every kind of work request.
     #[doc(hidden)]
     fn base(&mut self) -> &mut bindings::ib_send_wr;
 
@@ -188,7 +188,7 @@ pub trait WorkRequest {
         self.base().send_flags |= bindings::ib_send_flags_IB_SEND_FENCE;
     }
 
-    /// Names the request for the case that it fails; a success is not reported.
+    /// Sets the id that is reported if the request fails; a success is not reported.
     #[inline]
     fn name(&mut self, id: WorkId) {
         self.base().__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
@@ -200,8 +200,8 @@ pub trait WorkRequest {
 /// # Safety
 ///
 /// [`WorkRequest::whole`] points to a `Raw`, all of which may be read through it, which begins with
-/// a `struct ib_send_wr`, and has no other pointers than those to its entries, which live as long
-/// as the request, and to a region that [`Self::waiting`] is of.
+/// a `struct ib_send_wr`, and has no pointers except those to its entries, which live as long as
+/// the request, and one to the region whose counter [`Self::waiting`] returns.
 pub unsafe trait CanWait: WorkRequest {
     /// The structure for its opcode.
     #[doc(hidden)]
@@ -301,8 +301,9 @@ impl<'a> Rdma<'a> {
 }
 
 impl Rdma<'_> {
-    /// Makes the RDMA WRITE a write-with-immediate: it takes a receive buffer there and completes
-    /// with `value`. Not on iWARP. If `solicited`, the peer is woken up as by [`Send::solicited`].
+    /// Makes the RDMA WRITE a write-with-immediate: it consumes a receive buffer of the peer, whose
+    /// completion has `value`. Not on iWARP. If `solicited`, it raises an event at the peer as
+    /// [`Send::solicited`] describes.
     #[inline]
     pub fn immediate(&mut self, value: u32, solicited: bool) {
         self.wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM;
@@ -315,8 +316,7 @@ impl Rdma<'_> {
 
 impl Rdma<'static> {
     /// Creates an RDMA WRITE of 0 bytes: it completes when the peer's device has acknowledged it,
-    /// and fails when the peer is unreachable. Neither a buffer nor the peer's processor takes
-    /// part.
+    /// and fails when the peer is unreachable. It uses no buffer and no processor of the peer.
     pub fn empty_write() -> Self {
         Self::write(&[], 0, 0)
     }
@@ -332,7 +332,7 @@ impl WorkRequest for Rdma<'_> {
     }
 }
 
-// SAFETY: Its part that all requests have is the first of its `ib_rdma_wr`.
+// SAFETY: The `ib_send_wr` is the first field of its `ib_rdma_wr`.
 unsafe impl CanWait for Rdma<'_> {
     type Raw = bindings::ib_rdma_wr;
 }
@@ -380,7 +380,7 @@ impl WorkRequest for Register<'_> {
     }
 }
 
-// SAFETY: Its part that all requests have is the first of its `ib_reg_wr`; the other
+// SAFETY: The `ib_send_wr` is the first field of its `ib_reg_wr`; the other
 // pointer is to the region, which counts those that wait.
 unsafe impl CanWait for Register<'_> {
     type Raw = bindings::ib_reg_wr;
@@ -414,7 +414,7 @@ impl WorkRequest for Invalidate {
     }
 }
 
-// SAFETY: It is an `ib_send_wr` of its own; the key that it names is a number in it.
+// SAFETY: It is an `ib_send_wr` of its own, and holds its key as a number.
 unsafe impl CanWait for Invalidate {
     type Raw = bindings::ib_send_wr;
 }
@@ -457,7 +457,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Puts a request at the end.
+    /// Appends a request.
     #[inline]
     pub fn push(&mut self, request: &'a mut impl WorkRequest) {
         let wr = request.whole();
@@ -471,8 +471,8 @@ impl<'a> Chain<'a> {
         self.len += 1;
     }
 
-    /// Returns the chain in a new place. If only that place is pointed to, the compiler need not
-    /// store the chain before.
+    /// Returns the chain in a new place. If pointers exist only to the new place, the compiler can
+    /// keep the chain in registers before.
     #[inline(always)]
     pub fn moved(self) -> Self {
         // INVARIANT: It is the same chain.
@@ -485,7 +485,7 @@ impl<'a> Chain<'a> {
         self.len
     }
 
-    /// Returns whether there is no work request in it.
+    /// Returns whether the chain has no work request.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

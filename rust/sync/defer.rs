@@ -121,7 +121,7 @@ pub struct DeferredBox(NonNull<Inner>);
 unsafe impl Send for DeferredBox {}
 
 impl DeferredBox {
-    /// Creates a `DeferredBox` from a box. Any context.
+    /// Creates a deferred box from `owner`. Any context.
     #[inline]
     pub fn new<T: Deferred>(mut owner: KBox<T>) -> Self {
         let inner = owner.slot_mut().inner.get();

@@ -82,7 +82,7 @@ impl DriveFile {
                 .read(place * IMAGE_LEN as u64, &mut image)
                 .map_err(|e| (what, e))?;
             let whole = image.get(..read).unwrap_or(&[]);
-            // The first change is answered when both places are written, this one last.
+            // The response to the first change is sent when both places are written, this one last.
             begun |= place == 0 && whole.iter().any(|byte| *byte != 0);
             match Reservations::from_image(wwid.to_wire(), whole) {
                 Ok((found, number)) if number > serial => {

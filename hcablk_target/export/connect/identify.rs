@@ -109,8 +109,8 @@ fn own_address(ip: &[u8; 16]) -> IpAddr {
 }
 
 impl Connect {
-    /// Identifies the requesting host. Returns `Ok(None)` if the request was answered already, with
-    /// a challenge or an entry of a list.
+    /// Identifies the requesting host. Returns `Ok(None)` if a reply was sent already, with a
+    /// challenge or an entry of a list.
     pub(super) fn identify(&self, asked: Asked, id: &Id) -> Result<Option<Identified>, Unproven> {
         match asked {
             // Whether a request without proof suffices is decided later.

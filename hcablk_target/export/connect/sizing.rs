@@ -219,7 +219,7 @@ impl Connect {
             );
         } else {
             pr_info!(
-                "{}: requests of {} KiB at most, not of {} KiB: the RDMA device or buffer_mib has no more for {} queue pairs\n",
+                "{}: requests are limited to {} KiB instead of {} KiB: the RDMA device or buffer_mib allows no more for {} queue pairs\n",
                 session.label(),
                 largest >> 10,
                 asked >> 10,

@@ -106,7 +106,7 @@ impl<C: Crypto> SessionKey<C> {
         self.0.mac(&message)
     }
 
-    /// Encodes the entry that answers the request whose MAC is `request`.
+    /// Encodes the entry that is the reply to the request whose MAC is `request`.
     pub fn seal_entry(
         &self,
         request: &[u8; MAC_LEN],
@@ -116,8 +116,8 @@ impl<C: Crypto> SessionKey<C> {
         concat(&[entry, &self.mac_of_entry(request, entry, channel)])
     }
 
-    /// Reads the entry that answers that request; `None`: the target of this handshake did not send
-    /// it.
+    /// Reads the entry that is the reply to that request; `None`: the target of this handshake did
+    /// not send it.
     pub fn open_entry(
         &self,
         request: &[u8; MAC_LEN],

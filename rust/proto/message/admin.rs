@@ -146,8 +146,8 @@ pub enum AdminOp {
     ReadReservation,
     /// Attach a volume to the session. Version 3 only.
     Attach(Attach),
-    /// Detach a volume: its disk sends no more requests, and all that it sent were answered. Its
-    /// handle may be another volume's after the response. Version 3 only.
+    /// Detach a volume: its disk sends no more requests, and all that it sent have their responses.
+    /// Its handle may be another volume's after the response. Version 3 only.
     Detach,
 }
 

@@ -39,7 +39,7 @@ pub(super) const FLAG_ATOMIC: u8 = 1 << 4;
 /// How the data travels. 5 (in chunks) is reserved.
 pub(super) const DATA_NONE: u8 = 0;
 pub(super) const DATA_KEYED: u8 = 1;
-/// Keyed, and answered by an immediate.
+/// Keyed, with an immediate value as the response.
 pub(super) const DATA_IMMEDIATE: u8 = 2;
 /// Behind the request in its message.
 pub(super) const DATA_INLINE: u8 = 3;

@@ -97,7 +97,7 @@ must on c1 "for n in $devices; do mkdir $initiator/again\$n && cd $initiator/aga
 # news: prints the number of lines of each kind.
 news() {
 	local kind
-	for kind in ' begun, ' ' ended: ' ': nothing is left of session ' ': requests of [0-9]+ KiB at most, not of '; do
+	for kind in ' begun, ' ' ended: ' ': nothing is left of session ' ': requests are limited to [0-9]+ KiB instead of '; do
 		in_log target "$kind" | wc -l
 	done
 }

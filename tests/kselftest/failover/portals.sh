@@ -65,7 +65,7 @@ same "a second connect changes nothing" "$device" "$(on c1 "hcablk connect $targ
 same "the disk has two paths" 10.77.2.1 "$(paths vol1)"
 
 check "the other disk gets the event" comes vol2 2
-like "path sync keeps the other disk's paths" "vol2 has the paths that it was given" "$(on c1 'hcablk path sync vol2 2>&1')"
+like "path sync keeps the other disk's paths" "vol2 has explicit paths" "$(on c1 'hcablk path sync vol2 2>&1')"
 silent "path sync of all disks reports nothing" on c1 'hcablk path sync 2>&1'
 silent "the other disk still has one path" paths vol2
 

@@ -33,7 +33,7 @@ becomes() {
 }
 becomes 'without discards' "echo 0 > /sys/block/$thin/queue/discard_max_bytes"
 check "the disk stops supporting discards" wait_until c1 30 "grep -qx 0 /sys/block/$disk/queue/discard_max_bytes"
-check "the log has the new discard limit" in_log c1 "vol1: the volume takes discards of 0 KiB"
+check "the log has the new discard limit" in_log c1 "vol1: the volume now accepts discards of 0 KiB"
 check "the file system still writes" on c1 'dd if=/dev/zero of=/mnt/file bs=64k count=4 conv=fsync && sync'
 refuse "a discard is refused" on c1 'fstrim /mnt'
 becomes 'with discards' "dmsetup suspend thin && printf '0 $size linear $drive 0\n' | dmsetup load thin && dmsetup resume thin"

@@ -30,7 +30,7 @@ same "the disk has no preferred I/O size" 0 "$(limit optimal_io_size)"
 
 must on target "echo 0 > /sys/block/$thin/queue/discard_max_bytes"
 check "the disk stops supporting discards" becomes discard_max_bytes 0
-check "the log has the new discard limit" wait_log c1 10 "vol1: the volume takes discards of 0 KiB"
+check "the log has the new discard limit" wait_log c1 10 "vol1: the volume now accepts discards of 0 KiB"
 same "the configured read-ahead is kept" 4 "$(limit read_ahead_kb)"
 check "the file system still writes" on c1 'dd if=/dev/zero of=/mnt/file bs=64k count=4 conv=fsync'
 refuse "a discard is refused" on c1 'fstrim /mnt'
@@ -69,7 +69,7 @@ must wait_until c1 30 'grep -q "(dd) D" /proc/[0-9]*/stat'
 must on target "echo 0 > /sys/block/$thin/queue/discard_max_bytes"
 check "the disk of a busy drive stops supporting discards" becomes discard_max_bytes 0
 check "the reader of the busy drive sees no error" join busy
-check "the block layer gets the new discard limit in the end" wait_log c1 60 "slow: the volume takes discards of 0 KiB"
+check "the block layer gets the new discard limit in the end" wait_log c1 60 "slow: the volume now accepts discards of 0 KiB"
 disconnect c1 slow
 must on target 'hcablk target unexport slow && dmsetup remove thin'
 

@@ -11,7 +11,7 @@
 . "${0%/*}/../lib/hostile.sh"
 
 # The malicious target of hostile/target, one trick after the other.
-not_asked="it answered what was not asked"
+not_asked="it sent an unexpected response"
 # Answers to eager writes, by the writes' numbers.
 trick wrong-ring "$broken" 60
 trick eager-forged "$not_asked" 60
@@ -19,7 +19,7 @@ trick eager-wrapped "$not_asked" 60
 trick eager-twice "$not_asked" 120
 trick eager-overdraw "it granted more credits than it has" 150
 trick eager-form "$nonsense" 60
-trick eager-response "it answered an eager write by a response" 250
+trick eager-response "it responded to an eager write by tag" 250
 trick eager-key "it invalidated a key that it was not given" 60
 # The write that it answers early may have arrived meanwhile.
 trick eager-ahead "$not_asked|$broken" 60

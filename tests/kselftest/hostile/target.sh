@@ -46,26 +46,26 @@ trick flags "$nonsense"
 trick unknown "$nonsense"
 trick reserved "$nonsense"
 which="queue [0-9]+, tag [0-9]+, generation [0-9]+"
-trick tag "it answered what was not asked \($which\)"
+trick tag "it sent an unexpected response \($which\)"
 # Only a request after an answer can be answered by a repetition of it.
-trick replay "it answered what was not asked" 60
-trick twice "it answered what was not asked|it answered twice"
+trick replay "it sent an unexpected response" 60
+trick twice "it sent an unexpected response|it responded twice"
 trick overdraw "it granted more credits than it has \(queue [0-9]+\)"
-trick miser "it leaves no credit to ask with" 60
+trick miser "it left no credit for any request" 60
 trick key "$broken"
 trick other-key "it invalidated a key that it was not given \($which, key 0x[0-9a-f]+\)" 60
-trick empty "it answered what was not asked|it sent data that was not asked for|$broken"
+trick empty "it sent an unexpected response|it sent data that was not asked for|$broken"
 trick unasked "it sent data that was not asked for" 60
 trick other-length "it sent data that was not asked for" 60
-trick other-value "it answered what was not asked"
+trick other-value "it sent an unexpected response"
 trick admin-length "$nonsense \(admin queue pair\)"
 trick admin-opcode "$nonsense \(admin queue pair\)"
 trick admin-reserved "$nonsense \(admin queue pair\)"
 trick admin-status "$nonsense \(admin queue pair"
-trick admin-tag "it answered what was not asked \(admin queue pair, tag [0-9]+, generation [0-9]+\)"
-trick admin-twice "it answered what was not asked \(admin queue pair, tag 0|$nonsense \(admin queue pair, tag 2"
-trick admin-same "it told a change that is none \(admin queue pair, tag 2"
-trick admin-size "the size that it told is none \(admin queue pair"
+trick admin-tag "it sent an unexpected response \(admin queue pair, tag [0-9]+, generation [0-9]+\)"
+trick admin-twice "it sent an unexpected response \(admin queue pair, tag 0|$nonsense \(admin queue pair, tag 2"
+trick admin-same "it reported an unchanged state \(admin queue pair, tag 2"
+trick admin-size "the reported size is invalid \(admin queue pair"
 trick admin-value "it sent data that was not asked for \(admin queue pair\)|$broken"
 trick admin-leave "$broken"
 trick admin-gone "the target ends the export of the volume"

@@ -115,7 +115,7 @@ same "the client has sent no flushes for it" "$sent" "$(stat_flushes)"
 
 must on target "echo 'write back' > /sys/block/$drive_name/queue/write_cache"
 check "switched on: the client follows" wait_until c1 30 "grep -q 'write back' /sys/block/$disk/queue/write_cache"
-check "the client logs the cache that was switched on" in_log c1 "vol2: the volume has a volatile write cache now"
+check "the client logs the cache that was switched on" in_log c1 "vol2: the volume now has a volatile write cache"
 same "the client follows without a new connection" live "$(on c1 "cat $initiator/vol2/state")"
 before=$(flushes)
 must on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct conv=notrunc,fsync status=none"

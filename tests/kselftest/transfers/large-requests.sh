@@ -115,8 +115,8 @@ must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mi
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
 same "a request may take three quarters of 2 MiB" 1536 "$(limit)"
-check "the target logs the limit" wait_log target 60 "requests of 1536 KiB at most, not of $largest KiB"
-check "the client logs the limit" wait_log c1 60 'requests of 1536 KiB at most, not of 4096 KiB: the target has no more'
+check "the target logs the limit" wait_log target 60 "requests are limited to 1536 KiB instead of $largest KiB"
+check "the client logs the limit" wait_log c1 60 'requests are limited to 1536 KiB instead of 4096 KiB: the target supports no more'
 like "the command reports the limit" "requests have 1536 KiB at most, not 4096" \
 	"$(on c1 "hcablk connect $target_address vol1 --queues 1 --queue-depth 8 --max-io-kib 4096" 2>&1)"
 check "several large requests take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=1536k --size=12M --iodepth=4 \

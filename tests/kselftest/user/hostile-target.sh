@@ -51,13 +51,13 @@ for name in short opcode flags unknown reserved; do
 	trick $name "broke the protocol: $nonsense"
 done
 trick long "broke the protocol: $nonsense|$broken"
-trick tag "broke the protocol: it answered what was not asked"
-trick replay "broke the protocol: it answered what was not asked"
+trick tag "broke the protocol: it sent an unexpected response"
+trick replay "broke the protocol: it sent an unexpected response"
 trick twice "broke the protocol: it answered (what was not asked|twice)"
 trick overdraw "broke the protocol: it granted more credits than it has"
 trick empty "broke the protocol|$broken"
 trick other-length "broke the protocol: it sent data that was not asked for"
-trick other-value "broke the protocol: it answered what was not asked"
+trick other-value "broke the protocol: it sent an unexpected response"
 for name in eager-forged eager-wrapped eager-twice eager-form; do
 	trick $name "broke the protocol"
 done

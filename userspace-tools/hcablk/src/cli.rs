@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The parser. The help texts are the manual: completions and man pages are made from them.
+//! The parser. The help texts are the manual: completions and man pages are generated from them.
 //!
 //! | module | holds |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `path` | `path` and the arguments of its commands |
 //! | `target` | `target` and the arguments of its commands |
 //! | `trace` | `trace` and the arguments of its commands |
-//! | `watch` | the arguments of the commands that show what happens now |
+//! | `watch` | the arguments of the commands that show current activity |
 
 #![expect(clippy::doc_markdown, reason = "help texts are read in terminals")]
 
@@ -56,8 +56,8 @@ pub use watch::{
 /// /dev/hcablkN. Several hosts may use one volume at the same time, with a file system made for that (OCFS2, GFS2) or
 /// with an application that orders its own accesses.
 ///
-/// Every command can be repeated: it leaves alone what already has the state asked for. A command that fails undoes
-/// what it had begun.
+/// Every command can be repeated: it does not change what already has the requested state. A command that fails undoes
+/// its changes.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk", version, max_term_width = 100, after_long_help = MAIN_HELP)]
 pub struct Cli {
@@ -104,7 +104,7 @@ Exit codes:
   5    there already: with other settings, or a key or host id that only `--force` or
        `--rotate` replaces; `config save`: the file was written by hand, or there are others
        besides it; `apply`, `key apply`: something is pending; `config diff`: something differs
-  6    the target was not reached, or turned the connection or path down
+  6    the target was not reached, or refused the connection or path
   7    this machine is not ready: rights, kernel module, RDMA device, host id; `check`:
        something does not work
   130  interrupted; what had begun was undone, but these stay: that a host is evicted or
@@ -120,8 +120,9 @@ with blanks, what could not be undone and what to do.";
 pub enum Command {
     /// Connect to a volume of a target and print its device
     ///
-    /// With one word, or --all alone, this connects disks as /etc/hcablk/hcablk.toml says; see `hcablk apply`. With an
-    /// address and --all it connects every volume that `hcablk discover` finds there and that is not yet connected.
+    /// With the name of a disk, or --all alone, this connects disks as configured in /etc/hcablk/hcablk.toml; see
+    /// `hcablk apply`. With an address and --all it connects every volume that `hcablk discover` finds there and that
+    /// is not yet connected.
     #[command(after_help = "\
 Examples:
   hcablk connect 10.0.0.1 data
@@ -188,7 +189,7 @@ Examples:
     /// Check, show, compare and save the configuration
     ///
     /// The configuration is /etc/hcablk/hcablk.toml and, in the order of their names, /etc/hcablk/hcablk.d/*.toml. It
-    /// says what this machine exports and connects after each start. All keys: see the reference among the documents.
+    /// says what this machine exports and connects after each start. docs/reference/configuration.md lists all keys.
     #[command(
         subcommand,
         after_help = "\
@@ -210,9 +211,9 @@ Example of /etc/hcablk/hcablk.toml:
 
     /// Make exports, ports and disks match the configuration
     ///
-    /// Exports, ports and disks that already match stay as they are; so do those that are not configured. If a step
-    /// fails, the steps before it are undone; with --keep-going only those for the same export, port or disk. A change
-    /// that would have to end something in use is pending (exit code 5) unless --force is given.
+    /// Exports, ports and disks that already match, or are not configured, are not changed. If a step fails, the steps
+    /// before it are undone; with --keep-going only the steps for the same export, port or disk. A change that would
+    /// end a disk or session in use is not made but pending (exit code 5), unless --force is given.
     #[command(after_help = "\
 Examples:
   hcablk apply --dry-run
@@ -225,9 +226,9 @@ Examples:
 
     /// Show the counters of this machine's devices, or rates
     ///
-    /// With an interval, one line for each device is printed at the end of each: FLIGHT counts the requests in flight;
-    /// reads, writes, others (flushes, discards, writes of zeroes) and bytes (READ-B, WRITE-B; K is 1024) are per
-    /// second. MEAN is the mean latency of a request; it is measured after `hcablk times --measure on`.
+    /// With an interval, one line for each device is printed at the end of each interval: FLIGHT counts the requests in
+    /// flight; reads, writes, others (flushes, discards, writes of zeroes) and bytes (READ-B, WRITE-B; K is 1024) are
+    /// per second. MEAN is the mean latency of a request; it is measured after `hcablk times --measure on`.
     #[command(after_help = "\
 Examples:
   hcablk stats
@@ -245,8 +246,8 @@ Example:
 
     /// Report the events of disks, paths and sessions as they happen
     ///
-    /// It begins with the state of each disk and path, and "listening". Then each line is one event; with --json each
-    /// is one object. It continues until it is interrupted.
+    /// The output begins with the state of each disk and path, and "listening". Then each line is one event; with
+    /// --json each event is one object. The command continues until it is interrupted.
     #[command(after_help = "\
 Examples:
   hcablk events
@@ -258,16 +259,16 @@ Examples:
     #[command(subcommand)]
     Trace(TraceCommand),
 
-    /// Print all that is counted and measured as OpenMetrics, for Prometheus
+    /// Print all counters and measurements as OpenMetrics, for Prometheus
     ///
-    /// For the textfile collector of node_exporter run this every few seconds, as hcablk-metrics.timer of the package
-    /// does.
+    /// For the textfile collector of node_exporter run this every few seconds; the package's hcablk-metrics.timer does
+    /// this.
     #[command(after_help = "\
 Example:
   hcablk metrics --output /var/lib/prometheus/node-exporter/hcablk.prom")]
     Metrics(MetricsArgs),
 
-    /// Look for problems of this machine, and say what to do about them; change nothing
+    /// Find problems of this machine and print their remedies; change nothing
     ///
     /// Exit code 7 if something does not work.
     #[command(after_help = "\
@@ -278,8 +279,8 @@ Examples:
 
     /// Show how long requests of this machine's devices take, by state
     ///
-    /// Nothing is measured unless measuring is switched on; then each request reads the clock a few times. HALF, 99 %
-    /// and ALL are latency bounds: that share of the requests finished sooner.
+    /// Durations are measured only after `--measure on`; then each request reads the clock a few times. HALF, 99 % and
+    /// ALL are latency bounds: that share of the requests finished sooner.
     ///
     ///   queued   from the request's creation in the block layer to its sending
     ///
@@ -308,7 +309,7 @@ Examples:
     /// Make, show and exchange the keys with which hosts and targets prove who they are
     ///
     /// Each machine has its own key, as a host or as a target, and stores those of the machines on the other side. A
-    /// connection is made when both sides have proven that they have both keys.
+    /// connection is established after each side has proven that it has both keys.
     #[command(subcommand)]
     Key(KeyCommand),
 
@@ -316,7 +317,7 @@ Examples:
     #[command(subcommand)]
     Target(TargetCommand),
 
-    /// Measure hcablk on your own machines, and prove an HCA with it
+    /// Measure hcablk on your own machines, and check that an HCA works with it
     ///
     /// This starts the program hcablk-bench, a separate package, with the following arguments.
     #[command(
@@ -345,7 +346,7 @@ impl Command {
     /// Returns whether a signal must not stop the command half-way, since it would leave changes behind.
     pub fn holds_signals(&self) -> bool {
         match self {
-            // `top` restores the terminal, `events` an instance of tracefs, as a recording does.
+            // `top` restores the terminal; `events` and a recording remove an instance of tracefs.
             Self::Connect(_)
             | Self::Discover(_)
             | Self::Disconnect(_)

@@ -441,7 +441,7 @@ pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
 }
 
 /// Passes to a group that asks a target the pending key of this host. Returns `false` if there is no such key, or no
-/// key with which the target would prove itself: its answer then does not depend on the key.
+/// key with which the target would prove itself: its reply then does not depend on the key.
 pub(crate) fn set_pending(group: &Group<'_>, address: &str) -> Result<bool> {
     let (Some(own), Some(target)) = both_of(group.system(), &Whose::PendingHost, address)? else {
         return Ok(false);

@@ -3,7 +3,8 @@
 //! The `hcablk` command: a shared block device over RDMA, set up from user space.
 //!
 //! The kernel modules are configured through configfs. This command presents their two trees: it knows the relations
-//! between attributes, checks before it changes, undoes what it could not finish, and explains the kernel's errors.
+//! between attributes, checks before it changes anything, undoes the steps of a change that fails, and explains the
+//! kernel's errors.
 //!
 //! | module | holds |
 //! |---|---|
@@ -59,7 +60,7 @@ use error::{Error, Kind, Result};
 use output::{Outcome, Report, Say};
 use system::System;
 
-/// Runs a command; `say` gets the output of a command that runs on.
+/// Runs a command; `say` gets the output of a command that continues until it is interrupted.
 pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
     match command {
         Command::Connect(args) => match args.wanted()? {
@@ -198,8 +199,8 @@ fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
         None => Some(Uuid::new_v4()),
     };
     if let Some(new) = new {
-        // A new id locks this host out of every target that knows the old one: it must not happen by accident. A broken
-        // file names no id.
+        // Targets that know the old id refuse this host under a new one, so an id is not replaced by accident. A broken
+        // file has no id to lose.
         let stored = hostid::stored(system);
         let is_broken = stored.is_err();
         if let Some(id) = stored.ok().flatten().filter(|id| *id != new && !args.force) {

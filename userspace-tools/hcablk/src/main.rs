@@ -75,7 +75,7 @@ fn print(cli: &Cli, outcome: &Outcome) -> Result<(), Error> {
     write(&text).map(|_| ())
 }
 
-/// Writes to standard output; returns whether the reader is still there.
+/// Writes to standard output; returns whether the output still has a reader.
 fn write(text: &str) -> Result<bool, Error> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -12,10 +12,10 @@
 //! | module | holds |
 //! |---|---|
 //! | [`files`] | the files through which the command and the program communicate |
-//! | `settings` | the settings that such a disk has, and those that it lacks |
+//! | `settings` | the settings that a disk in user space has, and those that it lacks |
 //! | `unit` | the unit of systemd that keeps the program running |
 //! | `connect`, `disconnect`, `show` | the commands |
-//! | `configured` | such disks of the configuration |
+//! | `configured` | disks in user space of the configuration |
 
 mod configured;
 mod connect;
@@ -36,7 +36,7 @@ pub(crate) use disconnect::end;
 use show::is_there;
 pub(crate) use show::{all, devices, find, targets};
 
-/// Explains that a command does not support disks in user space; `lacks` is the feature that they lack.
+/// Explains that a command does not support disks in user space, because these lack the feature `lacks`.
 fn not_for_these(name: &str, lacks: &str, advice: &str) -> Error {
     Error::new(
         Kind::Failed,

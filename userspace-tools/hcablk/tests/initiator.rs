@@ -248,7 +248,7 @@ fn refusals_are_explained_and_undone() {
         ),
         (Errno::EPROTONOSUPPORT, Kind::Connection, "same release"),
         (Errno::ECONNRESET, Kind::Connection, "target's log"),
-        (Errno::EPROTO, Kind::Connection, "Another program"),
+        (Errno::EPROTO, Kind::Connection, "A program other"),
         (Errno::ESTALE, Kind::Connection, "Try again"),
         (Errno::ETIMEDOUT, Kind::Connection, "--connect-timeout"),
         (

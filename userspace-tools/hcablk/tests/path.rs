@@ -256,7 +256,7 @@ fn a_17th_path_is_refused() {
         ok(&kernel, &format!("path add data 10.0.{number}.1"));
     }
     let error = fails(&kernel, "path add data 10.0.16.1");
-    assert_eq!(error.message, "data has 16 paths, which is the most");
+    assert_eq!(error.message, "data already has the maximum of 16 paths");
     assert!(error.advice.unwrap().contains("hcablk path remove data"));
 }
 

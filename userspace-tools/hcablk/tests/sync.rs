@@ -51,7 +51,7 @@ fn a_disk_that_is_connected_gets_them_too() {
     let before = kernel.snapshot();
     // A disk whose paths were given explicitly is left as it is.
     assert_eq!(ok(&kernel, "path sync"), "");
-    assert!(notes(&kernel, "path sync data")[0].contains("has the paths that it was given"));
+    assert!(notes(&kernel, "path sync data")[0].contains("has explicit paths"));
     assert_eq!(kernel.snapshot(), before);
     let outcome = json(&kernel, "connect 10.0.0.1 data --paths auto --json");
     assert!(outcome.contains("\"changed\": true"));
@@ -144,7 +144,7 @@ fn a_disk_has_sixteen_paths_at_most() {
     let said = notes(&kernel, "path sync");
     assert_eq!(
         said,
-        ["data has 16 paths, which is the most: 10.0.16.1:7744 is left out"]
+        ["data already has the maximum of 16 paths, so it gets no path to 10.0.16.1:7744"]
     );
     assert!(kernel.has_path("data", 15));
 }

@@ -608,7 +608,7 @@ fn the_screen_shows_lost_writes() {
     model.look(&kernel).unwrap();
     let text = screen(&model);
     assert!(text.contains("queueing"), "{text}");
-    assert!(text.contains("hcablk check says what to do"), "{text}");
+    assert!(text.contains("hcablk check shows the remedy"), "{text}");
 }
 
 #[test]

@@ -27,12 +27,11 @@
  * until the volume is closed. After a failed flush, treat all writes since the last successful
  * flush as lost.
  *
- * Time limits. A request that the target does not answer within io-timeout seconds ends the
- * session, and the next one issues it again. A request that is late again and again, or whose
- * sessions are lost, fails with -EIO, and the volume stays open: at the latest
- * ctrl-loss-tmo + 2 * io-timeout seconds after it was issued first, if the program polls or
- * waits. A write that has failed so may have been carried out, or may still be; later writes of
- * the volume are carried out after it.
+ * Time limits. A request that gets no response from the target within io-timeout seconds ends the session, and the next
+ * one issues it again. A request that is late again and again, or whose sessions are lost, fails with -EIO, and the
+ * volume stays open: at the latest ctrl-loss-tmo + 2 * io-timeout seconds after it was issued first, if the program
+ * polls or waits. A write that has failed so may have been carried out, or may still be; later writes of the volume are
+ * carried out after it.
  *
  * fork(2). A child must not use what its parent has opened. The parent may fork if the kernel
  * copies pinned pages for the child (Linux 5.12 and later).

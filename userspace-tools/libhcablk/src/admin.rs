@@ -90,7 +90,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Makes the admin queue pair from a connected one. The session ends when a keep-alive is not answered within
+    /// Makes the admin queue pair from a connected one. The session ends when a keep-alive gets no response within
     /// `tmo_s` seconds.
     pub(crate) fn new(pair: QueuePair, memory: Memory, tmo_s: u16) -> Self {
         Self {

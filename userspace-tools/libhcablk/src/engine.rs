@@ -4,14 +4,14 @@
 //! response and completion. Pure: it sees messages and numbers, no verbs.
 //!
 //! ```text
-//!          issue()                    answer, key invalid or none
+//!          issue()                    response, key invalid or none
 //!  Free ────────────► Sent ───────────────────────────────────────────────► ended
-//!                      │      answer, own work not completed      completion   ▲
+//!                      │      response, own work not completed    completion   ▲
 //!                      ├──────────────────────────────► Awaiting ──────────────┤
-//!                      └──answer, key valid: LOCAL_INV──► Awaiting ────────────┘
+//!                      └──response, key valid: LOCAL_INV──► Awaiting ──────────┘
 //! ```
 //!
-//! A request ends when neither the target nor the own device can reach its memory any more.
+//! A request ends when neither the target nor this host's device can reach its memory any more.
 
 use hcablk_core::{
     proto::{
@@ -264,7 +264,7 @@ impl Engine {
     fn account_response(&mut self) -> Result<(), Violation> {
         match self.credits.responded() {
             true => Ok(()),
-            false => Err("it leaves no credit to ask with"),
+            false => Err("it left no credit for any request"),
         }
     }
 
@@ -274,7 +274,7 @@ impl Engine {
         status: Status,
         then: &mut Vec<Then>,
     ) -> Result<(), Violation> {
-        const UNASKED: Violation = "it answered what was not asked";
+        const UNASKED: Violation = "it sent an unexpected response";
         self.grant(1)?;
         let owner = self.ring.free(number).ok_or(UNASKED)?;
         let tag = Tag::from_immediate(owner);
@@ -302,11 +302,11 @@ impl Engine {
         self.is_open = true;
         let data_path = match self.phase(tag) {
             Some(Phase::Sent(data_path)) => data_path,
-            Some(Phase::Awaiting { .. }) => return Err("it answered twice"),
-            _ => return Err("it answered what was not asked"),
+            Some(Phase::Awaiting { .. }) => return Err("it responded twice"),
+            _ => return Err("it sent an unexpected response"),
         };
         match (data_path, with) {
-            (DataPath::Eager { .. }, _) => return Err("it answered an eager write by a response"),
+            (DataPath::Eager { .. }, _) => return Err("it responded to an eager write by tag"),
             (DataPath::Window { key }, With::Invalidation(invalid)) if key == invalid => {
                 self.space.release(1);
                 self.end(tag.index, status, then);
@@ -475,7 +475,7 @@ mod tests {
         bench.sent(DataPath::None);
         let tag = bench.sent(DataPath::Window { key: 6 });
         bench.respond(tag, None).unwrap();
-        assert_eq!(bench.respond(tag, None), Err("it answered twice"));
+        assert_eq!(bench.respond(tag, None), Err("it responded twice"));
     }
 
     #[test]
@@ -522,7 +522,7 @@ mod tests {
         );
         let mut bench = Bench::new(4);
         bench.sent(DataPath::None);
-        assert_eq!(answer(&mut bench, 0), Err("it answered what was not asked"));
+        assert_eq!(answer(&mut bench, 0), Err("it sent an unexpected response"));
     }
 
     #[test]
@@ -623,7 +623,7 @@ mod tests {
         };
         assert_eq!(
             bench.respond(other, None),
-            Err("it answered what was not asked")
+            Err("it sent an unexpected response")
         );
         let mut then = Vec::new();
         for len in 0..64 {
@@ -640,7 +640,7 @@ mod tests {
         .encode();
         assert_eq!(
             bench.engine.message(&bytes, None, &mut then),
-            Err("it leaves no credit to ask with")
+            Err("it left no credit for any request")
         );
     }
 }

@@ -91,10 +91,10 @@ pub enum Failure {
     /// A verb failed.
     #[error("{0} failed: {1}")]
     Verb(&'static str, Errno),
-    /// A keep-alive was not answered within this many seconds.
+    /// A keep-alive got no response within this many seconds.
     #[error("the target has not answered a keep-alive for {0} s")]
     KeepAlive(u16),
-    /// A request was not answered within this many seconds.
+    /// A request got no response within this many seconds.
     #[error("the target has not answered a request for {0} s")]
     RequestTimeout(u32),
     /// The target ends the export.
@@ -104,10 +104,10 @@ pub enum Failure {
     #[error("the target broke the protocol: {0}")]
     Protocol(&'static str),
     /// The target has a different volume under this name.
-    #[error("the target has another volume by this name by now")]
+    #[error("the target now has a different volume under this name")]
     OtherVolume,
     /// The volume has a different block size, or a different largest request.
-    #[error("the volume has other blocks or another largest request by now")]
+    #[error("the volume now has a different block size or largest request")]
     OtherLimits,
     /// This program closed the volume.
     #[error("the volume was closed")]
@@ -116,7 +116,7 @@ pub enum Failure {
 
 impl Failure {
     /// Returns whether a new attempt to connect may succeed without any intervention: not if the target refuses for
-    /// good, the volume is a different one, or one of the two sides has a mistake.
+    /// good, the volume is a different one, or one of the two sides has a bug.
     pub(crate) fn may_pass(self) -> bool {
         match self {
             Self::Step(..)
@@ -222,7 +222,7 @@ fn because(reason: Reason) -> &'static str {
         Reason::NotProven => {
             "it does not accept the proof: it has other keys for this host or for itself, or no such volume for it"
         }
-        Reason::Entry => "it tells what was not asked",
+        Reason::Entry => "it sent a list entry that was not requested",
         Reason::OwnSession => "it lets the volume share no session with others",
     }
 }

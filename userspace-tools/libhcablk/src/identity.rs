@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `instance` | the instance, a random number |
 //! | `1` to `4095` | a session's number, locked while a program has it; the last epoch of it |
-//! | `N.reserved` | number N is reserved: only a program that takes over the work of a killed one gets it |
+//! | `N.reserved` | number N is reserved: only a program that takes over the work of a killed program gets it |
 //!
 //! The kernel drops the lock of a program that ends in any way. The next program with the number has a later epoch, so
 //! the target ends the rest of the former session before the new one begins. A reservation outlives its program. The
@@ -61,7 +61,7 @@ fn stored(file: &mut File) -> io::Result<u64> {
     Ok(text.trim().parse().unwrap_or(0))
 }
 
-/// Replaces a number atomically: the file always holds one.
+/// Replaces a number atomically: the file always holds a whole number.
 fn store(file: &File, number: u64) -> io::Result<()> {
     file.write_all_at(format!("{number:020}\n").as_bytes(), 0)
 }
@@ -90,7 +90,7 @@ impl Identity {
             }
             let id = SessionId::new(instance, disk).ok_or(Failure::NoIdentity)?;
             let last = stored(&mut lock).map_err(|error| failed(&error))?;
-            // With its epochs used up, the number cannot be used any more.
+            // Its epochs are used up, so the number cannot be used any more.
             let Some(epoch) = u32::try_from(last).ok().filter(|last| *last != u32::MAX) else {
                 continue;
             };
@@ -120,7 +120,7 @@ impl Identity {
     /// Returns the epoch of the next session, which is later than all before.
     pub(crate) fn next_epoch(&mut self) -> Result<Epoch, Failure> {
         let epoch = self.epoch.checked_add(1).ok_or(Failure::NoIdentity)?;
-        // First: the next program that has the number may not use it again.
+        // Stored before the epoch is used: the next program with this number must not use it again.
         store(&self.lock, epoch.into()).map_err(|error| failed(&error))?;
         self.epoch = epoch;
         Ok(Epoch(epoch))
@@ -205,7 +205,7 @@ mod tests {
         reserve(&directory, number).unwrap();
         reserve(&directory, number).unwrap();
         drop(killed);
-        // Neither by chance nor by asking for it.
+        // The reserved number is given neither by chance nor on request.
         let other = Identity::take(&directory, None, false).unwrap();
         assert_ne!(other.number(), number);
         let asked = Identity::take(&directory, Some(number), false).err();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Decides how the data of a request moves, and cuts it into requests of the protocol: pure.
+//! Decides how the data of a request moves, and cuts it into requests of the protocol. Pure computation.
 //!
 //! A request of an application has its data in *pieces* of registered memory, of any lengths. The
 //! protocol's requests have whole blocks, and the data of each is in one of these places:
 //!
 //! - in the *slot* of its tag, memory of the library: it is copied from and to the pieces. For short requests, and for
 //!   pieces that are not whole blocks.
-//! - in the pieces themselves. The own device gathers the data of a write for the message or the target's eager ring;
-//!   other requests have one piece, which the target reaches through a window.
+//! - in the pieces themselves. This host's device gathers the data of a write for the message or the target's eager
+//!   ring; other requests have one piece, which the target reaches through a window.
 
-/// The properties of a volume and a queue that decide.
+/// The properties of a volume and a queue on which the decision depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Bytes of a logical block, a power of two.
@@ -34,8 +34,8 @@ pub(crate) struct Limits {
 pub(crate) enum DataPlace {
     /// In its tag's slot.
     Slot,
-    /// In this many pieces, which the own device gathers; a request that is longer than such writes is no longer than a
-    /// slot.
+    /// In this many pieces, which this host's device gathers. A request with more data than gathered writes have is not
+    /// longer than a slot.
     Gathered(usize),
     /// In one piece, through a window.
     Window,
@@ -195,7 +195,7 @@ impl<'a, P: Piece> Parts<'a, P> {
         most & !(self.limits.block - 1)
     }
 
-    /// Returns the length of a part that is copied: up to where a window is worth it.
+    /// Returns the length of a part that is copied: up to the position from which a window costs less.
     fn copied_length(&self) -> u32 {
         let slot = u64::from(self.limits.slot).min(self.left);
         let mut cursor = self.cursor;
@@ -212,7 +212,7 @@ impl<'a, P: Piece> Parts<'a, P> {
         length.min(slot)
     }
 
-    /// Returns whether a window covers `run` bytes of a piece, rather than that they are copied.
+    /// Returns whether a window covers `run` bytes of a piece; otherwise they are copied.
     fn is_long(&self, run: usize) -> bool {
         let (small, windows) = match self.write {
             true => (self.limits.gathered, self.limits.write_windows),
@@ -229,7 +229,7 @@ impl<'a, P: Piece> Parts<'a, P> {
             return Some((self.blocks(run), DataPlace::Window));
         }
         if self.write {
-            // As much as goes at once, or less in fewer pieces.
+            // As much as one request may have, or less if the pieces are too many.
             let most = u64::from(self.limits.gathered.max(self.limits.block));
             let most = u32::try_from(most.min(self.left)).unwrap_or(self.limits.gathered);
             let mut length = most & !(self.limits.block - 1);
@@ -385,7 +385,7 @@ mod tests {
                 (66560, 512, DataPlace::Slot)
             ]
         );
-        // The end of a piece that is longer than whole blocks goes with the next.
+        // The bytes at the end of a piece that are less than a block are in one part with the next piece.
         assert_eq!(
             parts(false, &[65536 + 100, 412]),
             [(0, 65536, DataPlace::Window), (65536, 512, DataPlace::Slot)]

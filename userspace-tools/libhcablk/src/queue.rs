@@ -3,14 +3,14 @@
 //! A queue: a queue pair, and the requests on it. It belongs to one thread at a time, and takes no lock to issue a
 //! request or to handle its response.
 //!
-//! [`plan`](crate::plan) decides how data moves, [`engine`](crate::engine) the consequences of responses; this module
-//! connects both with the verbs.
+//! [`plan`](crate::plan) decides how data moves, [`engine`](crate::engine) handles the consequences of responses; this
+//! module connects both with the verbs.
 //!
 //! # Over sessions
 //!
-//! When the session is lost, or the queue pair fails, the queue destroys its windows and the queue pair: then nothing
-//! reaches the memory of requests. The requests wait for the queue pair of the next session, in the order in which they
-//! were issued, ahead of those that were not issued yet. When there cannot be another session they end with
+//! When the session is lost, or the queue pair fails, the queue destroys its windows and the queue pair: then no device
+//! reaches the memory of requests any more. The requests wait for the queue pair of the next session, in the order in
+//! which they were issued, ahead of those that were not issued yet. When there cannot be another session they end with
 //! [`RequestError::Lost`].
 
 use crate::{
@@ -55,7 +55,7 @@ const SLOTS_ADDRESS: u64 = 0xffff_ffff << 32;
 /// Bytes that a synchronous call moves at a time.
 const STAGING: usize = 1 << 20;
 
-/// The interval at which a synchronous call that waits for events looks by itself, in case an event was missed.
+/// The interval at which a synchronous call that waits for events also polls, in case an event was missed.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// The queue's wake-up, among the events that a queue waits for.
@@ -99,7 +99,7 @@ impl QueueShape {
     fn capacity(self) -> Capacity {
         let depth = u32::from(self.depth);
         Capacity {
-            // Those that wait for the next signaled one are as many as a period has.
+            // A period of work requests can wait for the next signaled one.
             sends: depth * WINDOW_SLOTS + 32 + WINDOW_SLOTS,
             receives: depth,
             pieces: u32::try_from(self.pieces + 1).unwrap_or(1),
@@ -187,14 +187,14 @@ impl LivePair {
 /// A part of an application's request.
 #[derive(Clone, Copy, Debug)]
 enum Job {
-    /// Data that is cut when it is issued, with the limits of that moment.
+    /// Data that is cut into requests of the protocol when it is issued, with the limits of that moment.
     Uncut(Span),
     Data(Part),
     /// A range of the request without data: its start and end. When it is issued, each request of the protocol takes as
-    /// much of it as it may.
+    /// much of the range as its limit allows.
     Bare(u64, u64),
     Flush,
-    /// Belongs to no request: it makes the target send a message.
+    /// A nop, which belongs to no request: it makes the target send a message.
     Nop,
 }
 
@@ -244,7 +244,7 @@ struct Allowed {
     remote_invalidate: bool,
 }
 
-/// See the module.
+/// A queue: see the module.
 pub struct Queue {
     shared: Arc<Shared>,
     pd: Arc<ProtectionDomain>,
@@ -666,7 +666,7 @@ impl Queue {
         }
     }
 
-    /// Splits off the data beyond one request of the protocol.
+    /// Splits off the data that exceeds one request of the protocol.
     fn split(&self, active: Active) -> (Active, Option<Active>) {
         let io = self.ios.get(active.io).and_then(Option::as_ref);
         let Some(Io { request, .. }) = io else {
@@ -693,7 +693,7 @@ impl Queue {
             job: first,
             ..active
         };
-        // The rest of a request that was issued with other limits keeps its time.
+        // The rest of a request that was issued with different limits keeps its deadline.
         (first, rest.map(|job| Active { job, ..active }))
     }
 
@@ -726,7 +726,7 @@ impl Queue {
             return Some(false);
         };
         if matches!(active.job, Job::Flush) {
-            // Before it is sent: it covers all writes that were acknowledged until now.
+            // Numbered before it is sent: the flush covers all writes that were acknowledged until now.
             active.flush = self.shared.unflushed.begin_flush();
         }
         let mut issue = Issue {
@@ -779,8 +779,8 @@ impl Queue {
         }
     }
 
-    /// Gives the session up if the target has not answered a request in time at the tick `now`, after all responses
-    /// until then were handled; and fails requests that have been issued again for too long.
+    /// Gives the session up if a request has no response in time at the tick `now`, after all responses until then were
+    /// handled; and fails requests that have been issued again for too long.
     #[cold]
     fn look_at_times(&mut self, now: Tick) {
         self.tick = Some(now);
@@ -843,7 +843,7 @@ impl Queue {
     /// Arms the descriptor as [`Self::arm`] does, even if the program has not yet taken all completions.
     fn arm_anyway(&mut self) -> usize {
         if let Some(wake) = self.shared.wake_of(self.index) {
-            // Whether there was one or not.
+            // This clears the event, if there was one.
             let _ = wake.read();
         }
         self.follow();
@@ -972,11 +972,11 @@ impl Queue {
                 pair.invalidate(window, send_id(signal));
             }
         }
-        // The target was in time; the rest depends on the own device.
+        // The target has responded in time; the rest depends on this host's device.
         self.begin_time(tag);
     }
 
-    /// Ends the part of a tag, which the target has answered, and whose memory belongs to this side again.
+    /// Ends the part of a tag, which has its response, and whose memory the target cannot reach any more.
     fn end_part(&mut self, tag: u16, result: Result<(), RequestError>) {
         let active = self.active.get_mut(usize::from(tag)).and_then(Option::take);
         let Some(active) = active else { return };

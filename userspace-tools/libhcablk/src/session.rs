@@ -298,7 +298,7 @@ impl Shared {
             .map(|place| &place.times)
     }
 
-    /// Returns the failure of a session in which a request was not answered in time.
+    /// Returns the failure of a session in which a request got no response in time.
     pub(crate) fn request_timeout(&self) -> Failure {
         Failure::RequestTimeout(self.io_timeout_s)
     }
@@ -450,8 +450,8 @@ impl Shared {
         &self.wake
     }
 
-    /// Records that the target has acknowledged a write of the session of `era`, which it may keep in a volatile cache, at the number
-    /// `at` of [`Unflushed`].
+    /// Records that the target has acknowledged a write of the session of `era`, which it may keep in a volatile cache,
+    /// at the number `at` of [`Unflushed`].
     pub(crate) fn acknowledged(&self, era: u32, at: u64) {
         self.unflushed.acknowledge(at);
         // Pairs with the fence of `begin()`: one of the two sees the other.
@@ -475,7 +475,8 @@ impl Shared {
         self.reconnects.load(Ordering::Relaxed)
     }
 
-    /// Returns the state that a successor needs if this program is killed; `None`: the target does not identify the volume.
+    /// Returns the state that a successor needs if this program is killed; `None`: the target does not identify the
+    /// volume.
     pub(crate) fn past(&self) -> Option<Past> {
         // Until all queues have followed to an export, a queue may acknowledge a write of the previous one; a queue
         // without a request cannot.
@@ -518,10 +519,10 @@ impl Shared {
         let block_shift = self.geometry.logical_block_shift;
         let sectors_per_block = 1_u64 << (block_shift - 9);
         if limits.is_some_and(|limits| !limits.is_sound(block_shift)) {
-            return Err(Failure::Protocol("the limits that it told make no sense"));
+            return Err(Failure::Protocol("the reported limits make no sense"));
         }
         if news.state.sectors % sectors_per_block != 0 || news.state.sectors >= 1 << 54 {
-            return Err(Failure::Protocol("the size that it told is none"));
+            return Err(Failure::Protocol("the reported size is invalid"));
         }
         *lock(&self.present) = Present {
             state: news.state,
@@ -610,7 +611,7 @@ impl<'a> Service<'a> {
         }
         let may_lose = self.opening.flushes() || self.shared.unflushed.is_dirty();
         let asks = failure == Failure::ExportEnds && self.opening.may_resume() && may_lose;
-        // If there cannot be another session, nobody needs the answer.
+        // If there cannot be another session, nobody needs the response.
         let time = self.left().min(DURABLE);
         if asks && !time.is_zero() && is_durable(&mut served.admin, self.shared, time) {
             self.opening.set_durable();

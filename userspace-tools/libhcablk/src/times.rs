@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Finds the requests of a queue that the target does not answer in time, and those that have been issued again for too
-//! long: pure.
+//! Finds the requests of a queue that get no response in time, and those that have been issued again for too long:
+//! pure.
 //!
 //! Time is counted in *ticks* by the volume's thread, and each tag has the tick at which its request was issued: so a
 //! request costs two stores and no read of a clock, and time in which this machine is suspended does not count against
@@ -11,7 +11,7 @@
 //! A late request ends its session, and the next session issues it again. A drive that is always late would keep the
 //! request for ever. So the request also has a [`Lifetime`], which counts from its first issue, over all sessions and
 //! the time between them. After it the request is not issued again: it fails when its session is lost, or at once while
-//! it waits. A request that was issued before that gets its time to be answered.
+//! it waits. A request that was issued before that gets its full time for the response.
 //!
 //! ```text
 //!  issued ──► late, lost ──► issued again ──► late, lost ──► … ──► issued for the last time ──► late, lost: failed

@@ -7,7 +7,7 @@
 //! - [`memory`]: registered memory, windows on it, and the buffers of applications.
 //! - [`queue`]: completion queues and queue pairs.
 //!
-//! # Who keeps whom
+//! # References
 //!
 //! ```text
 //!  QueuePair ──► CompletionQueue ──► ProtectionDomain ──► Id (resolved, never connected)
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! An arrow is a counted reference. librdmacm closes a device when the last identifier that was
-//! resolved to it is destroyed: so each protection domain keeps one.
+//! resolved to it is destroyed: so each protection domain holds an identifier.
 //!
 //! Memory is freed only after its region was deregistered, which an RDMA device refuses while
 //! anything may reach the region: then the memory is leaked. So no work request, however late,

@@ -22,19 +22,19 @@ use crate::target::{
 };
 use crate::user;
 
-/// The time after which the command first reports that it waits.
+/// The time after which the command first reports that it is waiting.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// The settings of a path.
 const PATH: [&str; 2] = ["address", "port"];
 
-/// An object of the configuration that could not be made; its finished steps are undone.
+/// An object of the configuration that could not be made. Those of its steps that had succeeded are undone.
 pub struct Failed {
     /// The steps of the object that failed.
     pub steps: Vec<PlanStep>,
     /// The index of the failed step.
     pub index: usize,
-    /// Why.
+    /// The reason for the failure.
     pub error: Error,
 }
 
@@ -44,7 +44,7 @@ pub fn all(system: &dyn System, steps: &[PlanStep]) -> Result<()> {
 }
 
 /// Carries out the steps of each export, port and disk separately: if one fails, the others stay. Returns the steps
-/// that were done, and the failures. Fails if it is interrupted; the steps done by then stay.
+/// that were done, and the failures. Fails if the command is interrupted; the steps done before stay.
 pub fn each(system: &dyn System, steps: &[PlanStep]) -> Result<(Vec<PlanStep>, Vec<Failed>)> {
     let began = system.now();
     let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -184,7 +184,7 @@ fn keep_derived(
 fn make(group: &Group<'_>, settings: &[Initial], transaction: &mut Transaction<'_>) -> Result<()> {
     transaction.mkdir(group)?;
     for setting in settings {
-        // A value that already is the default is not written: the attribute need not be writable.
+        // A value that is the default already is not written, since the attribute may not be writable.
         let now = group.get(setting.attribute);
         let is_so = now
             .as_ref()

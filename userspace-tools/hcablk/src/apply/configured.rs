@@ -16,10 +16,10 @@ use crate::output::{ConnectedDisk, Done, Outcome};
 use crate::system::System;
 use crate::user;
 
-/// The pause between two attempts.
+/// The pause between two attempts to connect a disk.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The time between two reports that the command waits.
+/// The time between two messages that the command waits.
 const WORDS: Duration = Duration::from_secs(10);
 
 /// A connected disk, and the remarks on its paths.

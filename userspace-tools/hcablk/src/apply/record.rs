@@ -2,9 +2,9 @@
 
 //! Records of what `hcablk target apply --record` made and could not make, for later commands of the same service.
 //!
-//! Each export and port is an empty file below `/run/hcablk/target`, so that a restart of the machine removes it, as
-//! the kernel forgets its exports. A command that an administrator runs by hand removes the records of the objects that
-//! it changes: then the service neither repeats nor undoes the change.
+//! The record of an export or port is an empty file below `/run/hcablk/target`, so that a restart of the machine
+//! removes the records together with the kernel's exports. A command that an administrator runs by hand removes the
+//! records of the objects that it changes: then the service neither repeats nor undoes the change.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// Records an export or port under `mark`, and under no other.
+    /// Records an export or port under `mark`, and removes its records under other marks.
     pub fn mark(self, mark: Mark, table: Table, name: &str) -> Result<()> {
         let other = match mark {
             Mark::Made => Mark::Failed,
@@ -86,7 +86,7 @@ impl<'a> Record<'a> {
             return Ok(Vec::new());
         }
         let mut names = self.0.entries(&folder)?;
-        // A command that was killed while it recorded something has left a file with this prefix.
+        // A file with this prefix was left by a command that was killed while it stored a record.
         names.retain(|name| !name.starts_with('.'));
         Ok(names)
     }
@@ -115,7 +115,7 @@ impl<'a> Record<'a> {
         self.remove(file)
     }
 
-    /// Returns what [`Self::set_not_applied`] recorded last.
+    /// Returns the value that [`Self::set_not_applied`] recorded last.
     pub fn is_not_applied(self) -> bool {
         self.0.exists(Path::new(NOT_APPLIED))
     }

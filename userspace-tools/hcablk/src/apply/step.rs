@@ -102,7 +102,7 @@ pub struct PlanStep {
     pub table: Table,
     /// The name of the object.
     pub name: String,
-    /// Which change.
+    /// The change to the object.
     #[serde(flatten)]
     pub action: Action,
     /// The change to a disk in user space.
@@ -192,7 +192,7 @@ impl fmt::Display for PlanStep {
 }
 
 impl PlanStep {
-    /// Describes how the kernel's state differs from the configuration: "+ disk data".
+    /// Describes the difference between the kernel's state and the configuration: "+ disk data".
     pub fn difference(&self) -> String {
         let it = format!("{} {}", self.table, self.name);
         match &self.action {

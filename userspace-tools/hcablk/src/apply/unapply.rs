@@ -13,8 +13,8 @@ use crate::output::{Done, Outcome};
 use crate::system::System;
 use crate::target::{existing, unexport_these, unlisten};
 
-/// The time limit for another command that applies the configuration: a command that waits for a hanging drive must not
-/// keep all exports from their orderly end when the machine shuts down.
+/// The time limit for another command that applies the configuration: when the machine shuts down, a command that waits
+/// for a hanging drive must not prevent the orderly end of the exports.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs `hcablk target unapply`. `unit` is the unit of systemd that is being stopped.
@@ -25,12 +25,12 @@ pub fn unapply(
 ) -> Result<Outcome> {
     let _lock = super::lock(system, Some(LOCK_LIMIT))?;
     let record = Record::new(system);
-    // Check first, before anything changes: the next start would fail.
+    // Checked before anything changes: with a mistake in the configuration, the next start would fail.
     if let Some(unit) = unit.filter(|unit| is_restarted(system, unit)) {
         if let Err(error) = config::load(system) {
             let mut outcome = ended(Vec::new(), Vec::new());
             outcome.note(format!(
-                "{unit} is restarted, but nothing was ended, since it could not be made again: {}",
+                "{unit} is restarted, but no export was ended, since the configuration has a mistake and could not be applied again: {}",
                 error.message
             ));
             return Ok(outcome);
@@ -47,8 +47,8 @@ pub fn unapply(
     record.set_not_applied(false)?;
     let mut failures = Vec::new();
     let mut ports = Vec::new();
-    // Clients that reconnect must not find a volume that is about to end. An export that ends removes its record; so
-    // does one that had ended before; the others stay, for the next stop.
+    // Clients that reconnect must not find a volume that is about to end. The record of an export that ends, or had
+    // ended before, is removed; the other records stay for the next stop.
     for id in record.all(Mark::Made, Table::Port)? {
         match unlisten(system, Some(std::slice::from_ref(&id)), true) {
             Ok(_) => {
@@ -107,7 +107,7 @@ fn ended(volumes: Vec<String>, ports: Vec<String>) -> Outcome {
         ports,
     });
     if nothing {
-        outcome.note("nothing was ended");
+        outcome.note("no export ended");
     }
     outcome
 }

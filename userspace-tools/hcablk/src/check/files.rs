@@ -40,7 +40,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
         Ok((id, hostid::Source::MachineId)) => findings.note(
             hostid::FILE,
             format!("this host is {id}, derived from /etc/machine-id"),
-            "A machine that was cloned from the same image has the same id: give each its own by hcablk host-id --generate",
+            "A machine that was cloned from the same image has the same id: give each its own with hcablk host-id --generate",
         ),
     }
     rights(system, findings);
@@ -52,7 +52,8 @@ struct Entry {
     is_folder: bool,
 }
 
-/// Returns everything in the folder of the configuration, three levels deep: keys of other machines are at that depth.
+/// Returns all files and folders in the folder of the configuration, down to three levels: keys of other machines are
+/// at the third.
 fn entries(system: &dyn System) -> Vec<Entry> {
     let top = Path::new(FOLDER);
     let mut found = Vec::new();
@@ -70,7 +71,7 @@ fn entries(system: &dyn System) -> Vec<Entry> {
     found
 }
 
-/// Returns whether only its owner may read a file.
+/// Returns whether a file must be readable by its owner only.
 fn is_secret(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let is_inside = path
@@ -112,7 +113,7 @@ fn rights(system: &dyn System, findings: &mut Findings) {
                     "users other than root may read this key (mode {:o})",
                     rights.mode
                 ),
-                format!("chmod go= {shown}, and make another key: this one may be known"),
+                format!("chmod go= {shown}, and make a new key: other users may know this one"),
             );
         } else {
             continue;

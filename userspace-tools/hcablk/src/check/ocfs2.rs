@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Compares the limit of OCFS2's heartbeat with the time for which a disk waits.
+//! Compares the time limit of OCFS2's heartbeat with the time for which a disk waits for its target.
 //!
 //! The heartbeat of the cluster stack `o2cb` restarts a node that could not write to the disk for
 //! `(threshold - 1) * 2` seconds, unless the disks of all nodes hang (`o2hb_write_timeout` and `o2hb_nego_timeout` in
@@ -27,7 +27,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
     let Some(heartbeat) = Heartbeat::read(system) else {
         return;
     };
-    // The check `disk` reports that they cannot be read.
+    // If the disks cannot be read, the check `disk` reports this.
     let mut disks = initiator::devices(system)
         .ok()
         .flatten()
@@ -79,7 +79,7 @@ impl Heartbeat {
     }
 }
 
-/// Returns the threshold that the kernel uses; `None` if no cluster is registered. It has one at most.
+/// Returns the threshold that the kernel uses; `None` if no cluster is registered. The kernel has at most one.
 fn threshold_of_kernel(system: &dyn System) -> Option<u64> {
     let clusters = Path::new(CONFIGFS).join("cluster");
     let name = system.folders(&clusters).ok()?.into_iter().next()?;
@@ -97,8 +97,8 @@ fn assigned(text: &str, variable: &str) -> Option<String> {
     Some(value.trim_matches(['"', '\'']).to_owned())
 }
 
-/// The seconds by which the heartbeat must outlast a disk's wait: it counts from its last write, before the loss of the
-/// target is noticed, and the disk reconnects in attempts.
+/// The seconds by which the heartbeat must outlast a disk's wait: the heartbeat's time counts from its last write,
+/// before the loss of the target is noticed, and the disk reconnects in attempts.
 const MARGIN: u64 = 40;
 
 /// The time for which requests of a disk wait for a lost target.
@@ -109,7 +109,7 @@ enum Wait {
 }
 
 impl Wait {
-    /// Returns the wait of a disk. One without a wwid does not outlive its connection.
+    /// Returns how long a disk waits. A disk without a wwid is removed when its connection is lost.
     fn of(disk: &Device) -> Self {
         if disk.wwid.is_none() {
             return Self::Seconds(0);
@@ -176,7 +176,7 @@ fn compare(disk: &Device, heartbeat: &Heartbeat, findings: &mut Findings) {
 
 /// Returns whether a disk, one of its partitions, or a device above it has an OCFS2 that uses the heartbeat.
 ///
-/// It does not read the disk, which may hang: it asks for mounts, and for what udev has found.
+/// This does not read the disk, which may hang: it reads the list of mounts, and the database of udev.
 fn carries_ocfs2(system: &dyn System, disk: &Device) -> bool {
     let name = disk.device.as_deref().map(Path::new);
     let Some(name) = name
@@ -226,7 +226,7 @@ fn mounted(system: &dyn System, names: &[String]) -> Option<bool> {
         let real = system.real_path(source);
         let name = real.as_deref().unwrap_or(source).file_name()?.to_str()?;
         let is_ours = kind == "ocfs2" && names.iter().any(|one| one == name);
-        // A file system of one node alone is mounted without.
+        // A file system that only one node uses is mounted without a heartbeat.
         is_ours.then(|| !options.split(',').any(|option| option == "heartbeat=none"))
     });
     uses.next()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! IOMMU, and whether peer-to-peer DMA gets through.
+//! Checks the IOMMU, and whether peer-to-peer DMA reaches its destination.
 
 use std::path::{Path, PathBuf};
 
@@ -36,11 +36,11 @@ fn iommu(system: &dyn System, findings: &mut Findings) {
         match line(system, &format!("{folder}/iommu_group/type")).as_deref() {
             None => findings.ok(&device, "no IOMMU translates its DMA"),
             Some("identity") => findings.ok(&device, "the IOMMU lets its DMA pass untranslated"),
-            Some("DMA-FQ") => findings.ok(&device, "the IOMMU translates its DMA, and forgets in batches"),
+            Some("DMA-FQ") => findings.ok(&device, "the IOMMU translates its DMA, and invalidates addresses in batches"),
             Some("DMA") => findings.note(
                 &device,
-                "the IOMMU translates its DMA, and forgets each address at once, which costs time for each request",
-                "If this device may access all memory: iommu=pt on the kernel's command line. Otherwise, for a smaller gain: iommu.strict=0",
+                "the IOMMU translates its DMA, and invalidates each address at once, which costs time for each request",
+                "If this device may access all memory, set iommu=pt on the kernel's command line. Otherwise set iommu.strict=0, for a smaller gain",
             ),
             Some(other) => findings.note(&device, format!("its IOMMU domain is of type {other}"), ""),
         }
@@ -83,7 +83,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
                 "{} is not a PCI device: the volume works in RAM",
                 drive.display()
             ),
-            "Export an NVMe drive, or a RAID 0, 1 or 10 of such; or use --mode direct.",
+            "Export an NVMe drive, or a RAID 0, 1 or 10 of NVMe drives; or use --mode direct.",
         );
         return;
     }
@@ -135,7 +135,7 @@ fn providers(system: &dyn System, wanted: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Reports whether one device reaches the other without the root complex.
+/// Reports whether one device reaches the other without passing the root complex.
 fn reach(
     system: &dyn System,
     subject: &str,

@@ -13,7 +13,7 @@ const CLASS: &str = "/sys/class/infiniband";
 /// Bytes of headers in a packet of `RoCE`, as the kernel counts them (`iboe_get_mtu()`).
 const ROCE_HEADERS: u32 = 96;
 
-/// The most data of a packet.
+/// Maximum number of bytes of data in a packet.
 const LARGEST: u32 = 4096;
 
 /// Lists the RDMA devices of this machine.
@@ -118,7 +118,7 @@ impl Port {
         let name = self.interface.as_ref().map_or("DEVICE", |(name, _)| name);
         let v2 = self.gids.iter().filter(|gid| gid.is_v2);
         if let Some(gid) = v2.clone().find(|gid| gid.is_routed()) {
-            findings.ok(&self.subject, format!("it speaks RoCE v2 by {}", gid.text));
+            findings.ok(&self.subject, format!("it has RoCE v2 with {}", gid.text));
         } else if v2.count() > 0 {
             findings.fail(
                 &self.subject,
@@ -134,8 +134,8 @@ impl Port {
         } else {
             findings.fail(
                 &self.subject,
-                "it speaks RoCE v1 only, which is not routed, and incompatible with other versions",
-                "Switch RoCE v2 on in the adapter's settings (of Mellanox: mlxconfig, ROCE_NEXT_PROTOCOL), or use another adapter.",
+                "it supports only RoCE v1, which is not routed and incompatible with other versions",
+                "Switch on RoCE v2 in the adapter's settings (Mellanox: mlxconfig, ROCE_NEXT_PROTOCOL), or use a different adapter.",
             );
         }
     }

@@ -64,12 +64,12 @@ fn disk(device: &Device, findings: &mut Findings) {
     }
     for path in &device.paths {
         if path.state.as_deref() == Some("refused") {
-            let why = path.error.as_deref().unwrap_or("it does not say why");
+            let why = path.error.as_deref().unwrap_or("no reason is known");
             findings.warn(
                 &format!("{name} path {}", path.number),
                 format!("the target refuses the path: {why}"),
                 format!(
-                    "When that is repaired: hcablk path add {name} {}",
+                    "When the cause is repaired: hcablk path add {name} {}",
                     path.address
                 ),
             );
@@ -107,7 +107,7 @@ fn volume(volume: &Volume, findings: &mut Findings) {
     for host in &volume.evicted {
         findings.note(
             &format!("{name}, host {}", host.host),
-            "the host is evicted: it is refused",
+            "the host is evicted, so the target refuses it",
             &format!(
                 "After its restart: hcablk target admit {name} {}",
                 host.host
@@ -137,7 +137,7 @@ fn listening(volumes: &[Volume], ports: &[Port], findings: &mut Findings) {
             (false, Some(why)) => findings.fail(
                 &name,
                 format!("it does not listen: {why}"),
-                "Is the address this machine's, and of an RDMA device? `ip address`, `rdma link show`; then hcablk apply, or hcablk target listen.",
+                "Check that the address belongs to this machine and to an RDMA device (`ip address`, `rdma link show`), then run hcablk apply or hcablk target listen.",
             ),
             (false, None) => findings.note(&name, "it does not listen", ""),
         }
@@ -159,7 +159,7 @@ fn counters(system: &dyn System, findings: &mut Findings) {
             findings.warn(
                 &sample.name,
                 format!("{errors} messages of its peers broke the protocol"),
-                format!("Are both sides of one version (hcablk --version)? {SEE_THE_LOG}"),
+                format!("Compare the versions of both sides (hcablk --version). {SEE_THE_LOG}"),
             );
         }
     }

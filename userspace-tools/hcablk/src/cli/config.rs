@@ -19,7 +19,7 @@ Examples:
   hcablk config check ./hcablk.toml")]
     Check(CheckArgs),
 
-    /// Print the configuration, or the kernel's state in the form of one
+    /// Print the configuration, or the kernel's state in the form of a configuration
     #[command(after_help = "\
 Examples:
   hcablk config show
@@ -106,13 +106,13 @@ pub struct HowArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Also disconnect disks and end sessions where a setting cannot be changed otherwise. A disk that is mounted or
-    /// open stays; then nothing is changed
+    /// Also disconnect disks and end sessions where a setting cannot be changed otherwise. If one of these disks is
+    /// mounted or open, nothing is changed
     #[arg(long)]
     pub force: bool,
 
-    /// When an export, a port or a disk cannot be made as configured, undo that one only, and continue with the others.
-    /// The exit code is that of the first failure
+    /// When an export, a port or a disk cannot be made as configured, undo only its own steps, and continue with the
+    /// others. The exit code is that of the first failure
     #[arg(long)]
     pub keep_going: bool,
 }

@@ -48,8 +48,8 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub name: Option<DeviceName>,
 
-    /// A further path: another address of the same target machine; may be repeated. The first path that can be
-    /// connected creates the disk
+    /// The address of a further path, which is another address of the same target machine; may be repeated. The first
+    /// path that can be connected creates the disk
     #[arg(long = "path", value_name = "ADDRESS[:PORT]")]
     pub paths: Vec<Endpoint>,
 
@@ -72,7 +72,7 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub host_id: Option<Uuid>,
 
-    /// Invalidate memory registrations on this host, never with the target's response
+    /// Invalidate memory registrations on this host, and do not ask the target to invalidate them with its response
     #[arg(long)]
     pub no_remote_invalidate: bool,
 
@@ -196,7 +196,7 @@ pub struct DiscoverArgs {
     #[arg(long)]
     pub insecure: bool,
 
-    /// Fail when the target does not answer a question within this time [default: 10]
+    /// Fail when the target does not reply to a question within this time [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
     pub connect_timeout: Option<u32>,
 }
@@ -227,8 +227,8 @@ pub struct DisconnectArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// Disconnect even a disk that is in use or whose requests hang: they fail. The disk is removed when the command
-    /// returns
+    /// Disconnect a disk even if it is in use or its requests hang: its requests fail. When the command returns, the
+    /// disk is removed
     #[arg(long)]
     pub force: bool,
 
@@ -262,7 +262,7 @@ pub struct TimesArgs {
     /// Only this device: its name, or /dev/hcablkN
     pub name: Option<String>,
 
-    /// First start or stop measuring; earlier measurements stay
+    /// Start or stop measuring before printing; earlier measurements stay
     #[arg(long, value_name = "on|off")]
     pub measure: Option<Switch>,
 }

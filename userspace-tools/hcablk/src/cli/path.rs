@@ -15,8 +15,8 @@ use crate::tuning::Policy;
 pub enum PathCommand {
     /// Add a path to a disk and wait until it is live
     ///
-    /// The address must belong to the target machine that the other paths lead to. A path to another machine does not
-    /// become live, since nothing would order the writes of the two machines.
+    /// The address must belong to the target machine that the other paths lead to. A path to a different machine does
+    /// not become live: two machines do not order their writes to a drive.
     #[command(after_help = "\
 Examples:
   hcablk path add data 10.0.1.1
@@ -32,9 +32,9 @@ Examples:
 
     /// Give disks of `connect --paths auto` a path for each portal that their target reports
     ///
-    /// Existing paths stay, so that the command can be repeated; a portal that is not reached is reported and left out.
-    /// The kernel reports changes of a target's portals (`hcablk events`), and udev then runs this command, by a rule
-    /// of the package. A disk whose paths were given explicitly is left as it is.
+    /// Existing paths stay, so the command can be repeated. A portal that cannot be reached is reported, and gets no
+    /// path. The kernel reports changes of a target's portals (`hcablk events`), and a udev rule of the package then
+    /// runs this command. A disk whose paths were given explicitly is not changed.
     #[command(after_help = "\
 Examples:
   hcablk path sync

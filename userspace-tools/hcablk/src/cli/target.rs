@@ -47,25 +47,26 @@ Example:
 
     /// Evict hosts from a volume: fence them off its drive until they are admitted
     ///
-    /// For cluster managers: before a cluster releases what a host had locked or mounted, it must be certain that
-    /// nothing more of this host is written.
+    /// For cluster managers: before a cluster releases the locks and mounts of a host, it must be certain that no more
+    /// writes of this host reach the drive.
     ///
     /// On success, these hosts cannot reach the volume's drive through this target any more: their sessions are ended,
     /// the drive has finished the requests that it had begun for them, and the target refuses them from now on. Their
-    /// requests fail, and `hcablk list` there reports that they are evicted. That holds when they connect again, when
-    /// the volume is exported again, when the module or this machine is restarted, and when this command is repeated,
-    /// until `hcablk target admit`. For this each evicted host is recorded, as an empty file
+    /// requests fail, and `hcablk list` there reports that they are evicted. This remains true when they connect again,
+    /// when the volume is exported again, when the module or this machine is restarted, and when this command is
+    /// repeated, until `hcablk target admit`. To ensure this, the command records each evicted host as an empty file
     /// /var/lib/hcablk/evicted/VOLUME/UUID.
     ///
-    /// On failure, do not take the hosts for fenced: repeat the command. While a drive hangs it cannot succeed; an
-    /// evicted host is refused nevertheless, and remains evicted when the time is over (exit code 4) or the command is
-    /// interrupted (130).
+    /// On failure the hosts may not be fenced: repeat the command. It cannot succeed while the drive hangs. Even then
+    /// the target refuses an evicted host, which stays evicted when the time limit is over (exit code 4) or the command
+    /// is interrupted (130).
     ///
     /// An evicted host stays allowed, and can connect again once it is admitted. `forbid` instead withdraws the
     /// permission to use the volume.
     ///
-    /// Not covered: another target machine that exports the same drive, where the command must be run as well; another
-    /// volume of this machine with the same drive, likewise; and writes of this machine's own programs to the drive.
+    /// Not covered are other target machines that export the same drive, and other volumes of this machine with the
+    /// same drive: run the command for each of them. Writes of this machine's own programs to the drive are not covered
+    /// either.
     #[command(after_help = "\
 Examples:
   hcablk target evict data 5f2c1d6e-8a0b-4c3d-9e7f-001122334455
@@ -78,8 +79,8 @@ In a fence agent, for each machine that exports the drive (action \"off\", and l
 
     /// Admit evicted hosts to a volume again
     ///
-    /// They may connect again if they are allowed. Admit a host only when it has forgotten what it wanted to write:
-    /// after it was restarted, or its devices were disconnected.
+    /// They may connect again if they are allowed. Admit a host only when it has dropped its pending writes: after it
+    /// was restarted, or its devices were disconnected.
     #[command(after_help = "\
 Example:
   hcablk target admit data 5f2c1d6e-8a0b-4c3d-9e7f-001122334455")]
@@ -97,10 +98,10 @@ Examples:
 
     /// Make exports and ports match the configuration: `hcablk apply --target`
     ///
-    /// hcablk-target.service and hcablk-target-retry.service run this with --record and --retry. It records what it
-    /// made and what it could not make in /run/hcablk/target. `hcablk target export`, `unexport`, `listen` and
-    /// `unlisten` remove what they change from the records: changes of an administrator or a cluster manager are
-    /// neither repeated nor undone.
+    /// hcablk-target.service and hcablk-target-retry.service run this with --record and --retry. With --record it
+    /// records in /run/hcablk/target which exports and ports it made, and which it could not make. `hcablk target
+    /// export`, `unexport`, `listen` and `unlisten` remove what they change from the records: changes of an
+    /// administrator or a cluster manager are neither repeated nor undone.
     #[command(after_help = "\
 Examples:
   hcablk target apply --dry-run
@@ -131,15 +132,15 @@ Examples:
 
     /// Show how long requests to volumes take, by state
     ///
-    /// Like `hcablk times`; these are the parts of the state "sent" that the target sees.
+    /// Like `hcablk times`. The states of the target divide the state "sent" of the client.
     ///
     ///   waiting    for transfer buffers
     ///
-    ///   fetching   writes: until the data is here
+    ///   fetching   writes: until the data has arrived
     ///
     ///   drive      with the drive or a cache
     ///
-    ///   sending    until the completion of its response was found
+    ///   sending    until the completion of the response's send was found
     #[command(after_help = "\
 Examples:
   hcablk target times data --measure on
@@ -164,8 +165,8 @@ pub struct ExportArgs {
     #[arg(long)]
     pub read_only: bool,
 
-    /// Let hosts without a key connect with an id that nobody verifies: any machine that reaches this one can claim any
-    /// id. Hosts whose key is known still prove who they are
+    /// Let hosts without a key connect with an id that is not verified: any machine that reaches this one can claim any
+    /// id. Hosts whose key is known must still prove who they are
     #[arg(long)]
     pub insecure: bool,
 
@@ -173,8 +174,8 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value_t = Mode::Direct)]
     pub mode: Mode,
 
-    /// When a write is acknowledged. With `through` clients see a disk without a volatile write cache. Use it for
-    /// volumes that several hosts write to
+    /// When a write is acknowledged. With `through` clients see a disk without a volatile write cache. Use `through`
+    /// for volumes that several hosts write to
     #[arg(long, value_enum, default_value_t = WriteCache::Back)]
     pub write_cache: WriteCache,
 
@@ -183,20 +184,20 @@ pub struct ExportArgs {
     #[arg(long)]
     pub no_reservations: bool,
 
-    /// Cache up to this many MiB of data that clients read repeatedly in this machine's memory, or, with --mode p2p, in
-    /// that of the PCI device; 0: none. With the modes direct and p2p only, and for a device or file that no other
-    /// volume exports
+    /// Size in MiB of a cache for data that clients read repeatedly, in this machine's memory or, with --mode p2p, in
+    /// that of the PCI device; 0: no cache. Only with the modes direct and p2p, and only for a device or file that no
+    /// other volume exports
     #[arg(long, value_name = "MIB", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub cache_mib: u32,
 
     /// Move large requests in chunks of this many KiB, so that drive and network work at the same time: 64, 128, 256 or
-    /// 512; 0: each as a whole. No effect on data of a file or in the page cache
+    /// 512; 0: do not split requests. No effect on files, or on data in the page cache
     #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = parse_chunk_kib)]
     pub chunk_kib: u32,
 
-    /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the nearest one that
-    /// lends any; the kernel's log reports when a volume gets none [default: auto]
+    /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the nearest device
+    /// that lends memory; the kernel's log reports when a volume gets none [default: auto]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_provider)]
     pub provider: Option<String>,
 
@@ -260,7 +261,7 @@ pub struct UnexportArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// End it even while clients are connected: their requests fail
+    /// End the export even while clients are connected: their requests fail
     #[arg(long)]
     pub force: bool,
 
@@ -273,7 +274,7 @@ pub struct UnexportArgs {
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
     pub timeout: Option<u32>,
 
-    /// Unexport in this process; for the command itself
+    /// Unexport in this process; the command uses this internally
     #[arg(long, hide = true, conflicts_with_all = ["all", "timeout"])]
     pub here: bool,
 }
@@ -321,8 +322,8 @@ impl TargetApplyArgs {
 /// Arguments of `target unapply`.
 #[derive(Args, Debug)]
 pub struct UnapplyArgs {
-    /// The unit of systemd that is stopping. If it is restarted and the configuration has mistakes, nothing is ended,
-    /// since it could not be made again
+    /// The unit of systemd that is stopping. If it is restarted and the configuration has mistakes, no export ends,
+    /// since the configuration could not be applied again
     #[arg(long)]
     pub unit: Option<String>,
 
@@ -422,8 +423,8 @@ pub struct ListenArgs {
     #[arg(long)]
     pub id: Option<u16>,
 
-    /// Memory for data of each session, in MiB; 0: 16 MiB, or twice the largest request for each queue pair if that is
-    /// more [default: 0]
+    /// Memory for the data of each session, in MiB; 0: 16 MiB or, if that is more, twice the largest request for each
+    /// queue pair [default: 0]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(0..=1024))]
     pub buffer_mib: Option<u32>,
 
@@ -475,7 +476,7 @@ pub struct TargetTimesArgs {
     /// Only this volume
     pub name: Option<VolumeName>,
 
-    /// First start or stop measuring; earlier measurements stay
+    /// Start or stop measuring before printing; earlier measurements stay
     #[arg(long, value_name = "on|off")]
     pub measure: Option<Switch>,
 }

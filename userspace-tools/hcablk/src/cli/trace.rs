@@ -12,7 +12,7 @@ use crate::trace::{Show, Until, DRIFT_PPM};
 /// A command about traces.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// Record the course of each request and each chunk, through tracefs
+    /// Record the events of each request and each chunk, through tracefs
     ///
     /// Other users of tracefs are not disturbed. The command needs root, and ends at its limit or when it is
     /// interrupted. A recording has 400000 events at most, about ten for each request and four for each chunk.
@@ -22,11 +22,11 @@ Examples:
   hcablk trace record --requests 100 -o target.trace")]
     Record(RecordArgs),
 
-    /// Show recordings of a target and its clients as one, on one clock
+    /// Merge the recordings of a target and its clients, and show them on one clock
     ///
     /// The clocks of the machines are aligned with the requests that both sides have recorded: none is received before
-    /// it is sent. The possible error of that is shown. DRIVE, WIRE and BOTH are the times for which the target's
-    /// drive, its network, and both at once were busy with a request.
+    /// it is sent. The possible error of this alignment is shown. DRIVE, WIRE and BOTH are the times for which the
+    /// target's drive, its network, and both at once were busy with a request.
     #[command(after_help = "\
 Examples:
   hcablk trace show target.trace client.trace
@@ -74,7 +74,7 @@ pub struct ShowTraceArgs {
     #[arg(long, value_name = "N")]
     pub request: Option<usize>,
 
-    /// Draw this request, or the largest one, as a picture in SVG
+    /// Draw the request of --request, or the largest one, as a picture in SVG to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 

@@ -6,8 +6,8 @@ use clap::error::ErrorKind;
 
 use crate::error::{Error, Kind};
 
-/// Explains a refusal of the parser. Returns `None` if the parser prints help or the version: help is also the answer
-/// to a call without a command.
+/// Explains a refusal of the parser. Returns `None` if the parser prints help or the version: it also prints help for a
+/// call without a command.
 pub fn explain(error: &clap::Error, wants_json: bool) -> Option<Error> {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || (is_help && !wants_json) {
@@ -31,7 +31,7 @@ pub fn explain(error: &clap::Error, wants_json: bool) -> Option<Error> {
     let rest = parts.flatten().map(|line| {
         line.replace(
             "For more information, try '--help'.",
-            "With --help it says what it takes.",
+            "`--help` lists the arguments.",
         )
     });
     let advice = rest.collect::<Vec<_>>().join("\n");

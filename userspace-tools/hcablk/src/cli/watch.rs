@@ -18,16 +18,16 @@ const LONGEST: f64 = 86_400.0;
 /// Arguments of `stats` and `target stats`.
 #[derive(Args, Clone, Debug)]
 pub struct StatsArgs {
-    /// Only this one, given by its name; for a disk also /dev/hcablkN
+    /// Only the disk or volume with this name; for a disk also /dev/hcablkN
     pub name: Option<String>,
 
-    /// Show rates over intervals of this many seconds, 0.1 to 86400; the first after one interval
+    /// Show rates over intervals of this many seconds, 0.1 to 86400; the first line follows after one interval
     pub interval: Option<String>,
 
     /// End after this many intervals [default: continue until interrupted]
     pub count: Option<String>,
 
-    /// Only this one, when its name is a number
+    /// Only the disk or volume with this name, if the name is a number
     #[arg(long = "name", value_name = "NAME", conflicts_with = "count")]
     pub named: Option<String>,
 }
@@ -35,7 +35,7 @@ pub struct StatsArgs {
 /// The output that `stats` shall print.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsWanted<'a> {
-    /// Only this one.
+    /// Only the disk or volume with this name.
     pub only: Option<&'a str>,
     /// Rates, with interval and count; else the totals so far.
     pub every: Option<Every>,
@@ -57,7 +57,7 @@ impl StatsArgs {
             [] => None,
             [interval] => Some(every(interval, None)?),
             [interval, count] => Some(every(interval, Some(count))?),
-            _ => return Err(misused(format!("{} is one word too many", words[2]))),
+            _ => return Err(misused(format!("unexpected argument {}", words[2]))),
         };
         Ok(StatsWanted { only, every })
     }
@@ -92,7 +92,7 @@ fn every(interval: &str, count: Option<&str>) -> Result<Every> {
 
 fn misused(why: impl std::fmt::Display) -> Error {
     Error::new(Kind::Usage, why.to_string()).advise(
-        "Give a name, then seconds, then how many: hcablk stats data 1 10\n\
+        "The order is name, seconds, number of intervals: hcablk stats data 1 10\n\
          A name that is a number: hcablk stats --name 7",
     )
 }

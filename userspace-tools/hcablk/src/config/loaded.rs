@@ -34,7 +34,7 @@ pub type Places = BTreeMap<String, ConfigPlace>;
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// Where.
+    /// The places of its tables.
     pub places: Places,
     /// The files that were read.
     pub files: Vec<PathBuf>,

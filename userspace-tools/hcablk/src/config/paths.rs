@@ -17,7 +17,7 @@ use crate::endpoint::Endpoint;
 pub enum Paths {
     /// A path for each portal that the target reports.
     Auto,
-    /// These.
+    /// These paths.
     These(BTreeMap<PathNumber, DiskPath>),
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's state, as a configuration that makes the same again.
+//! The kernel's state in the form of a configuration that restores it.
 
 use std::collections::BTreeMap;
 

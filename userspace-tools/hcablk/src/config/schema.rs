@@ -41,7 +41,7 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Makes a wish for an attribute that can be changed only while the object is not enabled.
+    /// Creates the wanted value of an attribute that can be changed only while the object is not enabled.
     pub fn new(attribute: &'static str, value: impl Into<String>) -> Self {
         Self {
             attribute,
@@ -72,7 +72,7 @@ fn is_no(value: &bool) -> bool {
     !*value
 }
 
-/// Declares a table: keys of its own, and keys each of which is one attribute with a default.
+/// Declares a table: keys of its own, and keys that each stand for one attribute with a default.
 macro_rules! table {
     (
         $(#[$meta:meta])*
@@ -183,7 +183,7 @@ table! {
         keep_reservations: bool = "keep_reservations", Some("1"), Disabled;
         /// The cache.
         cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;
-        /// The chunks that large requests move in; 0: they move as a whole.
+        /// The size of the chunks in which large requests move; 0: requests are not split.
         chunk: Chunk = "chunk_kib", Some("128"), Disabled;
         /// The PCI device that lends memory.
         provider: Provider = "provider", Some("auto"), Disabled;
@@ -251,11 +251,11 @@ table! {
         poll_queues: Number<0, 126> = "poll_queues", Some("0"), Disabled;
         /// Requests in flight on each queue.
         queue_depth: Number<1, 1024> = "queue_depth", Some("128"), Disabled;
-        /// After this time without a response a new queue pair is connected.
+        /// The time without a response after which a new queue pair replaces that of the request.
         io_timeout: Seconds<1, 3600> = "io_timeout", Some("30"), Disabled;
-        /// The time limit of the whole connecting.
+        /// The time limit for connecting all queue pairs.
         connect_timeout: Seconds<1, 600> = "connect_timeout", Some("10"), Disabled;
-        /// The time for which a lost connection is retried.
+        /// The time for which a lost disk tries to reconnect.
         ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Online;
         /// The time without a connection after which requests fail.
         fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Online;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The values of settings. The files have units, configfs has numbers in the unit of each attribute.
+//! The values of settings. In the files values have units; in configfs they are numbers in the unit of the attribute.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ pub trait Setting: Sized {
     fn from_attribute(text: &str) -> Option<Self>;
 }
 
-/// Reads a string of a file with [`FromStr`]; the error says what is expected.
+/// Reads a string of a file with [`FromStr`]; the error says which form is expected.
 struct Text<T>(&'static str, PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
@@ -114,7 +114,7 @@ impl fmt::Display for Id {
 pub enum Wwid {
     /// The volume has no wwid.
     None,
-    /// This one.
+    /// The volume has this wwid.
     Id(Uuid),
 }
 
@@ -389,7 +389,7 @@ numeric! {
     [] Chunk: 0, 512;
 }
 
-/// Implements [`Setting`] for values that configfs has in the same words as the files.
+/// Implements [`Setting`] for values whose words in configfs are those of the files.
 macro_rules! same_words {
     ($($type:ty)*) => {$(
         impl Setting for $type {

@@ -55,7 +55,7 @@ impl Wanted {
         }
     }
 
-    /// Returns whether to report an event: none twice, and brief states only on request.
+    /// Returns whether to report an event: no state twice, and brief states only on request.
     fn takes(self, event: &Event) -> bool {
         if event.source != Source::Tracepoint {
             return true;
@@ -70,7 +70,7 @@ impl Wanted {
         if passes {
             self.all
         } else {
-            // The uevent reports that, with the reason in words.
+            // The uevent reports the same, with the reason in words.
             !self.uevents
         }
     }

@@ -109,7 +109,7 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
         })
 }
 
-/// The start of the driver's reason when it did not reach the target.
+/// The start of the driver's reason if ARP finds no host at the address.
 const NO_ANSWER_TO_ARP: &str = "looking for an RDMA device that reaches the address";
 
 /// Returns the line on keys for a volume that the target does not show to this host.
@@ -160,11 +160,11 @@ fn advice(
                 .to_owned()
         }
         Errno::EAGAIN => {
-            "The target found this out just now and ends that connection. Try again.".to_owned()
+            "The target has just noticed this and ends the old connection. Try again.".to_owned()
         }
         Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
         Errno::EPROTO => format!(
-            "Another program than hcablk may listen at port {port}.\n\
+            "A program other than hcablk may listen at port {port}.\n\
              On the target, `hcablk target list` shows its ports."
         ),
         Errno::ESTALE => {
@@ -193,7 +193,7 @@ fn advice(
              On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
              says what ran out: dmesg | grep hcablk"
         ),
-        Errno::EBUSY => "It is in the middle of a change. Try again in a moment.".to_owned(),
+        Errno::EBUSY => "The device is being changed by another command. Try again in a moment.".to_owned(),
         Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
         _ => SEE_THE_LOG.to_owned(),
     }

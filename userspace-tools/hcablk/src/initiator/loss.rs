@@ -25,7 +25,7 @@ pub(super) fn has_lost_writes(group: &Group<'_>) -> Result<Option<bool>> {
     })
 }
 
-/// Returns the advice for ending the state of a disk with lost writes.
+/// Returns the advice how to end the lost-writes state of a disk.
 pub(crate) fn remedy(disk: &str) -> String {
     format!(
         "Stop its users or unmount it, check the file system, and mount it again. If its user never \

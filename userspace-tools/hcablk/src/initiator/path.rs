@@ -191,7 +191,7 @@ fn already(name: &str, state: &str, reason: Option<String>) -> String {
 fn too_many(name: &str) -> Error {
     Error::new(
         Kind::Failed,
-        format!("{name} has {} paths, which is the most", LAST + 1),
+        format!("{name} already has the maximum of {} paths", LAST + 1),
     )
     .advise(format!(
         "Remove one first: hcablk path remove {name} NUMBER"

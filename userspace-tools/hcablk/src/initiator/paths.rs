@@ -12,7 +12,7 @@ use crate::output::{DiskPath, PathRef};
 /// Largest number of a path.
 pub(super) const LAST: u8 = 15;
 
-/// The attribute of a device that gets a path for each portal of its target.
+/// The attribute that says whether a device gets a path for each portal of its target.
 pub(crate) const AUTO: &str = "paths_auto";
 
 /// Returns whether a device gets a path for each portal. A driver without the attribute has no such device.
@@ -106,7 +106,7 @@ pub(super) fn own(device: &Group<'_>) -> Result<Endpoint> {
     })
 }
 
-/// Returns all paths of a disk that has several, and none of one that has one only.
+/// Returns all paths of a disk with several paths, and no path of a disk with only one.
 pub(super) fn show(device: &Group<'_>, disk_state: &str) -> Result<Vec<DiskPath>> {
     let further = further(device)?;
     let mut paths = Vec::new();

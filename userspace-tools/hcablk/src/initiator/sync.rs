@@ -2,8 +2,9 @@
 
 //! `hcablk path sync`: adds a path for each portal that a disk's target reports, if the disk is configured for that.
 //!
-//! The target is asked over the existing paths, one after the other, until one answers. A portal that is not reached,
-//! or does not lead to the disk's volume, is reported; the others are used, and the next call tries it again.
+//! The target is asked over the existing paths, one after the other, until it replies over one of them. A portal that
+//! is not reached, or does not lead to the disk's volume, is reported; the others are used, and the next call tries it
+//! again.
 
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outc
             notes.extend(synced.notes);
         } else if only.is_some() {
             notes.push(format!(
-                "{} has the paths that it was given: its target is not asked (hcablk connect --paths auto)",
+                "{} has explicit paths, so its target is not asked for portals (see hcablk connect --paths auto)",
                 group.name()
             ));
         }
@@ -94,7 +95,7 @@ pub(super) fn sync_disk(group: &Group<'_>, prune: bool) -> Result<Synced> {
     Ok(synced)
 }
 
-/// Waits until no other command syncs the paths: two would add two paths to one portal.
+/// Waits until no other command syncs the paths: two commands would add two paths to one portal.
 fn lock(group: &Group<'_>) -> Result<Lock> {
     let system = group.system();
     loop {
@@ -108,7 +109,7 @@ fn lock(group: &Group<'_>) -> Result<Lock> {
     }
 }
 
-/// Asks a disk's target for its portals. Fails if it does not answer on any path, or does not offer the disk's volume.
+/// Asks a disk's target for its portals. Fails if the target replies on no path, or does not offer the disk's volume.
 fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     let mut ways: Vec<_> = paths::show(group, &group.get("state")?)?
         .into_iter()
@@ -170,7 +171,7 @@ fn add(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<(
         let Some(number) = paths::free_number(group)? else {
             let most = paths::LAST + 1;
             let note = format!(
-                "{} has {most} paths, which is the most: {portal} is left out",
+                "{} already has the maximum of {most} paths, so it gets no path to {portal}",
                 synced.disk.name
             );
             synced.notes.push(note);

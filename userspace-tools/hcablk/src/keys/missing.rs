@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Keys that are needed and not there, and the command that comes next.
+//! Finds missing keys, and the next command for the user.
 
 use super::{both, has_keys, hosts, read, Whose};
 use crate::configfs::{Group, TARGET};
 use crate::error::Result;
 use crate::system::System;
 
-/// A key that is needed and not there.
+/// A missing key.
 pub(crate) struct Missing {
     /// The owner of the key, or the volume that needs it.
     pub(crate) subject: String,
     /// The failure that follows from it.
     pub(crate) message: String,
-    /// The command that comes next.
+    /// The next command for the user.
     pub(crate) remedy: String,
 }
 
@@ -24,7 +24,7 @@ impl Missing {
     }
 }
 
-/// Returns whether a key is there; `None` if this user cannot read the keys, or a file is broken.
+/// Returns whether a key exists; `None` if this user cannot read the keys, or a file is broken.
 pub(crate) fn is_there(system: &dyn System, whose: &Whose) -> Option<bool> {
     Some(!read(system, whose).ok()?.is_empty())
 }
@@ -45,7 +45,7 @@ pub(crate) fn of_target(system: &dyn System) -> Option<Missing> {
     })
 }
 
-/// Reports the hosts that a volume allows, and refuses because their keys are not here.
+/// Reports the hosts that a volume allows, but refuses because this target lacks their keys.
 pub(crate) fn of_hosts(volume: &Group<'_>) -> Result<Option<Missing>> {
     let mut hosts = hosts(volume)?;
     hosts.retain(|(id, group)| lacks(group, &Whose::OfHost(*id)));

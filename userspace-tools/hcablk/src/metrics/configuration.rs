@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The metrics of what this machine should have: its configuration, and its keys.
+//! The metrics of this machine's configuration and keys.
 //!
-//! An object that does not exist has no metric of its own. So an alert on a missing one needs the name from here.
+//! An object that does not exist has no metric of its own, so an alert on a missing object needs these.
 
 use super::exposition::{Exposition, Type};
 use crate::config::{self, Config, Disk};
@@ -31,7 +31,7 @@ pub(super) fn write(all: &mut Exposition, system: &dyn System) {
         all.family(
             "hcablk_key_pending",
             Type::Gauge,
-            "Whether a new key of this host waits for its targets.",
+            "Whether a new key of this host is pending, because not all its targets have it.",
         );
         all.sample(&[], u64::from(is_pending));
     }

@@ -24,7 +24,7 @@ pub(super) type Labels<'a> = [(&'a str, &'a str)];
 /// The labels and the counters of one object.
 pub(super) type Counted<'a> = (Vec<(&'a str, &'a str)>, &'a [(String, u64)]);
 
-/// The bounds of the classes of times: 1024 ns, then each the double of the one before, up to 2^32 ns.
+/// The bounds of the classes of times: 1024 ns, then each twice the last, up to 2^32 ns.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=32;
 
 /// The text of the metrics, to which families are added.
@@ -62,7 +62,7 @@ impl Exposition {
         }
     }
 
-    /// Adds a sample of the family that was begun last.
+    /// Adds a sample to the family that was begun last.
     pub(super) fn sample(&mut self, labels: &Labels<'_>, value: impl std::fmt::Display) {
         let name = self.name.clone();
         self.line(&name, labels, value);

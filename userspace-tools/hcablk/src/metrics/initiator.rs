@@ -25,7 +25,7 @@ const STATES: [&str; 9] = [
     "disconnecting",
 ];
 
-/// The states of a path; of those of path 0 that are not live, the kernel reports only `lost`.
+/// The states of a path; for a path 0 that is not live, the kernel reports only `lost`.
 const PATH_STATES: [&str; 6] = ["new", "connecting", "live", "waiting", "refused", "lost"];
 
 /// A disk.
@@ -49,7 +49,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
         let name = group.name();
         let device = devices.iter().find(|device| device.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);
-        // An object that only one of the two samples has is left for the next time.
+        // An object that only one of the two samples has is left out this time.
         if let (Some(device), Some(sample), Some(times)) = (
             device,
             sample,
@@ -169,7 +169,7 @@ fn paths(all: &mut Exposition, disks: &[Disk]) {
     all.family(
         "hcablk_path_state",
         Type::Gauge,
-        "1 for the state that a path is in, of disks with several.",
+        "1 for the state that a path is in; for disks with several paths.",
     );
     for Disk { device, .. } in disks {
         for path in &device.paths {

@@ -39,8 +39,8 @@ impl SyncedDisk {
     }
 }
 
-/// The result of a command that changes something. `changed` is false if everything already was as
-/// asked for.
+/// The result of a command that changes something. `changed` is false if the requested state
+/// existed already.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]

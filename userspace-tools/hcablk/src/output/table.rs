@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rows whose columns stand below each other.
+//! Formats rows with aligned columns.
 
 use std::fmt::Write as _;
 

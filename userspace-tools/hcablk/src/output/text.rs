@@ -275,7 +275,7 @@ impl fmt::Display for Done {
             }
             Self::Unlisten { ports, .. } => ended_ports(f, ports),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
-            // A caller that writes them every few seconds wants to see failures only.
+            // A caller that writes the metrics every few seconds needs only failures.
             Self::TraceRecord {
                 file,
                 events,
@@ -487,7 +487,7 @@ fn yes_no(value: bool) -> &'static str {
     }
 }
 
-/// Makes a table with a row for each counter and a column for each thing that has counters.
+/// Makes a table with a row for each counter and a column for each object.
 fn counter_table(stats: &[Counters]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in stats.iter().flat_map(|one| &one.counters) {

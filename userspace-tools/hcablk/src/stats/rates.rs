@@ -20,8 +20,8 @@ impl Snapshot {
     }
 }
 
-/// Compares two samples of one disk or volume. An object with a smaller count than before was made
-/// anew.
+/// Compares two samples of one disk or volume. An object whose count is smaller than before was
+/// removed and made again.
 fn between(before: &Sample, after: &Sample, nanoseconds: u64) -> Rates {
     let grown: BTreeMap<_, _> = after
         .counters
@@ -65,8 +65,8 @@ fn per_second(count: u64, nanoseconds: u64) -> u64 {
     rate.map_or(0, |rate| rate.try_into().unwrap_or(u64::MAX))
 }
 
-/// Returns the mean duration of a request through all states: each request passes through the state
-/// with the most.
+/// Returns the mean duration of a request through all states: the state with the most requests
+/// counts each request once.
 fn mean(states: &[StateRates]) -> Option<u64> {
     let requests = states.iter().map(|state| state.count).max()?;
     let total: u64 = states.iter().map(|state| state.total_ns).sum();

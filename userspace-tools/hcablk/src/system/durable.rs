@@ -20,8 +20,8 @@ fn sync_folder(folder: &Path) -> Result<(), Failure> {
     file.sync_all().map_err(|error| (Op::Sync, error))
 }
 
-/// Makes `folder` and its parents up to `top`, and syncs them to the drive. It syncs existing ones, too: the command
-/// that made them may have been stopped before that.
+/// Makes `folder` and its parents up to `top`, and syncs them to the drive. It also syncs existing folders: the command
+/// that made them may have been stopped before it synced them.
 pub(super) fn make_folder(folder: &Path, top: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|error| (Op::Mkdir, error))?;
     folder

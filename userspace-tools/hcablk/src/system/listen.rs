@@ -32,7 +32,7 @@ pub struct Listen {
     pub tracepoints: Vec<Tracepoint>,
     /// Tracepoints to listen to if the kernel has them.
     pub optional: Vec<Tracepoint>,
-    /// The times of tracepoints are by the clock `mono_raw`, which nobody sets or slews, and not by `mono`.
+    /// Tracepoints have the time of the clock `mono_raw`, which is never set or slewed, instead of `mono`.
     pub raw_clock: bool,
     /// KiB of tracefs's buffer for each CPU, if more than usual.
     pub buffer_kib: Option<u32>,
@@ -55,7 +55,7 @@ pub enum Heard {
 
 /// A source of events.
 pub trait Listener {
-    /// Waits for the next event, for at most `limit` if it is set; `None` if that is over.
+    /// Waits for the next event, for at most `limit` if it is set. Returns `None` when that time is over.
     fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Heard>>;
 
     /// Waits for the next event.
@@ -155,7 +155,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // The instance can be removed once nobody has its pipe open.
+        // The instance can be removed only when its pipe is closed.
         if let Ok(other) = File::open("/dev/null") {
             self.pipe = other;
         }

@@ -27,7 +27,7 @@ use crate::error::{describe, Error, Kind};
 /// The folder of the files that hold the locks of folders.
 const LOCKS: &str = "/run/hcablk/lock";
 
-/// The folder of data that outlasts a restart.
+/// The folder of data that survives a restart.
 const STATE: &str = "/var/lib";
 
 /// The real machine.
@@ -44,7 +44,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Represents the machine whose file tree starts at `root`: `/`, or a folder that tests have
+    /// Creates the machine whose file tree starts at `root`: `/`, or a folder that tests have
     /// prepared.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {

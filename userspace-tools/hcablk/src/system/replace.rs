@@ -69,7 +69,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
         .write(true)
         .custom_flags(flags.bits())
         .open(path)?;
-    // The file was exchanged meanwhile.
+    // The file was replaced meanwhile.
     if file.metadata()?.is_file() {
         return Err(Errno::ELOOP.into());
     }
@@ -153,7 +153,7 @@ mod tests {
         let (victim, link) = (top.path().join("victim"), top.path().join("link"));
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, &link).unwrap();
-        // Only root can hand a link to a different owner; other users are covered by `is_trusted`.
+        // Only root can change the owner of a link; the tests of `is_trusted` cover links of other users.
         if geteuid().is_root() {
             lchown(&link, Some(1234), None).unwrap();
             let (op, error) = replace(&link, "overwritten", Mode::Keep).unwrap_err();

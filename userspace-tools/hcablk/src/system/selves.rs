@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind, Result};
 
-/// The time between two checks which processes have ended.
+/// The time between two checks for processes that have ended.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs this program once for each of `lines`; see [`super::System::run_selves`].
@@ -73,7 +73,7 @@ fn ended(child: &mut Result<Child>) -> Option<Result<()>> {
     }
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        // Its output is read as far as that is possible.
+        // A failure to read its output is ignored.
         let _ = stderr.read_to_string(&mut text);
     }
     let kind = status.code().map_or(Kind::Failed, Kind::of_exit_code);

@@ -279,7 +279,7 @@ pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Re
     }
 }
 
-/// Returns the driver's word for when a volume answers writes.
+/// Returns the driver's word for when a volume acknowledges writes.
 fn now_write_cache(group: &Group<'_>) -> Result<String> {
     let word = attribute(group, write_cache::ATTRIBUTE)?;
     Ok(word.unwrap_or_else(|| WriteCache::Back.name().to_owned()))

@@ -133,7 +133,7 @@ pub fn forbid(
         remove(host)?;
         changed = true;
     }
-    // Also for hosts that were forbidden before: that command may have ended before their sessions were gone.
+    // This includes hosts that were forbidden before: that command may have ended before their sessions did.
     let cut = wait_until_gone(&group, ids)?;
     let mut outcome = Outcome::new(Done::Forbid {
         volume: volume.to_string(),

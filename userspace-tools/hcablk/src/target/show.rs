@@ -82,7 +82,7 @@ fn read_ports(tree: &Group<'_>) -> Result<Vec<Port>> {
     Ok(found)
 }
 
-/// Reports the keys without which hosts cannot use a volume that demands them.
+/// Reports the missing keys because of which hosts cannot use a volume.
 fn key_notes(tree: &Group<'_>) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for volume in volumes(tree).children()? {
@@ -232,7 +232,7 @@ pub fn stats(system: &dyn System, only: Option<&VolumeName>) -> Result<Outcome> 
     let counters = |groups: Vec<Group<'_>>| -> Result<Vec<Counters>> {
         let mut stats = Vec::new();
         for group in groups {
-            // Not every object has counters: ports need not.
+            // Ports may have no counters.
             if !group.system().exists(&group.path().join("stats")) {
                 continue;
             }

@@ -68,7 +68,7 @@ pub fn unexport_here(
         remove(&host)?;
     }
     remove(&group)?;
-    // A user who ends an export does not want the service to restore it.
+    // The service must not restore an export that the user has ended.
     Record::new(system).forget(Table::Export, volume.as_str())?;
     Ok(Outcome::new(Done::Unexport {
         volume: volume.to_string(),
@@ -169,7 +169,7 @@ pub fn unexport(system: &dyn System, volume: &VolumeName, how: Unexport) -> Resu
     Ok(outcome)
 }
 
-/// Runs `hcablk target unexport --all`: the others end when one is in use, or its drive hangs.
+/// Runs `hcablk target unexport --all`: if an export is in use, or its drive hangs, the others end nevertheless.
 pub fn unexport_all(system: &dyn System, how: Unexport) -> Result<Outcome> {
     let all = match TARGET.tree(system) {
         Some(tree) => volumes(&tree).children()?,

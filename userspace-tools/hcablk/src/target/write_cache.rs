@@ -73,7 +73,7 @@ pub(crate) fn risk(group: &Group<'_>) -> Option<String> {
     })
 }
 
-/// Returns the advice that avoids the risk of a volume.
+/// Returns the advice how to avoid the risk of a volume.
 pub(crate) fn remedy(volume: &str) -> String {
     format!(
         "Unless the clients can handle that: hcablk target unexport {volume}, then export it with \

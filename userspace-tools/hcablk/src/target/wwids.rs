@@ -37,15 +37,15 @@ fn drive(system: &dyn System, path: &str) -> Option<String> {
     Some(known.unwrap_or_else(|| path.to_owned()))
 }
 
-/// Returns the id that was kept for a volume with this drive.
+/// Returns the stored id of a volume with this drive.
 fn kept(system: &dyn System, volume: &VolumeName, drive: &str) -> Option<Uuid> {
     let text = system.read(&file(volume)).ok()?;
     let (of, id) = text.trim_end().rsplit_once('\n')?;
     (of == drive).then(|| Uuid::try_parse(id).ok()).flatten()
 }
 
-/// Returns the id by which a volume is known if the user gives none: that which it had with this drive before, else one that is derived
-/// from this host's id, the name and the drive.
+/// Returns the id of a volume for which the user gives none: the id that it had with this drive before, else an id
+/// derived from this host's id, the name and the drive.
 pub(crate) fn default_wwid(
     system: &dyn System,
     host: Option<Uuid>,
@@ -62,7 +62,7 @@ pub(crate) fn default_wwid(
     kept(system, volume, &drive).or_else(derived)
 }
 
-/// Stores the id of a volume. An export of a different drive under that name replaces it.
+/// Stores the id of a volume. An export of a different drive under that name replaces the id.
 pub(crate) fn keep(
     system: &dyn System,
     volume: &VolumeName,

@@ -21,16 +21,16 @@ use crate::times::Times;
 pub(super) enum View {
     /// The disks of this machine.
     Disks,
-    /// Their paths.
+    /// The paths of the disks.
     Paths,
     /// The exports of this machine.
     Target,
-    /// How long requests are in which state.
+    /// The time that requests spend in each state.
     Latency,
 }
 
 impl View {
-    /// All, in the order in which they are shown.
+    /// All views, in the order in which they are shown.
     pub(super) const ALL: [Self; 4] = [Self::Disks, Self::Paths, Self::Target, Self::Latency];
 
     pub(super) fn name(self) -> &'static str {
@@ -79,12 +79,12 @@ impl Model {
         }
     }
 
-    /// Returns the time between two looks.
+    /// Returns the time between two samples.
     pub fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// Looks at everything.
+    /// Takes a sample of all values.
     pub fn look(&mut self, system: &dyn System) -> Result<()> {
         let devices = initiator::devices(system)?;
         let exports = target::exports(system)?;
@@ -96,7 +96,7 @@ impl Model {
             self.seen.disk_rates = now.0.since(&before.0);
             self.seen.volume_rates = now.1.since(&before.1);
         } else if devices.is_none() {
-            // A machine that is a target only.
+            // This machine is only a target.
             self.view = View::Target;
         }
         self.before = Some(now);
@@ -107,7 +107,7 @@ impl Model {
         Ok(())
     }
 
-    /// Looks at everything unless paused; what goes wrong is shown.
+    /// Takes a sample unless paused; an error is shown.
     pub fn look_again(&mut self, system: &dyn System) {
         if self.is_paused {
             return;
@@ -171,7 +171,7 @@ impl Model {
         self.interval = interval.clamp(Duration::from_millis(250), Duration::from_secs(3600));
     }
 
-    /// Begins to measure how long requests of all disks and volumes take, or ends that.
+    /// Starts or stops measuring the durations of requests of all disks and volumes.
     fn switch_measuring(&mut self, system: &dyn System) {
         let on = !self.is_measuring();
         let switch = || -> Result<()> {
@@ -185,7 +185,7 @@ impl Model {
             Ok(())
         };
         self.message = Some(match switch() {
-            Ok(()) if on => "times are measured from now on; m ends that".to_owned(),
+            Ok(()) if on => "times are measured from now on; m stops".to_owned(),
             Ok(()) => "times are not measured any more".to_owned(),
             Err(error) => error.message,
         });

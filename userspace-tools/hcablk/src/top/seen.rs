@@ -4,7 +4,7 @@
 
 use crate::output::{Device, Port, Rates, Volume};
 
-/// Everything that is shown, as it was at the last look.
+/// All shown values, as of the last sample.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) devices: Vec<Device>,
@@ -14,7 +14,7 @@ pub(super) struct Seen {
     pub(super) volume_rates: Vec<Rates>,
 }
 
-/// Returns what happened to a disk or volume since the look before.
+/// Returns the changes of a disk or volume since the sample before.
 pub(super) fn rates_of<'a>(all: &'a [Rates], name: &str) -> Option<&'a Rates> {
     all.iter().find(|rates| rates.name == name)
 }

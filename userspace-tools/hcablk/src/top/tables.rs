@@ -10,8 +10,8 @@ use crate::output::text::size;
 use crate::output::{Device, Rates};
 use crate::times::{Class, Duration, StateTimes};
 
-/// A table: the widths of its columns, 0 for the rest of the line; headings, where those flushed right begin with `>`;
-/// and its rows.
+/// A table: the widths of its columns, 0 for the rest of the line; its headings, of which those that begin with `>` are
+/// aligned right; and its rows.
 pub(super) struct Table {
     pub(super) widths: Vec<u16>,
     pub(super) heading: Vec<&'static str>,
@@ -222,7 +222,7 @@ pub(super) fn about_disk(seen: &Seen, selected: usize) -> Vec<String> {
     }
     if device.has_lost_writes() {
         lines.push(format!("lost writes: {LOST}"));
-        lines.push("hcablk check says what to do".to_owned());
+        lines.push("hcablk check shows the remedy".to_owned());
     }
     if let Some(error) = &device.error {
         lines.push(format!("error: {error}"));
@@ -230,7 +230,7 @@ pub(super) fn about_disk(seen: &Seen, selected: usize) -> Vec<String> {
     lines
 }
 
-/// Lines about the path that is selected: why it is not live, of which the table has the beginning only.
+/// Lines about the selected path: the whole reason why it is not live, of which the table shows only the beginning.
 pub(super) fn about_path(seen: &Seen, selected: usize) -> Vec<String> {
     let rows = paths(seen).rows;
     let row = rows.get(selected).map(Vec::as_slice);

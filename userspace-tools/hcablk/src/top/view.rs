@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How it is drawn. Everything fits 80 columns and 24 lines; on a larger screen there is more of it.
+//! Draws the screen. Every view fits 80 columns and 24 lines; a larger screen shows more rows.
 
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize as _};
@@ -214,7 +214,7 @@ fn latency(frame: &mut Frame<'_>, model: &Model, area: Rect) {
     let none = if model.is_measuring() {
         "nothing was measured yet"
     } else {
-        "times are not measured: m begins"
+        "times are not measured: m starts"
     };
     table(frame, area, &rows, Some(model.selected), none);
 }

@@ -3,16 +3,17 @@
 //! When the parts of a request's data were at the drive, in memory and on the wire.
 //!
 //! A chunk is at the *drive* from when that was asked to when it was done, and on the *wire* from when its RDMA READ or
-//! WRITE was posted, or those of the same request before it have completed, to when it has completed. Between the two it
-//! waits in *memory*. A request that moves whole is one chunk: the data of a read goes with the answer, and that of a
-//! write that is fetched is on the wire between its being received and the drive's start.
+//! WRITE was posted, or those of the same request before it have completed, to when it has completed. Between the two
+//! it waits in *memory*. A request that moves whole is one chunk: the data of a read goes with the response, and that
+//! of a write that is fetched is on the wire between its being received and the drive's start.
 
 use serde::Serialize;
 
 use super::parse::Memory;
 use super::sides::Served;
 
-/// A part of a request's data; times are in nanoseconds since the first event of all, and null where they are not known.
+/// A part of a request's data; times are in nanoseconds since the first event of all, and null where they are not
+/// known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(
     feature = "schemars",

@@ -12,7 +12,7 @@ use super::parse::{Memory, Point, Recording};
 use super::sides::{issued, served, Issued, Key, Name, Served};
 use crate::error::{Error, Kind, Result};
 
-/// A recording, and how its clock was put to the target's.
+/// A recording, and how its clock was aligned with the target's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(
     feature = "schemars",
@@ -24,20 +24,21 @@ pub struct Machine {
     pub file: String,
     /// The machine's name.
     pub host: String,
-    /// Events in it.
+    /// The number of events in the recording.
     pub events: usize,
     /// Events that were lost.
     pub lost: u64,
-    /// Requests of it that the target's recording has, too.
+    /// The number of its requests that the target's recording has as well.
     pub matched: usize,
-    /// How far its clock is ahead of the target's, at the first of them; null: it is the target's.
+    /// How far its clock is ahead of the target's, at the first of these requests; null: this is the target's
+    /// recording.
     pub ahead_ns: Option<i64>,
-    /// How far that may be off, at worst.
+    /// The maximum error of this value.
     pub uncertainty_ns: Option<i64>,
 }
 
-/// When what happened to a request, in nanoseconds since the first event of all, by the target's clock; null: it was not
-/// recorded, or does not happen to such requests.
+/// The times of the events of a request, in nanoseconds since the first event of all recordings, by the target's clock;
+/// null: the event was not recorded, or does not happen to such requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(
     feature = "schemars",
@@ -45,21 +46,21 @@ pub struct Machine {
     schemars(rename = "TraceTimes")
 )]
 pub struct Times {
-    /// The block layer handed it over.
+    /// The block layer passed the request to the driver.
     pub queued_ns: Option<i64>,
-    /// The client gave it to the HCA.
+    /// The client posted the request to the HCA.
     pub sent_ns: Option<i64>,
-    /// The target received it.
+    /// The target received the request.
     pub received_ns: Option<i64>,
-    /// The target's drive was asked.
+    /// The target submitted the request to its drive.
     pub drive_start_ns: Option<i64>,
-    /// The drive was done.
+    /// The drive finished.
     pub drive_end_ns: Option<i64>,
-    /// The target gave the answer to the HCA.
+    /// The target posted the response to the HCA.
     pub target_answered_ns: Option<i64>,
-    /// The target found the completion of that.
+    /// The target found the completion of the response's send.
     pub target_completed_ns: Option<i64>,
-    /// The client received the answer.
+    /// The client received the response.
     pub answered_ns: Option<i64>,
     /// The client ended the request.
     pub completed_ns: Option<i64>,
@@ -73,7 +74,7 @@ pub struct Times {
     schemars(rename = "TraceRequest")
 )]
 pub struct Moved {
-    /// From 1 on, in the order of their beginnings.
+    /// The number of the request, from 1, in the order of the first events.
     pub number: usize,
     /// The client's name; null: its side was not recorded.
     pub client: Option<String>,
@@ -83,32 +84,32 @@ pub struct Moved {
     pub queue: u16,
     /// The operation, as in traces.
     pub op: String,
-    /// How its data travels, as in traces.
+    /// The data path, as in traces.
     pub way: String,
     /// First sector of 512 bytes.
     pub sector: u64,
     /// Bytes.
     pub bytes: u64,
-    /// How it ended at the client: 0, or a negative errno.
+    /// The result at the client: 0, or a negative errno.
     pub status: i32,
     /// Whether the data moved in chunks.
     pub is_chunked: bool,
-    /// When what happened.
+    /// The times of its events.
     pub times: Times,
     /// How far the client's times may be off from the target's.
     pub uncertainty_ns: Option<i64>,
-    /// The parts of its data; one if it moved whole; none if it has no data.
+    /// The parts of its data: one if the data was not split, none without data.
     pub chunks: Vec<Chunk>,
-    /// For how long the drive was busy with it.
+    /// The time for which the drive was busy with the request.
     pub drive_ns: i64,
-    /// For how long the wire was.
+    /// The time for which the wire was busy with it.
     pub wire_ns: i64,
-    /// For how long both were at the same time.
+    /// The time for which both were busy at once.
     pub both_ns: i64,
 }
 
 impl Moved {
-    /// Returns when it begins and ends, as far as that was recorded.
+    /// Returns the times of its first and last recorded event.
     pub fn span(&self) -> (i64, i64) {
         let times = &self.times;
         let all = [
@@ -128,7 +129,7 @@ impl Moved {
     }
 }
 
-/// All that was recorded.
+/// All recordings, merged.
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// The recordings: the target's, then the others.
@@ -150,7 +151,7 @@ fn wrong(message: String, advice: &str) -> Error {
     Error::new(Kind::Usage, message).advise(advice)
 }
 
-/// Puts recordings together; `drift`: see [`super::Show::drift`].
+/// Merges recordings; `drift`: see [`super::Show::drift`].
 pub(super) fn merge(recordings: &[Recording], drift: u32) -> Result<Picture> {
     let is_of_target = |recording: &&Recording| {
         let mut events = recording.events.iter();
@@ -233,7 +234,7 @@ fn not_together(recording: &Recording, target: &Recording, apart: Apart) -> Erro
     let files = format!("{} and {}", target.file, recording.file);
     match apart {
         Apart::Unknown => wrong(
-            format!("{files} have no request in common that was answered"),
+            format!("{files} have no request in common that has a response"),
             "Record on both sides at the same time, for some seconds, while there is I/O.",
         ),
         Apart::Contradiction(by) => wrong(
@@ -246,7 +247,7 @@ fn not_together(recording: &Recording, target: &Recording, apart: Apart) -> Erro
     }
 }
 
-/// A request of the initiator's that is one of the target's, with its times by the target's clock.
+/// A request of the initiator that was matched with one of the target, with its times by the target's clock.
 #[derive(Clone, Debug)]
 struct Pair {
     host: String,
@@ -258,12 +259,13 @@ struct Pair {
     uncertainty: i64,
 }
 
-/// Returns the content of a request besides its name: requests that differ in it are different requests.
+/// Returns the content of a request without its name: if it differs, the requests are different ones.
 fn content(op: &str, sector: u64, bytes: u64) -> (&str, u64, u64) {
     (op, sector, bytes)
 }
 
-/// Collects what messages say about two clocks: of requests whose name was seen once on both sides.
+/// Collects the bounds that messages give for the difference of two clocks, from requests whose name was seen once on
+/// each side.
 fn bounds(here: &[Issued], there: &[Served]) -> Vec<Bound> {
     fn once<'a, T>(all: &'a [T], key: impl Fn(&'a T) -> Key) -> HashMap<Key, Option<&'a T>> {
         let mut found: HashMap<_, Option<_>> = HashMap::new();
@@ -277,7 +279,7 @@ fn bounds(here: &[Issued], there: &[Served]) -> Vec<Bound> {
     }
     let ours = once(here, |one| one.key);
     let theirs = once(there, |one| one.key);
-    // Numbers of eager writes come again soon.
+    // Numbers of eager writes are reused soon.
     let mut bounds = Vec::new();
     for eager in [false, true] {
         for (key, served) in &theirs {
@@ -301,7 +303,7 @@ fn bounds(here: &[Issued], there: &[Served]) -> Vec<Bound> {
     bounds
 }
 
-/// Finds for each of our requests the target's that it is, by its name and its time; returns how many there are.
+/// Finds the target's request for each of the initiator's, by its name and time; returns the number of matches.
 fn pair(
     here: &[Issued],
     there: &[Served],
@@ -387,7 +389,7 @@ fn moved(served: &Served, pair: Option<Pair>) -> Moved {
     moved
 }
 
-/// Counts times from `first`.
+/// Converts times to the time since `first`.
 fn shift(request: &mut Moved, first: i64) {
     let times = &mut request.times;
     let of_request = [
@@ -407,7 +409,7 @@ fn shift(request: &mut Moved, first: i64) {
     }
 }
 
-/// Returns where most of a request's data was.
+/// Returns the kind of memory that most of a request's data was in.
 pub(super) fn memory_of(request: &Moved) -> Memory {
     request
         .chunks

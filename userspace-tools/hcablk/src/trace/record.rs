@@ -11,16 +11,16 @@ use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome};
 use crate::system::{Heard, Listen, System};
 
-/// The most events of a recording, of some 250 bytes each.
+/// Maximum number of events in a recording, of some 250 bytes each.
 const EVENTS_MAX: usize = 400_000;
 
 /// KiB of tracefs's buffer for each CPU.
 const BUFFER_KIB: u32 = 4096;
 
-/// When to end; else when it is interrupted.
+/// The limit at which a recording ends; without a limit it ends when it is interrupted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Until {
-    /// After so long.
+    /// End after this time.
     pub time: Option<Duration>,
     /// End when this many requests have ended on this machine, as a client or as a target.
     pub requests: Option<u64>,
@@ -104,7 +104,7 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
         ));
     }
     if lines.is_empty() {
-        outcome.note("nothing happened while it was recorded");
+        outcome.note("no event happened during the recording");
     }
     Ok(outcome)
 }

@@ -18,7 +18,7 @@ pub(super) enum Name {
 /// Session, queue and name.
 pub(super) type Key = (u64, u16, Name);
 
-/// A request as the initiator saw it: when, by its clock.
+/// A request as the initiator saw it, with times by the initiator's clock.
 #[derive(Clone, Debug)]
 pub(super) struct Issued {
     pub(super) key: Key,
@@ -44,7 +44,7 @@ pub(super) struct Part {
     pub(super) completed: Option<i64>,
 }
 
-/// A request as the target saw it: when, by its clock.
+/// A request as the target saw it, with times by the target's clock.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
     pub(super) key: Key,
@@ -58,12 +58,12 @@ pub(super) struct Served {
     pub(super) drive_end: Option<i64>,
     pub(super) answered: Option<i64>,
     pub(super) completed: Option<i64>,
-    /// By where each begins.
+    /// The chunks, by their offsets.
     pub(super) chunks: BTreeMap<u64, Part>,
 }
 
-/// Assembles the initiator's requests from its events, in the order in which they were sent. Omits a request whose
-/// sending was not recorded, and one that asks for nothing.
+/// Assembles the initiator's requests from its events, in the order in which they were sent. Omits requests whose
+/// sending was not recorded, and nops.
 pub(super) fn issued(events: &[Event]) -> Vec<Issued> {
     let mut queued = HashMap::new();
     let mut open: HashMap<_, usize> = HashMap::new();
@@ -72,7 +72,7 @@ pub(super) fn issued(events: &[Event]) -> Vec<Issued> {
         let place = (event.session, event.queue, event.tag, event.generation);
         match event.point {
             Point::Queued => {
-                // Once more, if it had to wait; the first time counts.
+                // A request that had to wait is queued more than once; the first time counts.
                 open.remove(&place);
                 queued.entry(place).or_insert(event.at);
             }
@@ -113,7 +113,7 @@ pub(super) fn issued(events: &[Event]) -> Vec<Issued> {
     all
 }
 
-/// Puts the target's events together, in the order in which requests were received.
+/// Assembles the target's requests from its events, in the order in which they were received.
 pub(super) fn served(events: &[Event]) -> Vec<Served> {
     let mut open: HashMap<Key, usize> = HashMap::new();
     let mut all: Vec<Served> = Vec::new();
@@ -169,7 +169,7 @@ pub(super) fn served(events: &[Event]) -> Vec<Served> {
     all
 }
 
-/// Returns the chunk that an event is about.
+/// Returns the chunk of an event.
 fn part<'a>(request: &'a mut Served, event: &Event) -> &'a mut Part {
     let part = request.chunks.entry(event.offset).or_default();
     part.bytes = event.bytes;

@@ -32,7 +32,7 @@ const WIRE: &str = "#c0453a";
 const CLIENT: &str = "#8a8f98";
 const TARGET: &str = "#5d6673";
 
-/// The picture, as far as it is drawn.
+/// The elements of the picture that are drawn already.
 struct Canvas {
     text: String,
     begin: i64,
@@ -248,7 +248,7 @@ fn sides(canvas: &mut Canvas, request: &Moved) {
             duration(to - from)
         );
         canvas.bar((from, to), y * 10, 140, CLIENT, &title);
-        // How far the client's times may be off.
+        // The uncertainty of the client's times.
         if let Some(off) = request.uncertainty_ns {
             for (at, y) in [
                 (times.sent_ns, y * 10 + 70),
@@ -266,7 +266,7 @@ fn sides(canvas: &mut Canvas, request: &Moved) {
     }
     let to = times.target_completed_ns.or(times.target_answered_ns);
     if let (Some(from), Some(to)) = (times.received_ns, to) {
-        let title = format!("target: from received to answered, {}", duration(to - from));
+        let title = format!("target: from received to response, {}", duration(to - from));
         canvas.bar((from, to), (y + LANE) * 10, 140, TARGET, &title);
     }
 }

@@ -33,13 +33,13 @@ pub fn of_request(request: &Moved) -> String {
         (times.sent_ns, client, "sent"),
         (times.received_ns, "target", "received"),
         (times.drive_start_ns, "target", "drive starts"),
-        (times.drive_end_ns, "target", "drive is done"),
-        (times.target_answered_ns, "target", "answers"),
-        (times.answered_ns, client, "answer is here"),
+        (times.drive_end_ns, "target", "drive finishes"),
+        (times.target_answered_ns, "target", "responds"),
+        (times.answered_ns, client, "response arrives"),
         (
             times.target_completed_ns,
             "target",
-            "the answer's send has completed",
+            "the response's send has completed",
         ),
         (times.completed_ns, client, "completed"),
     ];

@@ -32,7 +32,7 @@ pub enum Change {
     Connect(Wanted),
     /// The disk is removed.
     Disconnect,
-    /// No action: the setting takes effect when the disk is made.
+    /// The disk stays: the setting takes effect when the disk is made the next time.
     Told,
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn plan(
     Ok(planned)
 }
 
-/// Plans for a disk whose requests fail until it is made again: that is done if nobody uses it.
+/// Plans for a disk whose requests fail until it is made again, which requires that the disk is not in use.
 fn anew(
     system: &dyn System,
     there: &Disk,

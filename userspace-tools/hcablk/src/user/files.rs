@@ -101,7 +101,7 @@ pub fn wanted(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.wanted"))
 }
 
-/// Returns the file of why there is no disk `name`.
+/// Returns the file with the reason why there is no disk `name`.
 pub fn failed(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.failed"))
 }
@@ -130,7 +130,7 @@ pub fn read<T: DeserializeOwned>(system: &dyn System, file: &Path) -> Result<Opt
 ///
 /// # Errors
 ///
-/// The value cannot be written as JSON, which none of those here is, or the file cannot be written.
+/// The file cannot be written, or the value cannot be expressed as JSON, which does not happen here.
 pub fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
     text.map(|text| text + "\n").map_err(|error| {

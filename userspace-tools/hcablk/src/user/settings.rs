@@ -56,7 +56,7 @@ pub(crate) fn refusal(attribute: &str, value: &str) -> Option<String> {
     })
 }
 
-/// Returns the option of the library that an attribute of the kernel's driver is, and its value.
+/// Returns the library's option for an attribute of the kernel's driver, and its value.
 pub(crate) fn option(attribute: &str, value: &str) -> Option<(String, String)> {
     let (_, name, _) = OPTIONS.iter().find(|(known, _, _)| *known == attribute)?;
     let value = match (attribute, value) {
@@ -76,7 +76,7 @@ pub(super) fn attribute(wanted: &Wanted, attribute: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// Returns the options of the library that are asked for. Fails if something is asked for that a disk in user space does not have.
+/// Returns the requested options of the library. Fails if a disk in user space does not have a requested setting.
 pub(super) fn options(wanted: &Connect) -> Result<Vec<(String, String)>> {
     let refuse = |why: String| {
         let command = Error::new(Kind::Usage, why);

@@ -11,9 +11,9 @@ use crate::output::{Device, DiskKind};
 use crate::system::System;
 use crate::target::DEFAULT_PORT;
 
-/// KiB of the largest request of such a disk.
+/// The size in KiB of the largest request of a disk in user space.
 const MAX_IO_KIB: u32 = 256;
-/// The most requests of each queue of such a disk.
+/// Maximum number of requests of each queue of such a disk.
 const QUEUE_DEPTH: u32 = 64;
 
 /// A disk in user space: one that exists, one that was asked for, or both.
@@ -116,7 +116,7 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
                     name,
                 });
             }
-            // The others are shown nevertheless.
+            // The other disks are shown nevertheless.
             Err(error) => disks.push(Disk {
                 failed: None,
                 wanted: None,
@@ -136,7 +136,7 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
             continue;
         }
         disks.push(Disk {
-            // Only root can read it.
+            // Only root can read the file.
             wanted: files::read(system, &files::wanted(&name)).unwrap_or_default(),
             failed: failed(system, &name),
             name: Some(name),
@@ -222,7 +222,7 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
     let error = match disk.shown_state() {
         "live" => None,
         "unknown" => disk.unreadable.as_ref().map(|error| error.message.clone()),
-        // The failure of the present program says more than the former lack of a connection.
+        // The failure of the present program is more useful than the former loss of the connection.
         "left" => disk.failed.as_ref().map(|failed| failed.message.clone()),
         _ => state
             .and_then(|state| state.error.clone())

@@ -3,7 +3,7 @@
 //! The unit of systemd that keeps the program of a disk running.
 //!
 //! A template (`hcablk-ublk@.service`) and not a transient unit: an administrator can read it and change it with
-//! `systemctl edit`, and it has the same order at boot and shutdown no matter how it was started.
+//! `systemctl edit`, and its order at boot and shutdown does not depend on how it was started.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ pub(super) fn require(system: &dyn System, how: &str) -> Result<()> {
             "systemd does not run this machine, so nothing would keep the program running that serves the disk".to_owned(),
         )
         .advise(format!(
-            "Have the machine's service manager run the program, and `hcablk-ublk recover N` when it was killed:\n\
+            "Configure the machine's service manager to run the program, and to run `hcablk-ublk recover N` when it was killed:\n\
              {how}"
         )));
     }

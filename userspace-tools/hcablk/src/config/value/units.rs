@@ -11,7 +11,7 @@ fn split(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, unit.trim_start()))
 }
 
-/// Names of units, each with what one of it is, the smallest first.
+/// Names of units, each with its factor, the smallest first.
 pub(super) type Units = &'static [(&'static str, u64)];
 
 /// Units of times, in seconds.
@@ -42,7 +42,7 @@ pub(super) fn parse(text: &str, units: Units, what: &str, example: &str) -> Resu
     number.checked_mul(*factor).ok_or_else(wrong)
 }
 
-/// Shows a number by the largest unit that it is a whole number of.
+/// Shows a number in the largest unit of which it is a multiple.
 pub(super) fn show(f: &mut fmt::Formatter<'_>, number: u64, units: Units) -> fmt::Result {
     let largest = units
         .iter()
@@ -52,7 +52,7 @@ pub(super) fn show(f: &mut fmt::Formatter<'_>, number: u64, units: Units) -> fmt
     write!(f, "{} {name}", number / factor)
 }
 
-/// A number that is shown so.
+/// A number that is shown with its unit.
 pub(super) struct Shown(pub(super) u64, pub(super) Units);
 
 impl fmt::Display for Shown {
