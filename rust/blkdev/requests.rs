@@ -414,8 +414,8 @@ impl<T: Operations> Requests<T> {
         let new = Arc::into_raw(new);
         let result = self.put(hw_queue, new.cast_mut().cast());
         if result.is_err() {
-            // The last reference must not be dropped in an RCU section. SAFETY: The pointer is from
-            // `into_raw` above, and no other code has it.
+            // The last reference must not be dropped in an RCU section.
+            // SAFETY: The pointer is from `into_raw` above, and no other code has it.
             drop(unsafe { Arc::from_raw(new) });
         }
         Ok(formers.0.push(result?, GFP_KERNEL)?)
