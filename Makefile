@@ -17,7 +17,7 @@ export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEY
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
+.PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-upgrade test-hostile test-whole soak soak-nvme demo \
 	pictures bench bench-profile host-test fuzz lint fmt \
 	fmt-check clippy shellcheck dialect docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install uninstall deb clean distclean shell doc
 
@@ -52,6 +52,9 @@ test-machine: deb ## boot whole Debian machines, install the packages and use th
 
 test-dkms: deb ## install the package hcablk-dkms on a Debian with a kernel's headers, and test the modules that it builds
 	@scripts/with-guests tests/dkms.sh $(T)
+
+test-upgrade: modules tools ## upgrade guests one after the other under load from the build of OLD=COMMIT (or FOLDER of modules)
+	@HCABLK_OTHER=$$(scripts/old-build $(OLD)) && export HCABLK_OTHER && scripts/with-guests tests/run.sh $(or $(T),upgrade)
 
 test-hostile: modules tools ## nightly: all messages of the tests of feature hostile, of seed HCABLK_SEED=N
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile
@@ -169,6 +172,7 @@ help: ## print this list
 	@echo "  HCABLK_RDMA=rxe-large  for test: soft-RoCE with memory regions that hold 4 MiB"
 	@echo "  HCABLK_PARAMETERS='MODULE.NAME=VALUE…'  for test and test-debug: the guests' module"
 	@echo "                    parameters, such as hcablk_target.force_mr=1"
+	@echo "  OLD=COMMIT        for test-upgrade: the older build; default: the first one with protocol 3"
 	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; repeat one input"
 	@echo "  HCABLK_LANES=N    for test and test-debug: sets of guests that run tests side by side;"
 	@echo "                    3 for a set, if there is memory, 1 for named tests"

@@ -21,6 +21,7 @@
 #			rxe-large: soft-RoCE with memory regions of 8 MiB, not of 2; hca: the tests' own, in one guest
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with modules of Linux that the kernel lacks, or that replace its own
+#	HCABLK_OTHER	folder with hcablk*.ko of another build, for the tests of feature upgrade
 #	HCABLK_SYSTEM	the folder of scripts/machine-image, for the tests of feature machine, and
 #	HCABLK_PACKAGES	the folder with Debian packages
 #	HCABLK_MEMORY	a guest's memory in MiB
@@ -48,7 +49,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_SYSTEM HCABLK_PACKAGES \
+		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_SYSTEM HCABLK_PACKAGES HCABLK_OTHER \
 		HCABLK_REISSUES HCABLK_MINUTES HCABLK_KILLS HCABLK_PREEMPTIONS HCABLK_STOP_AT; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
@@ -65,6 +66,7 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_RDMA:-}" ] || arguments+=(--rdma "$HCABLK_RDMA")
 [ -z "${HCABLK_PARAMETERS:-}" ] || arguments+=(--parameters "$HCABLK_PARAMETERS")
 [ -z "${HCABLK_MISSING:-}" ] || arguments+=(--missing "$HCABLK_MISSING")
+[ -z "${HCABLK_OTHER:-}" ] || arguments+=(--other "$HCABLK_OTHER")
 [ -z "${HCABLK_SYSTEM:-}" ] || arguments+=(--system "$HCABLK_SYSTEM" --packages "$HCABLK_PACKAGES")
 # Three sets of three guests if there is memory for them, and the guests are not slow.
 available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)

@@ -25,7 +25,7 @@ def of_header(tests: list[Test]) -> list[str]:
     """Return the mistakes in the headers of tests."""
     wrong = []
     for test in tests:
-        others = test.feature in NAMED_ONLY | {"machine"}
+        others = test.feature in NAMED_ONLY | {"machine", "upgrade"}
         if not test.takes:
             wrong.append(f"{test.name}: the header does not say `takes:`")
         if test.tier not in ("", "heart"):

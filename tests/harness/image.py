@@ -399,9 +399,10 @@ def build(
     command: Path | None,
     more_programs: Sequence[str] = (),
     more_helpers: Path | None = None,
+    other: Path | None = None,
 ) -> None:
     """Write the whole image for one run; `more_*` are additions for this run: programs of the root, a folder of
-    helpers' sources."""
+    helpers' sources. `other` is a folder with the modules of another build."""
     base_file = base(cache, kernel)
     top = Archive()
     for script in ("init", "inittab", "rc", "reset", "hca-pair", "volatile"):
@@ -435,6 +436,8 @@ def build(
             top.file(f"usr/lib/x86_64-linux-gnu/fio/{engine.name}", engine.read_bytes(), 0o755)
     for module in modules:
         top.file(f"usr/lib/modules/{kernel.name}/updates/{module.name}", stripped(module.read_bytes()))
+    for module in sorted(other.glob("hcablk*.ko")) if other else []:
+        top.file(f"usr/lib/hcablk-other/{module.name}", stripped(module.read_bytes()))
     for name, data in depmod(kernel, modules).items():
         top.file(f"usr/lib/modules/{kernel.name}/{name}", data)
     with open(out, "wb") as image:

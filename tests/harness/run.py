@@ -73,7 +73,7 @@ class Run:
             kinds=frozenset({"debug" if "debug" in args.krel else "stock", args.rdma}),
         )
         command = Path(args.command) if args.command and Path(args.command).exists() else None
-        image.build(settings.image, cache, TESTS / "guest", Path(args.kernels, args.krel), modules, command)
+        image.build(settings.image, cache, TESTS / "guest", Path(args.kernels, args.krel), modules, command, other=Path(args.other) if args.other else None)
         settings.accel = accelerator(settings, cache)
         say(f"# kernel {args.krel}, {settings.accel}; image in {time.monotonic() - self.started:.1f} s")
         say(f"# modules: {', '.join(m.name for m in modules) or 'none of ours'}")
@@ -208,6 +208,7 @@ def main() -> int:
     parser.add_argument("--parameters", default="", help="the guests' module parameters: MODULE.NAME=VALUE…")
     parser.add_argument("--memory", type=int, default=768, help="a guest's memory in MiB")
     parser.add_argument("--modules", help="folder with hcablk*.ko")
+    parser.add_argument("--other", help="folder with hcablk*.ko of another build, for the tests of feature upgrade")
     parser.add_argument("--missing", help="folder with modules of Linux that the kernel lacks")
     parser.add_argument("--command", help="the hcablk program")
     parser.add_argument("--system", help="folder of scripts/machine-image, for the tests of feature machine")
@@ -219,8 +220,10 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="features, names, globs, or sets: see set_of() of script.py; all when none is given")
     args = parser.parse_args()
 
-    # Tests with whole machines take minutes, and need an image and packages: `make test-machine`.
-    tests = [test for test in read_tests(TESTS / "kselftest") if args.system or args.list or test.feature != "machine"]
+    # Tests with whole machines take minutes, and need an image and packages: `make test-machine`. The tests of feature
+    # upgrade need the modules of another build: `make test-upgrade`.
+    needs = {"machine": args.system, "upgrade": args.other}
+    tests = [test for test in read_tests(TESTS / "kselftest") if args.list or needs.get(test.feature, True)]
     tests = chosen(tests, args.tests)
     if args.list:
         for test in tests:
