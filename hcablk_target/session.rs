@@ -238,7 +238,7 @@ impl Session {
             }),
             GFP_KERNEL,
         )?;
-        session.comes_to(trace::ConnectionState::Live);
+        session.trace_state(trace::ConnectionState::Live);
         *session.keep_alive_timer.lock() =
             Some(Periodic::start(session.clone(), KEEP_ALIVE_PERIOD_MS)?);
         Ok(session)
@@ -460,7 +460,7 @@ impl Session {
     }
 
     /// Emits the trace event of a new state.
-    fn comes_to(&self, state: trace::ConnectionState) {
+    fn trace_state(&self, state: trace::ConnectionState) {
         trace::target::session(|| trace::Change {
             session: self.id.0,
             epoch: self.epoch.0,
@@ -483,7 +483,7 @@ impl Session {
                 return;
             }
         }
-        self.comes_to(trace::ConnectionState::Ending);
+        self.trace_state(trace::ConnectionState::Ending);
         self.report_end(reason);
         // Queued once: the state never becomes live again.
         if self.ends.enqueue(self.clone()).is_err() {
@@ -545,7 +545,7 @@ impl Session {
         // Stop requests on all queues first, before waiting for a queue that is being replaced,
         // whose drive may never finish.
         for queue in queues() {
-            queue.comes_to(trace::ConnectionState::Ending);
+            queue.trace_state(trace::ConnectionState::Ending);
             queue.shut();
         }
         let _alone = self.closing.lock();
@@ -606,7 +606,7 @@ impl Session {
             }
         }
         self.state.lock().finish();
-        self.comes_to(trace::ConnectionState::Ended);
+        self.trace_state(trace::ConnectionState::Ended);
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
@@ -738,7 +738,7 @@ impl SessionProof {
 ///
 /// ```text
 ///  Free ──attach──► Taken ──nothing left──► Left ──initiator detaches──► Free
-///                     └─initiator detaches──► Asked ──nothing left──────►┘
+///                     └─initiator detaches──► Detaching ──nothing left──►┘
 /// ```
 struct Handles(KVec<HandleUse>);
 
@@ -746,7 +746,7 @@ enum HandleUse {
     Free,
     Taken(Arc<Attachment>),
     /// The volume is attached, but the initiator has detached the handle and no longer names it.
-    Asked(Arc<Attachment>),
+    Detaching(Arc<Attachment>),
     /// The volume has ended completely, but the initiator may still name it.
     Left,
 }
@@ -767,7 +767,7 @@ impl Handles {
 
     fn get(&self, handle: Handle) -> Option<&Arc<Attachment>> {
         match self.0.get(usize::from(handle.0))? {
-            HandleUse::Taken(attachment) | HandleUse::Asked(attachment) => Some(attachment),
+            HandleUse::Taken(attachment) | HandleUse::Detaching(attachment) => Some(attachment),
             HandleUse::Free | HandleUse::Left => None,
         }
     }
@@ -791,7 +791,7 @@ impl Handles {
         match core::mem::replace(place, HandleUse::Free) {
             HandleUse::Left => Some(None),
             HandleUse::Taken(attachment) => {
-                *place = HandleUse::Asked(attachment.clone());
+                *place = HandleUse::Detaching(attachment.clone());
                 Some(Some(attachment))
             }
             former => {
@@ -809,7 +809,7 @@ impl Handles {
                 *place = HandleUse::Left;
                 Some(attachment)
             }
-            HandleUse::Asked(attachment) => Some(attachment),
+            HandleUse::Detaching(attachment) => Some(attachment),
             former => {
                 *place = former;
                 None
@@ -943,17 +943,17 @@ impl Session {
     }
 
     /// Returns a live volume of the session, with whose backing a new queue pair can be created.
-    pub(crate) fn founder(&self) -> Option<Arc<Attachment>> {
+    pub(crate) fn backing_volume(&self) -> Option<Arc<Attachment>> {
         self.attachments()
             .find(|attachment| attachment.is_live() && attachment.is_published())
     }
 
-    /// Adds a queue pair that was created for `founder`. Fails with `EIO` if the session or that
-    /// volume is ending, with `EEXIST` if the session has this queue already, or with `ENOMEM`; the
-    /// queue pair is then closed.
-    pub(crate) fn add_queue(&self, queue: &Arc<Queue>, founder: &Attachment) -> Result {
+    /// Adds a queue pair that was created for `backing_volume`. Fails with `EIO` if the session or
+    /// that volume is ending, with `EEXIST` if the session has this queue already, or with
+    /// `ENOMEM`; the queue pair is then closed.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>, backing_volume: &Attachment) -> Result {
         let mut queues = self.queues.lock();
-        let result = if !self.state.lock().is_live() || !founder.is_live() {
+        let result = if !self.state.lock().is_live() || !backing_volume.is_live() {
             Err(EIO)
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
@@ -1006,7 +1006,7 @@ impl Session {
             .find(|queue| queue.index() == index)
             .cloned();
         if let Some(queue) = found {
-            queue.comes_to(trace::ConnectionState::Ending);
+            queue.trace_state(trace::ConnectionState::Ending);
             if !queue.close_alone() {
                 return true;
             }

@@ -105,7 +105,7 @@ pub(crate) struct Head {
     unflushed: Arc<Unflushed>,
     limits_due: Atomic<bool>,
     /// A flush or FUA write was refused since the last loss.
-    loss_told: Atomic<bool>,
+    loss_reported: Atomic<bool>,
     /// Number of sessions that can still deliver responses.
     open_sessions: Atomic<u32>,
     /// The export whose acknowledged writes are all durable, while no session is open.
@@ -142,7 +142,7 @@ impl Head {
                 flushes: Atomic::new(false),
                 unflushed,
                 limits_due: Atomic::new(false),
-                loss_told: Atomic::new(false),
+                loss_reported: Atomic::new(false),
                 open_sessions: Atomic::new(0),
                 durable <- new_mutex!(None),
                 hw_queues,
@@ -250,7 +250,7 @@ impl Head {
     }
 
     /// Waits up to `ms` milliseconds; returns whether the disk is being removed. Sleeps.
-    pub(crate) fn goes_within(&self, ms: u32) -> bool {
+    pub(crate) fn is_removed_within(&self, ms: u32) -> bool {
         self.going.wait_ms(ms).is_ok()
     }
 
@@ -323,7 +323,7 @@ impl Head {
     /// Makes flushes and FUA writes fail from now on: the target has lost acknowledged writes. Any
     /// context.
     pub(crate) fn set_lost_writes(&self) {
-        self.loss_told.store(false, Relaxed);
+        self.loss_reported.store(false, Relaxed);
         self.lost_writes.store(true, Release);
     }
 
@@ -333,18 +333,18 @@ impl Head {
     }
 
     /// Records that a flush or FUA write was refused because of the loss. Any context.
-    pub(crate) fn tell_loss(&self) {
-        self.loss_told.store(true, Relaxed);
+    pub(crate) fn report_loss(&self) {
+        self.loss_reported.store(true, Relaxed);
     }
 
     /// Records that only readers have seen an error of the loss. Any context.
-    pub(crate) fn forget_told_loss(&self) {
-        self.loss_told.store(false, Relaxed);
+    pub(crate) fn forget_reported_loss(&self) {
+        self.loss_reported.store(false, Relaxed);
     }
 
     /// Returns whether a flush or FUA write was refused since the last loss. Any context.
-    pub(crate) fn was_loss_told(&self) -> bool {
-        self.loss_told.load(Relaxed)
+    pub(crate) fn is_loss_reported(&self) -> bool {
+        self.loss_reported.load(Relaxed)
     }
 
     /// Records that one more session can deliver responses. Process context.

@@ -18,7 +18,7 @@
 //! 3. If the target ends the export in order, the teardown asks it whether all acknowledged writes
 //!    are durable.
 //! 4. Completion queues and connection identifiers release their handlers, the admin queue pair's
-//!    identifier only in [`Session::let_go`] if another session will follow.
+//!    identifier only in [`Session::stop_device_watch`] if another session will follow.
 //! 5. Requests without a response end with an error, each after its memory region was destroyed. If
 //!    the disk waits for a new session
 //!    ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another path, they
@@ -279,7 +279,7 @@ impl Session {
             }),
             GFP_KERNEL,
         )?;
-        session.comes_to(trace::ConnectionState::Connecting);
+        session.trace_state(trace::ConnectionState::Connecting);
         Ok(session)
     }
 
@@ -360,7 +360,7 @@ impl Session {
                 .go_live()
                 .map_err(|failure| failure.unwrap_or(Failure::Disconnected))?;
         }
-        self.comes_to(trace::ConnectionState::Live);
+        self.trace_state(trace::ConnectionState::Live);
         let keep_alive_timer = Periodic::start(self.clone(), KEEP_ALIVE_PERIOD_MS)
             .map_err(|e| Failure::Setup("the keep-alive timer", e))?;
         // A teardown that has run already would not find the timer.
@@ -404,7 +404,7 @@ impl Session {
     }
 
     /// Traces that the session has entered `state`.
-    fn comes_to(&self, state: trace::ConnectionState) {
+    fn trace_state(&self, state: trace::ConnectionState) {
         trace::initiator::session(|| trace::Change {
             session: self.id.0,
             epoch: self.epoch.0,
@@ -441,7 +441,7 @@ impl Session {
                 return;
             }
         }
-        self.comes_to(trace::ConnectionState::Ending);
+        self.trace_state(trace::ConnectionState::Ending);
         // A replacement of a queue pair holds a lock that the teardown needs.
         let link = self.replacement_link.lock().take();
         if let Some(link) = link {
@@ -479,7 +479,7 @@ impl Session {
 
     /// Stops watching for the removal of the RDMA device, and releases it: the rest of a session
     /// that had a successor. Waits for a running handler; must not be called from one.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn stop_device_watch(&self) {
         let watched = self.watched.lock().take();
         if let Some(id) = watched {
             id.detach();
@@ -566,7 +566,7 @@ impl Session {
         let durable = loop {
             match admin.ask_durable() {
                 Ok(true) => break true,
-                Ok(false) if !deadline.has_passed() && !self.head.goes_within(ASK_MS) => {}
+                Ok(false) if !deadline.has_passed() && !self.head.is_removed_within(ASK_MS) => {}
                 _ => break false,
             }
         };
@@ -728,7 +728,7 @@ impl Session {
     }
 
     /// Records that a flush or FUA write was refused because of lost writes. Any context.
-    pub(crate) fn tell_loss(&self) {
-        self.head.tell_loss();
+    pub(crate) fn report_loss(&self) {
+        self.head.report_loss();
     }
 }

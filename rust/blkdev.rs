@@ -89,7 +89,7 @@ pub use self::{
         RequestRef, //
     },
     requests::{
-        Formers,
+        ReplacedHwQueues,
         Requests, //
     },
     reservations::ReservationOps,

@@ -17,7 +17,7 @@ use crate::{
     session::{
         attachment::Attachment,
         end_reason::EndReason,
-        watched::Begun, //
+        watched::WatchStart, //
     },
 };
 use hcablk_core::{
@@ -160,9 +160,9 @@ impl Admin {
             } => {
                 volume.set_flushes(known.write_cache, flushes);
                 match volume.watched.begin(tag, known, generation) {
-                    Begun::Pending => self.look_at_volume(volume),
-                    Begun::Second => self.fail(Fault::SecondWatch),
-                    Begun::Ending => {
+                    WatchStart::Pending => self.look_at_volume(volume),
+                    WatchStart::Second => self.fail(Fault::SecondWatch),
+                    WatchStart::Ending => {
                         self.respond_status(tag, Status::Gone);
                         volume.watched.notice_end();
                     }

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_former_ones_are_known() {
+    fn a_limited_number_of_former_instances_is_known() {
         let mut host = Instances::new();
         let last = FORMER_MAX as u64 + 2;
         for n in 1..=last {

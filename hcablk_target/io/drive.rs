@@ -339,10 +339,10 @@ impl TargetRequest {
         }
         let task = self.task().filter(|task| task.replaces())?;
         if self.was_overtaken(task) {
-            return Some(WorkStep::Overtaken);
+            return Some(WorkStep::DropCachedPages);
         }
         // The flush waits for the drive.
-        self.is_unstable(task).then_some(WorkStep::Unstable)
+        self.is_unstable(task).then_some(WorkStep::FlushDrive)
     }
 
     /// Returns whether data that was written past the page cache must be written again, through it.
@@ -752,7 +752,7 @@ pub(crate) fn run_deferred(mut request: KBox<TargetRequest>) {
             request.bounce_to_wire();
             finish(&queue, request, Ok(()));
         }
-        (WorkStep::Unstable, _) => finish_file(&queue, request, Ok(())),
+        (WorkStep::FlushDrive, _) => finish_file(&queue, request, Ok(())),
         (WorkStep::Submit, Some(task)) => {
             submit_bio(&queue, request, task.bio_op(), task.extent.offset);
         }
@@ -761,7 +761,7 @@ pub(crate) fn run_deferred(mut request: KBox<TargetRequest>) {
             note_dsync(&request, result);
             transferred(&queue, request, task, result);
         }
-        (WorkStep::Overtaken, Some(task)) => {
+        (WorkStep::DropCachedPages, Some(task)) => {
             request.leave_peer();
             match task.op {
                 BioOp::WriteZeroes { .. } => empty(&queue, request, task),

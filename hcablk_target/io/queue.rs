@@ -662,7 +662,7 @@ impl Queue {
             drop(self.inflight.take(index));
         }
         self.chunked.clear();
-        self.comes_to(ConnectionState::Ended);
+        self.trace_state(ConnectionState::Ended);
         true
     }
 
@@ -734,11 +734,11 @@ impl Queue {
     /// Starts the keep-alive, after the connection was accepted.
     pub(crate) fn go_live(&self) {
         self.keep_alive_completed();
-        self.comes_to(ConnectionState::Live);
+        self.trace_state(ConnectionState::Live);
     }
 
     /// Emits the trace event of a new state.
-    pub(crate) fn comes_to(&self, state: ConnectionState) {
+    pub(crate) fn trace_state(&self, state: ConnectionState) {
         trace::target::queue(|| Change {
             session: self.session_id.0,
             epoch: self.epoch.0,

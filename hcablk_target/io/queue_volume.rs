@@ -196,13 +196,13 @@ impl Work {
     #[inline]
     pub(super) fn leave_volume(&self, request: &mut TargetRequest) {
         if request.volume.is_leaving() {
-            self.let_go(request);
+            self.change_volume(request);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn let_go(&self, request: &mut TargetRequest) {
+    fn change_volume(&self, request: &mut TargetRequest) {
         // If there is no other volume, the queue is closed next.
         if let Some(other) = self.volumes.any() {
             request.volume = other.clone();

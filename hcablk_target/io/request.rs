@@ -76,9 +76,9 @@ pub(crate) enum WorkStep {
     /// Continue after the file system has finished asynchronously.
     Finished(Result),
     /// Drop the page cache's pages of a range that was written directly to a device.
-    Overtaken,
+    DropCachedPages,
     /// Flush the volatile cache of the drive, which has the written data.
-    Unstable,
+    FlushDrive,
     /// Copy the read data from peer memory to RAM.
     Bounce,
 }

@@ -250,7 +250,7 @@ impl Queue {
         let volume = QueueVolume::new(served, shape.split, largest, no_read, (lease, view))?;
         let init = Self::init(session, config, id.is_iwarp(), shape, charge, parts)?;
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
-        queue.comes_to(ConnectionState::Connecting);
+        queue.trace_state(ConnectionState::Connecting);
         let put = queue.put_volume(handle, &volume);
         if let Some(handle) = &queue.handle {
             handle.attach(queue.clone());

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inside_passes_for_every_operation() {
+    fn an_extent_inside_the_volume_passes_for_every_operation() {
         for (offset, length) in [(0, 4096), (0, 1 << 16), (CAPACITY - 4096, 4096)] {
             for (what, _, op) in operations(offset, length) {
                 let result = check(&op, &same_limits(), CAPACITY);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_block_at_the_end_is_none() {
+    fn a_part_of_a_block_at_the_end_is_not_readable() {
         let last = read(CAPACITY - 4096, 4096);
         let size = CAPACITY + 512;
         assert_eq!(check(&last, &geometry(), size), Ok(()));

@@ -15,8 +15,8 @@
 
 use super::{
     changer::{
-        Asked,
         Changer, //
+        RequestedChange,
     },
     end_reason::EndReason,
     watched::Watched,
@@ -758,7 +758,7 @@ impl Attachment {
         if self.is_ending() {
             return Err(Status::Gone);
         }
-        self.changer.begin(Asked {
+        self.changer.begin(RequestedChange {
             tag,
             sequence,
             op,

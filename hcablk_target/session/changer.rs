@@ -50,7 +50,7 @@ use kernel::{
 
 /// A requested change.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct RequestedChange {
     pub(super) tag: Tag,
     pub(super) sequence: u32,
     pub(super) op: ReservationOp,
@@ -66,7 +66,7 @@ pub(super) struct Changer {
     id: SessionId,
     /// The change being made; `None`: idle.
     #[pin]
-    asked: Mutex<Option<Asked>>,
+    asked: Mutex<Option<RequestedChange>>,
     /// The admin queue pair that sends the response. Locked while the response is sent, so that the
     /// teardown drops the last reference.
     #[pin]
@@ -107,7 +107,7 @@ impl Changer {
 
     /// Begins to make a change. Fails with `Draining` while another change is being made. May
     /// sleep, but does not wait for a change.
-    pub(super) fn begin(self: &Arc<Self>, asked: Asked) -> Result<(), Status> {
+    pub(super) fn begin(self: &Arc<Self>, asked: RequestedChange) -> Result<(), Status> {
         {
             let mut place = self.asked.lock();
             if place.is_some() {
@@ -133,7 +133,7 @@ impl WorkItem for Changer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let Some(Asked {
+        let Some(RequestedChange {
             tag,
             sequence,
             op,

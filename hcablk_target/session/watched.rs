@@ -45,7 +45,7 @@ struct WatchState {
 }
 
 /// The result of beginning a watch.
-pub(crate) enum Begun {
+pub(crate) enum WatchStart {
     Pending,
     /// The volume has a watch already, which breaks the protocol.
     Second,
@@ -76,16 +76,21 @@ impl Watched {
 
     /// Stores a watch until the volume differs from the state that the initiator knows (`known`,
     /// and the limits of `generation`). Any context.
-    pub(crate) fn begin(&self, tag: Tag, known: VolumeState, generation: Option<u32>) -> Begun {
+    pub(crate) fn begin(
+        &self,
+        tag: Tag,
+        known: VolumeState,
+        generation: Option<u32>,
+    ) -> WatchStart {
         let mut state = self.state.lock();
         state.has_watched = true;
         match state.watch {
             Watch::Unwatched => {
                 state.watch = Watch::Pending(tag, known, generation);
-                Begun::Pending
+                WatchStart::Pending
             }
-            Watch::Pending(..) => Begun::Second,
-            Watch::Ending => Begun::Ending,
+            Watch::Pending(..) => WatchStart::Second,
+            Watch::Ending => WatchStart::Ending,
         }
     }
 

@@ -79,7 +79,7 @@ impl AttemptLinks {
 
     /// Releases the connections, so that a concurrent [`Self::end`] does not drop the last
     /// reference to one. May sleep.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release_links(&self) {
         let links = core::mem::replace(&mut self.state.lock().links, KVec::new());
         drop(links);
     }

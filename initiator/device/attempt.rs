@@ -152,7 +152,7 @@ impl Device {
             }
             Ok(false) => {
                 session.finish();
-                session.let_go();
+                session.stop_device_watch();
                 Attempt::Over
             }
             Err(failure) => {
@@ -163,7 +163,7 @@ impl Device {
                 self.fail_fast_if_due(plan);
                 session.fail(failure);
                 session.wait();
-                session.let_go();
+                session.stop_device_watch();
                 Attempt::Failed(failure, outcome)
             }
         }
@@ -273,7 +273,7 @@ impl Device {
             *place = Some(session.clone());
         }
         if let Some(lost) = &plan.lost {
-            lost.let_go();
+            lost.stop_device_watch();
         }
         plan.path.set_state(PathState::Live, None);
         // A target that reports no instance may have forgotten all.

@@ -115,13 +115,13 @@ impl DiskOpeners for LostWrites {
         let mut state = self.state.lock();
         if state.opened(mode, claims) {
             // The error was returned to a reader; no writer has seen it.
-            self.head.forget_told_loss();
+            self.head.forget_reported_loss();
         }
     }
 
     fn closed(&self, claims: u32) {
         let mut state = self.state.lock();
-        if !state.closed(claims, self.head.was_loss_told()) {
+        if !state.closed(claims, self.head.is_loss_reported()) {
             return;
         }
         // The disk is closed: no flush is under way that this could let succeed.

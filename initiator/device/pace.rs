@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_long_is_given_twice_that() {
+    fn an_attempt_after_a_slow_one_has_twice_its_time() {
         let pace = Pace::new(10, 1);
         assert_eq!(pace.whole_ms(0), 5000);
         assert_eq!(pace.response_ms(900, 700, 5000), 1400);

@@ -306,7 +306,7 @@ impl Path {
     pub(super) fn attempt_over(&self) {
         let attempt = self.attempt.lock().take();
         if let Some(attempt) = attempt {
-            attempt.let_go();
+            attempt.release_links();
         }
     }
 

@@ -175,7 +175,7 @@ impl Device {
         head.begin_removal();
         for session in sessions.iter().flatten() {
             session.finish();
-            session.let_go();
+            session.stop_device_watch();
         }
         head.hw_queues().clear();
         for path in self.paths.lock().iter() {
@@ -270,7 +270,7 @@ impl Device {
     pub(super) fn release_path(&self, active: &mut Active, number: u8) {
         let place = active.sessions.get_mut(usize::from(number));
         if let Some(session) = place.and_then(Option::take) {
-            session.let_go();
+            session.stop_device_watch();
         }
         self.remove_queues(&active.head, number);
     }

@@ -266,7 +266,8 @@ impl Device {
                 return;
             }
             plan.path.woken.reset();
-            let is_over = plan.lacks_device() || plan.head.goes_within(0) || !self.has_live_path();
+            let is_over =
+                plan.lacks_device() || plan.head.is_removed_within(0) || !self.has_live_path();
             if is_over || !self.is_wanted(&self.control.lock(), plan) {
                 return;
             }
@@ -284,7 +285,7 @@ impl Device {
         };
         while self.wait_before_attempt(plan, left()) {
             plan.path.woken.reset();
-            let is_over = plan.lacks_device() || plan.head.goes_within(0);
+            let is_over = plan.lacks_device() || plan.head.is_removed_within(0);
             // Otherwise the device of an attempt's session was removed.
             if is_over || !self.is_wanted(&self.control.lock(), plan) {
                 return;

@@ -106,7 +106,7 @@ impl DiskReservations {
     /// removed, and with `ETIMEDOUT`.
     fn ask(&self, question: AdminOp) -> Result<(Status, Option<ReservationInfo>)> {
         let deadline = Deadline::new(ASK_MS);
-        while !self.head.goes_within(0) {
+        while !self.head.is_removed_within(0) {
             let sessions = self.device.shown.lock().sessions.clone();
             let own = |session: &&Arc<Session>| {
                 session.is_live() && core::ptr::eq(session.head(), &*self.head)
@@ -122,7 +122,7 @@ impl DiskReservations {
             if deadline.has_passed() {
                 return Err(ETIMEDOUT);
             }
-            let _ = self.head.goes_within(AGAIN_MS);
+            let _ = self.head.is_removed_within(AGAIN_MS);
         }
         Err(ENODEV)
     }

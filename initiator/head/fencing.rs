@@ -81,7 +81,7 @@ impl Head {
         let mut waited_ms = 0;
         loop {
             let last_sessions = self.last_sessions.lock();
-            if !last_sessions.is_unfenced(path, epoch) || self.goes_within(0) {
+            if !last_sessions.is_unfenced(path, epoch) || self.is_removed_within(0) {
                 return;
             }
             let Some(asker) = self.hw_queues.asker() else {
@@ -93,7 +93,7 @@ impl Head {
             if asker.ask_fence((path, epoch)) == Ok(true) {
                 return self.last_sessions.lock().fenced(path, epoch);
             }
-            if self.goes_within(ASK_MS) {
+            if self.is_removed_within(ASK_MS) {
                 return;
             }
             say(&mut waited_ms, path);
@@ -119,7 +119,7 @@ impl Head {
             };
             match admin.ask_fence((path, last))? {
                 true => self.last_sessions.lock().fenced(path, last),
-                false if self.goes_within(ASK_MS) => return Err(Failure::Forced),
+                false if self.is_removed_within(ASK_MS) => return Err(Failure::Forced),
                 false => say(&mut waited_ms, path),
             }
             wanted()?;

@@ -23,9 +23,9 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
-        Formers,
         Operations,
         Rejected,
+        ReplacedHwQueues,
         Request,
         Requests,
         Status,
@@ -247,14 +247,14 @@ impl HwQueue {
 /// Hardware queues that were replaced. Dropping them waits as [`Self::settle`] does, and may
 /// destroy queue pairs: do not drop them under a lock that requests take. Sleeps.
 pub(crate) struct Retired {
-    formers: Formers<Driver>,
+    formers: ReplacedHwQueues<Driver>,
     settled: KVec<Arc<HwQueue>>,
 }
 
 impl Retired {
     pub(crate) const fn new() -> Self {
         Self {
-            formers: Formers::new(),
+            formers: ReplacedHwQueues::new(),
             settled: KVec::new(),
         }
     }

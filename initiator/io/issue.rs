@@ -146,7 +146,7 @@ impl Queue {
     /// Fails a flush or a FUA write: the target has lost acknowledged writes.
     #[cold]
     fn not_durable(&self, request: Request<Driver>) -> Rejected<Driver> {
-        self.session.tell_loss();
+        self.session.report_loss();
         Rejected::new(request, Status::IoErr)
     }
 

@@ -133,7 +133,7 @@ impl Queue {
         }
         self.standing.live.store(true, Release);
         drop(send);
-        self.comes_to(ConnectionState::Live);
+        self.trace_state(ConnectionState::Live);
         Ok(())
     }
 }
@@ -200,7 +200,7 @@ impl Queue {
         // Ending a session calls this both before and after waiting for the replacement of a queue
         // pair.
         if news {
-            self.comes_to(ConnectionState::Ending);
+            self.trace_state(ConnectionState::Ending);
         }
     }
 
@@ -293,7 +293,7 @@ impl Queue {
         // wait in the backlog.
         self.send.lock().forget_waiting();
         self.pair.cq().stop();
-        self.comes_to(ConnectionState::Ended);
+        self.trace_state(ConnectionState::Ended);
         self.pair.detach();
     }
 

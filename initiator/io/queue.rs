@@ -288,7 +288,7 @@ impl Queue {
             queue.post_receive(buffer)?;
         }
         queue.pair.cq().start(queue.clone());
-        queue.comes_to(ConnectionState::Connecting);
+        queue.trace_state(ConnectionState::Connecting);
         Ok(queue)
     }
 

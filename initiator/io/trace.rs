@@ -68,7 +68,7 @@ impl Queue {
     }
 
     /// Traces that the queue pair has entered `state`.
-    pub(super) fn comes_to(&self, state: ConnectionState) {
+    pub(super) fn trace_state(&self, state: ConnectionState) {
         trace::initiator::queue(|| Change {
             session: self.session_id.0,
             epoch: self.epoch.0,

@@ -38,7 +38,7 @@ impl Session {
         self.device.queues_closed(&self.queues, &self.admin);
         let failure = self.failure();
         self.state.lock().finish();
-        self.comes_to(trace::ConnectionState::Ended);
+        self.trace_state(trace::ConnectionState::Ended);
         self.ended.set();
         if let Some(failure) = failure {
             self.device.clone().session_failed(self, failure);
@@ -138,7 +138,7 @@ impl Session {
                 e.to_errno()
             );
         }
-        self.let_go();
+        self.stop_device_watch();
         let pd = self.pd.lock().take();
         drop(pd);
     }
@@ -172,7 +172,8 @@ impl Session {
                 }
             });
         }
-        !self.head.goes_within(0) && (self.is_to_be_followed() || self.device.has_other_paths(self))
+        !self.head.is_removed_within(0)
+            && (self.is_to_be_followed() || self.device.has_other_paths(self))
     }
 }
 

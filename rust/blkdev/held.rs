@@ -44,6 +44,6 @@ impl HeldRequest {
 impl Drop for HeldRequest {
     #[inline]
     fn drop(&mut self) {
-        self.slot().let_go();
+        self.slot().release_hold();
     }
 }

@@ -129,7 +129,7 @@ impl Slot {
 
     /// Stops counting a [`HeldRequest`](super::HeldRequest), which the caller has.
     #[inline]
-    pub(super) fn let_go(&self) {
+    pub(super) fn release_hold(&self) {
         self.held.fetch_sub(1, Release);
     }
 
@@ -191,9 +191,9 @@ impl Slot {
 /// Old data of hardware queues that [`Requests::exchange`] has replaced. Functions of
 /// [`Operations`] that started before may still use it: it is dropped after an RCU grace period,
 /// one for all. Dropping it sleeps.
-pub struct Formers<T: Operations>(KVec<Arc<T::HwQueue>>);
+pub struct ReplacedHwQueues<T: Operations>(KVec<Arc<T::HwQueue>>);
 
-impl<T: Operations> Formers<T> {
+impl<T: Operations> ReplacedHwQueues<T> {
     /// Creates an empty set.
     pub const fn new() -> Self {
         Self(KVec::new())
@@ -211,13 +211,13 @@ impl<T: Operations> Formers<T> {
     }
 }
 
-impl<T: Operations> Default for Formers<T> {
+impl<T: Operations> Default for ReplacedHwQueues<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T: Operations> Drop for Formers<T> {
+impl<T: Operations> Drop for ReplacedHwQueues<T> {
     fn drop(&mut self) {
         drop(self.wait());
     }
@@ -408,7 +408,7 @@ impl<T: Operations> Requests<T> {
         &self,
         hw_queue: u32,
         new: Arc<T::HwQueue>,
-        formers: &mut Formers<T>,
+        formers: &mut ReplacedHwQueues<T>,
     ) -> Result {
         formers.0.reserve(1, GFP_KERNEL)?;
         let new = Arc::into_raw(new);

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signaled_request_frees_those_before_it() {
+    fn a_signaled_work_request_frees_the_ones_before_it() {
         let mut s = SendSpace::new(8, 4);
         assert!(s.reserve(2, || 0));
         assert_eq!(s.post(2), None);

@@ -33,11 +33,11 @@ use hcablk_core::{
         BioSlot,
         BlockDevice,
         DiskOpeners,
-        Formers,
         Limits,
         LiveLimits,
         Op,
         OpenMode,
+        ReplacedHwQueues,
         Requests,
         Status,
         TagSet,
@@ -176,7 +176,7 @@ mod tests {
         // Returns whether the former data has no other user left.
         let exchange = |hw_queue| -> Result<bool> {
             let new = HwQueue::new(&other, hw_queue)?;
-            let mut formers = Formers::new();
+            let mut formers = ReplacedHwQueues::new();
             desk.requests.exchange(hw_queue, new, &mut formers)?;
             let mut formers = formers.wait();
             let former = formers.pop().ok_or(EINVAL)?;
@@ -213,7 +213,8 @@ mod tests {
         let mut desk = Desk::new(&Plan::default())?;
         let (_, other) = desk::shared(&desk.requests)?;
         let new = HwQueue::new(&other, 0)?;
-        desk.requests.exchange(0, new, &mut Formers::new())?;
+        desk.requests
+            .exchange(0, new, &mut ReplacedHwQueues::new())?;
         other.at_exit.store(AT_EXIT_TRY, Relaxed);
         desk.device = None;
         if let Some(disk) = desk.disk.take() {

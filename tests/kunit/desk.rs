@@ -20,12 +20,12 @@ use hcablk_core::blkdev::{
     BlockDevice,
     Disk,
     DiskOpeners,
-    Formers,
     Limits,
     NewDisk,
     Op,
     Operations,
     Rejected,
+    ReplacedHwQueues,
     Request,
     Requests,
     Status,
@@ -170,7 +170,7 @@ impl Drop for HwQueue {
         {
             return;
         }
-        let mut formers = Formers::new();
+        let mut formers = ReplacedHwQueues::new();
         let requests = &self.shared.requests;
         let done = Self::new(&self.shared, self.index)
             .and_then(|other| requests.exchange(self.index, other, &mut formers));

@@ -64,7 +64,7 @@ impl Connect {
             return match request.is_admin() {
                 true => self.grant_host(asked, &session, link, id),
                 false => {
-                    let attachment = session.founder().ok_or(BARE)?;
+                    let attachment = session.backing_volume().ok_or(BARE)?;
                     self.grant_queue(asked, &attachment, link, id)
                 }
             };
