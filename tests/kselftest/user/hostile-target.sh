@@ -53,7 +53,7 @@ done
 trick long "broke the protocol: $nonsense|$broken"
 trick tag "broke the protocol: it sent an unexpected response"
 trick replay "broke the protocol: it sent an unexpected response"
-trick twice "broke the protocol: it answered (what was not asked|twice)"
+trick twice "broke the protocol: it (sent an unexpected response|responded twice)"
 trick overdraw "broke the protocol: it granted more credits than it has"
 trick empty "broke the protocol|$broken"
 trick other-length "broke the protocol: it sent data that was not asked for"
