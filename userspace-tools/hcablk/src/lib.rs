@@ -11,7 +11,7 @@
 //! | [`initiator`], [`target`], [`hostid`], [`keys`] | the commands |
 //! | [`user`] | disks that a program serves in user space |
 //! | [`config`], [`apply`] | the persistent configuration, and applying it |
-//! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | current activity, and problems |
+//! | [`stats`], [`top`], [`events`], [`metrics`], [`check`], [`mod@report`] | current activity, and problems |
 //! | [`trace`] | how data moves, as text and as pictures |
 //! | [`configfs`] | the trees, and changes that can be undone |
 //! | [`system`] | every call to the machine, behind one trait |
@@ -38,6 +38,7 @@ pub mod keys;
 pub mod metrics;
 pub mod names;
 pub mod output;
+pub mod report;
 pub mod stats;
 pub mod system;
 pub mod target;
@@ -109,6 +110,7 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Trace(TraceCommand::Show(args)) => trace::show(system, &args.wanted()),
         Command::Metrics(args) => metrics::metrics(system, args.output.as_deref()),
         Command::Check(args) => check::check(system, args.strict, args.quiet),
+        Command::Report(args) => report::report(system, args.output.as_deref()),
         Command::Times(args) => initiator::times(
             system,
             args.name.as_deref(),

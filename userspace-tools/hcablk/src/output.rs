@@ -29,7 +29,7 @@ use crate::trace::merge::{Machine, Moved};
 
 pub use device::{Device, DiskKind, DiskPath, PathRef, Session};
 pub use discovered::{Discovered, Portal};
-pub use done::{ConnectedDisk, Done, SyncedDisk};
+pub use done::{ConnectedDisk, Done, ReportPart, SyncedDisk};
 pub use evicted::Evicted;
 pub use health::{Finding, Level};
 pub use rates::{PerSecond, Rates, StateRates};

@@ -172,6 +172,9 @@ pub trait System {
     /// Like [`Self::replace`], with a file that only the caller can read.
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
+    /// Makes a file that only the caller can read. Fails if it exists.
+    fn create(&self, path: &Path, bytes: &[u8]) -> Result<(), OpError>;
+
     /// Lists the processes that have one of `devices` open, as far as the caller may see them.
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process>;
 

@@ -39,6 +39,16 @@ impl SyncedDisk {
     }
 }
 
+/// A file of the archive that `report` writes.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct ReportPart {
+    /// Its path in the archive.
+    pub name: String,
+    /// The sources that could not be read, each with the reason.
+    pub missing: Vec<String>,
+}
+
 /// The result of a command that changes something. `changed` is false if everything already was as
 /// asked for.
 #[derive(Clone, Debug, Serialize)]
@@ -154,6 +164,11 @@ pub enum Done {
     Metrics {
         file: String,
         bytes: usize,
+    },
+    Report {
+        file: String,
+        bytes: usize,
+        parts: Vec<ReportPart>,
     },
     TraceRecord {
         file: String,

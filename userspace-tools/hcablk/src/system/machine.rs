@@ -216,6 +216,10 @@ impl System for Machine {
             .map_err(|(op, e)| OpError::io(op, path, &e))
     }
 
+    fn create(&self, path: &Path, bytes: &[u8]) -> Result<(), OpError> {
+        replace::create(&self.at(path), bytes).map_err(|(op, e)| OpError::io(op, path, &e))
+    }
+
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process> {
         let mut found = Vec::new();
         let Ok(processes) = fs::read_dir(self.at(Path::new("/proc"))) else {

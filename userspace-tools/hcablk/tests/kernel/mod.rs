@@ -62,6 +62,10 @@ pub struct Kernel {
     pub tree: RefCell<Tree>,
     /// Whether the modules are older than `lost_writes`, `write_cache` and `keep_reservations`.
     pub old: Cell<bool>,
+    /// The files that are not text.
+    pub made: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
+    /// The output of programs that change nothing, by the beginning of their command lines.
+    pub printed: RefCell<BTreeMap<&'static str, String>>,
     /// Where links lead to.
     pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
     /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,

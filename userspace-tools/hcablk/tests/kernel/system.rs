@@ -246,6 +246,14 @@ impl System for Kernel {
         self.replace(path, text)
     }
 
+    fn create(&self, path: &Path, bytes: &[u8]) -> Result<(), OpError> {
+        if self.exists(path) || self.made.borrow().contains_key(path) {
+            return Err(OpError::new(Op::Open, path, Errno::EEXIST));
+        }
+        self.made.borrow_mut().insert(path.to_owned(), bytes.to_owned());
+        Ok(())
+    }
+
     fn openers(&self, _devices: &[PathBuf]) -> Vec<Process> {
         self.processes.borrow().clone()
     }
