@@ -10,6 +10,7 @@
 //! | [`cli`] | the parser: commands, options, help |
 //! | [`initiator`], [`target`], [`hostid`], [`keys`] | the commands |
 //! | [`user`] | disks that a program serves in user space |
+//! | [`audit`] | recording who changed what |
 //! | [`config`], [`apply`] | the persistent configuration, and applying it |
 //! | [`stats`], [`top`], [`events`], [`metrics`], [`check`], [`mod@report`] | current activity, and problems |
 //! | [`trace`] | how data moves, as text and as pictures |
@@ -23,6 +24,7 @@
 
 pub mod address;
 pub mod apply;
+pub mod audit;
 pub mod bench;
 pub mod check;
 pub mod cli;
@@ -60,8 +62,14 @@ use error::{Error, Kind, Result};
 use output::{Outcome, Report, Say};
 use system::System;
 
-/// Runs a command; `say` gets the output of a command that runs on.
+/// Runs a command, and records it in the audit log; `say` gets the output of a command that runs on.
 pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
+    let result = carry_out(command, system, say);
+    audit::record(system, command, &result);
+    result
+}
+
+fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
     match command {
         Command::Connect(args) => match args.wanted()? {
             Wanted::Volume(connect) => initiator::connect(system, &connect),

@@ -333,6 +333,18 @@ impl From<Done> for Report {
     }
 }
 
+impl Report {
+    /// Returns whether the command changed anything; `None` for a command that only shows something, or that does not
+    /// say.
+    pub fn is_changed(&self) -> Option<bool> {
+        match self {
+            Self::Done { result } => result.is_changed(),
+            Self::Applied { steps, .. } => Some(!steps.is_empty()),
+            _ => None,
+        }
+    }
+}
+
 /// Prints a part of the output while the command runs; returns whether anybody still reads it.
 pub type Say<'a> = dyn FnMut(&Report) -> crate::error::Result<bool> + 'a;
 

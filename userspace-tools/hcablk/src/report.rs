@@ -25,6 +25,7 @@ use crate::output::{Done, Outcome, ReportPart};
 use crate::system::{OpError, System};
 
 use parts::Part;
+pub(crate) use secrets::without_keys;
 
 /// The part that describes the others.
 const README: &str = "README.txt";
@@ -38,12 +39,12 @@ pub fn report(system: &dyn System, output: Option<&Path>) -> Result<Outcome> {
     let file = output.map_or_else(|| PathBuf::from(format!("{name}.tar.gz")), Path::to_owned);
     let mut parts = parts::all(system);
     for part in &mut parts {
-        part.text = secrets::without_keys(&part.text);
+        part.text = without_keys(&part.text);
     }
     let readme = Part {
         name: README.to_owned(),
         about: "this description",
-        text: secrets::without_keys(&describe(&host, &time, &parts)),
+        text: without_keys(&describe(&host, &time, &parts)),
         missing: Vec::new(),
     };
     parts.insert(0, readme);

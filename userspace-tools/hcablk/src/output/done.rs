@@ -177,3 +177,36 @@ pub enum Done {
         requests: u64,
     },
 }
+
+impl Done {
+    /// Returns whether the command changed anything; `None` if its answer does not say.
+    pub fn is_changed(&self) -> Option<bool> {
+        match self {
+            Self::Key(stored) => Some(stored.changed),
+            Self::Connect { changed, .. }
+            | Self::ConnectAll { changed, .. }
+            | Self::Save { changed, .. }
+            | Self::Disconnect { changed, .. }
+            | Self::AcknowledgeLoss { changed, .. }
+            | Self::PathAdd { changed, .. }
+            | Self::PathRemove { changed, .. }
+            | Self::PathSync { changed, .. }
+            | Self::PathPolicy { changed, .. }
+            | Self::Export { changed, .. }
+            | Self::Unexport { changed, .. }
+            | Self::Unapply { changed, .. }
+            | Self::UnexportAll { changed, .. }
+            | Self::Allow { changed, .. }
+            | Self::Forbid { changed, .. }
+            | Self::Evict { changed, .. }
+            | Self::Admit { changed, .. }
+            | Self::Listen { changed, .. }
+            | Self::Unlisten { changed, .. } => Some(*changed),
+            Self::Keys {}
+            | Self::Man { .. }
+            | Self::Metrics { .. }
+            | Self::Report { .. }
+            | Self::TraceRecord { .. } => None,
+        }
+    }
+}
