@@ -47,8 +47,7 @@ pub use target::{
 pub use trace::{RecordArgs, ShowTraceArgs, TraceCommand};
 pub use usage::explain;
 pub use watch::{
-    DoctorArgs, EventSource, EventsArgs, MetricsArgs, ReportArgs, StatsArgs, StatsWanted,
-    TopArgs,
+    DoctorArgs, EventSource, EventsArgs, MetricsArgs, ReportArgs, StatsArgs, StatsWanted, TopArgs,
 };
 
 /// Set up hcablk: a shared block device over RDMA
@@ -133,6 +132,7 @@ Examples:
   hcablk connect 10.0.0.1 data --path 10.0.1.1 --path '[fd00::1]:7745'
   hcablk connect 10.0.0.1 data --paths auto
   hcablk connect --user 10.0.0.1 data
+  hcablk connect 10.0.0.1 data --persist
   mount \"$(hcablk connect 10.0.0.1 data)\" /mnt")]
     Connect(ConnectArgs),
 

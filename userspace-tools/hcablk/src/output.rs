@@ -334,6 +334,16 @@ impl From<Done> for Report {
 }
 
 impl Report {
+    /// Says that the command changed something, if it did.
+    pub(crate) fn set_changed(&mut self, is_changed: bool) {
+        if let Self::Done {
+            result: Done::Connect { changed, .. } | Done::Export { changed, .. },
+        } = self
+        {
+            *changed |= is_changed;
+        }
+    }
+
     /// Returns whether the command changed anything; `None` for a command that only shows something, or that does not
     /// say.
     pub fn is_changed(&self) -> Option<bool> {
