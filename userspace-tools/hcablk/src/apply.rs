@@ -68,7 +68,7 @@ pub enum Recording {
 
 /// Waits until no other command applies the configuration: two of them would make the same objects, and each would undo
 /// what its rival needs. After `limit` it proceeds without the lock: the rival may wait for a drive that hangs.
-fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
+pub(crate) fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
     let folder = Path::new(FOLDER);
     // Without the folder nothing is configured.
     if !system.exists(folder) {

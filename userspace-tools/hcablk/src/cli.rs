@@ -47,7 +47,7 @@ pub use target::{
 pub use trace::{RecordArgs, ShowTraceArgs, TraceCommand};
 pub use usage::explain;
 pub use watch::{
-    DoctorArgs, EventSource, EventsArgs, MetricsArgs, StatsArgs, StatsWanted, TopArgs,
+    DoctorArgs, EventSource, EventsArgs, MetricsArgs, ReportArgs, StatsArgs, StatsWanted, TopArgs,
 };
 
 /// Set up hcablk: a shared block device over RDMA
@@ -133,6 +133,7 @@ Examples:
   hcablk connect 10.0.0.1 data --path 10.0.1.1 --path '[fd00::1]:7745'
   hcablk connect 10.0.0.1 data --paths auto
   hcablk connect --user 10.0.0.1 data
+  hcablk connect 10.0.0.1 data --persist
   mount \"$(hcablk connect 10.0.0.1 data)\" /mnt")]
     Connect(ConnectArgs),
 
@@ -277,6 +278,18 @@ Examples:
   hcablk check --quiet --json")]
     Check(DoctorArgs),
 
+    /// Collect the state of this machine in one archive, without keys, for somebody who helps
+    ///
+    /// The archive has the answers of `check`, `list`, `stats` and `target list`, the attributes of configfs, versions,
+    /// the configuration, RDMA links, settings of OCFS2, the states of units, and lines of the kernel's log and the
+    /// journal; its README.txt describes each file. Keys and passwords are left out. Addresses, ids, and names of hosts
+    /// and disks are not: look at it before you pass it on. Run it as root, on the hosts and on the target.
+    #[command(after_help = "\
+Examples:
+  hcablk report
+  hcablk report --output /tmp/client1.tar.gz")]
+    Report(ReportArgs),
+
     /// Show how long requests of this machine's devices take, by state
     ///
     /// Durations are measured only after `--measure on`; then each request reads the clock a few times. HALF, 99 % and
@@ -365,6 +378,7 @@ impl Command {
             | Self::Stats(_)
             | Self::Metrics(_)
             | Self::Check(_)
+            | Self::Report(_)
             | Self::Times(_)
             | Self::HostId(_)
             | Self::Config(_)

@@ -12,12 +12,14 @@
 //! | [`check`] | keys that contradict each other |
 //! | [`running`] | the kernel's state, as a configuration |
 //! | [`commands`] | `hcablk config …` |
+//! | `persist` | writing what a command has made into the files |
 
 pub mod check;
 pub mod commands;
 pub mod files;
 pub mod loaded;
 pub mod paths;
+pub(crate) mod persist;
 pub mod running;
 pub mod schema;
 pub mod value;

@@ -38,9 +38,9 @@ pub(crate) use missing::Missing;
 
 const FOLDER: &str = "/etc/hcablk/keys";
 /// The prefix of a printed key: the version of its format.
-const PREFIX: &str = "hcablk-key-1:";
+pub(crate) const PREFIX: &str = "hcablk-key-1:";
 /// Bytes of a key.
-const LENGTH: usize = 32;
+pub(crate) const LENGTH: usize = 32;
 /// The largest number of keys of one side that are valid at the same time.
 const VALID_MAX: usize = 2;
 

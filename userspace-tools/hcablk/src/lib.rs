@@ -11,8 +11,9 @@
 //! | [`cli`] | the parser: commands, options, help |
 //! | [`initiator`], [`target`], [`hostid`], [`keys`] | the commands |
 //! | [`user`] | disks that a program serves in user space |
+//! | [`audit`] | recording who changed what |
 //! | [`config`], [`apply`] | the persistent configuration, and applying it |
-//! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | current activity, and problems |
+//! | [`stats`], [`top`], [`events`], [`metrics`], [`check`], [`mod@report`] | current activity, and problems |
 //! | [`trace`] | how data moves, as text and as pictures |
 //! | [`configfs`] | the trees, and changes that can be undone |
 //! | [`system`] | every call to the machine, behind one trait |
@@ -24,6 +25,7 @@
 
 pub mod address;
 pub mod apply;
+pub mod audit;
 pub mod bench;
 pub mod check;
 pub mod cli;
@@ -39,6 +41,7 @@ pub mod keys;
 pub mod metrics;
 pub mod names;
 pub mod output;
+pub mod report;
 pub mod stats;
 pub mod system;
 pub mod target;
@@ -60,8 +63,15 @@ use error::{Error, Kind, Result};
 use output::{Outcome, Report, Say};
 use system::System;
 
-/// Runs a command; `say` gets the output of a command that continues until it is interrupted.
+/// Runs a command, and records it in the audit log; `say` gets the output of a command that continues until it is
+/// interrupted.
 pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
+    let result = carry_out(command, system, say);
+    audit::record(system, command, &result);
+    result
+}
+
+fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
     match command {
         Command::Connect(args) => match args.wanted()? {
             Wanted::Volume(connect) => initiator::connect(system, &connect),
@@ -110,6 +120,7 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Trace(TraceCommand::Show(args)) => trace::show(system, &args.wanted()),
         Command::Metrics(args) => metrics::metrics(system, args.output.as_deref()),
         Command::Check(args) => check::check(system, args.strict, args.quiet),
+        Command::Report(args) => report::report(system, args.output.as_deref()),
         Command::Times(args) => initiator::times(
             system,
             args.name.as_deref(),

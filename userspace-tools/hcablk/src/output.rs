@@ -29,7 +29,7 @@ use crate::trace::merge::{Machine, Moved};
 
 pub use device::{Device, DiskKind, DiskPath, PathRef, Session};
 pub use discovered::{Discovered, Portal};
-pub use done::{ConnectedDisk, Done, SyncedDisk};
+pub use done::{ConnectedDisk, Done, ReportPart, SyncedDisk};
 pub use evicted::Evicted;
 pub use health::{Finding, Level};
 pub use rates::{PerSecond, Rates, StateRates};
@@ -330,6 +330,28 @@ pub enum Report {
 impl From<Done> for Report {
     fn from(result: Done) -> Self {
         Self::Done { result }
+    }
+}
+
+impl Report {
+    /// Says that the command changed something, if it did.
+    pub(crate) fn set_changed(&mut self, is_changed: bool) {
+        if let Self::Done {
+            result: Done::Connect { changed, .. } | Done::Export { changed, .. },
+        } = self
+        {
+            *changed |= is_changed;
+        }
+    }
+
+    /// Returns whether the command changed anything; `None` for a command that only shows something, or that does not
+    /// say.
+    pub fn is_changed(&self) -> Option<bool> {
+        match self {
+            Self::Done { result } => result.is_changed(),
+            Self::Applied { steps, .. } => Some(!steps.is_empty()),
+            _ => None,
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! Every change of the machine, and every question to it, goes through [`System`]. [`Machine`] is the real one; tests
 //! replace it by an imitation of the kernel.
 
+mod audit;
 mod durable;
 mod listen;
 mod machine;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::audit::{Caller, Entry};
 use crate::error::{describe, Error, Kind};
 
 pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
@@ -172,6 +174,9 @@ pub trait System {
     /// Like [`Self::replace`], with a file that only the caller can read.
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
+    /// Makes a file that only the caller can read. Fails if it exists.
+    fn create(&self, path: &Path, bytes: &[u8]) -> Result<(), OpError>;
+
     /// Lists the processes that have one of `devices` open, as far as the caller may see them.
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process>;
 
@@ -225,6 +230,12 @@ pub trait System {
 
     /// Returns the access rights of the file at `path`, and the id of its owner.
     fn rights(&self, path: &Path) -> Option<Rights>;
+
+    /// Returns the process that runs the command, and its user.
+    fn caller(&self) -> Caller;
+
+    /// Adds an entry to the audit log, if this machine has a journal or syslog.
+    fn audit(&self, entry: &Entry);
 
     /// Returns the release of the kernel that runs.
     fn kernel_release(&self) -> String;

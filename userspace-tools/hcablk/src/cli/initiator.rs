@@ -64,6 +64,12 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub user: bool,
 
+    /// Also write the disk into the configuration: into its table [disk.NAME] where that is, or else into
+    /// /etc/hcablk/hcablk.toml. If that fails, the disk is not connected. `systemctl enable hcablk@NAME` has it
+    /// connected at each start
+    #[arg(long)]
+    pub persist: bool,
+
     /// Connect only if the volume is the one with this wwid
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub wwid: Option<Uuid>,
@@ -154,6 +160,7 @@ impl ConnectArgs {
             || self.no_remote_invalidate
             || self.insecure
             || self.user
+            || self.persist
             || !self.tuning.attributes().is_empty()
     }
 
@@ -169,6 +176,7 @@ impl ConnectArgs {
             expect_wwid: self.wwid,
             remote_invalidate: self.no_remote_invalidate.then_some(false),
             insecure: self.insecure,
+            persist: self.persist,
             tuning: self.tuning.clone(),
         }
     }

@@ -217,6 +217,12 @@ pub struct ExportArgs {
     #[arg(long, value_parser = value_parser!(u16).range(1..), conflicts_with = "no_port")]
     pub port: Option<u16>,
 
+    /// Also write the export, and the port that listens for it, into the configuration, which holds from the next start
+    /// on: into the table [export.NAME] where that is, or else into /etc/hcablk/hcablk.toml. If that fails, nothing is
+    /// exported
+    #[arg(long)]
+    pub persist: bool,
+
     /// Do not check or add ports
     #[arg(long)]
     pub no_port: bool,
@@ -237,6 +243,7 @@ impl From<&ExportArgs> for Export {
             provider: args.provider.clone(),
             wwid: args.wwid,
             allow: args.allow.clone(),
+            persist: args.persist,
             listen: (!args.no_port).then(|| Listen {
                 address: args.port_address,
                 port: args.port,

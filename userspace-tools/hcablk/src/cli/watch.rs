@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The arguments of the commands that show current activity: `stats`, `top`, `events`, `metrics` and `check`.
+//! The arguments of the commands that show current activity: `stats`, `top`, `events`, `metrics`, `check` and `report`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -153,6 +153,14 @@ impl EventsArgs {
 #[derive(Args, Clone, Debug)]
 pub struct MetricsArgs {
     /// Write to this file atomically, instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    /// The archive to write, which must not exist yet [default: hcablk-report-HOST-TIME.tar.gz in the present directory]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -67,13 +67,27 @@ pub fn load(system: &dyn System) -> Result<Loaded> {
 
 /// Reads files as the whole configuration.
 pub fn load_files(system: &dyn System, files: &[PathBuf]) -> Result<Loaded> {
+    load_texts(system, &read(system, files)?)
+}
+
+fn read(system: &dyn System, files: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
+    let read = |file: &PathBuf| Ok((file.clone(), system.read(file)?));
+    files.iter().map(read).collect()
+}
+
+/// Returns the files of the configuration with their texts, in the order in which they are read.
+pub(super) fn texts(system: &dyn System) -> Result<Vec<(PathBuf, String)>> {
+    read(system, &files(system)?)
+}
+
+/// Reads texts as the files of the whole configuration.
+pub(super) fn load_texts(system: &dyn System, texts: &[(PathBuf, String)]) -> Result<Loaded> {
     let mut loaded = Loaded::default();
     let mut mistakes = Vec::new();
-    for file in files {
-        let text = system.read(file)?;
-        match toml::from_str(&text) {
-            Ok(content) => loaded.add(file, &text, content, &mut mistakes),
-            Err(error) => mistakes.push(explain(file, &text, &error)),
+    for (file, text) in texts {
+        match toml::from_str(text) {
+            Ok(content) => loaded.add(file, text, content, &mut mistakes),
+            Err(error) => mistakes.push(explain(file, text, &error)),
         }
         loaded.files.push(file.clone());
     }

@@ -81,7 +81,7 @@ pub(crate) fn attribute(group: &Group<'_>, attribute: &str) -> Result<Option<Str
     }
 }
 
-fn read_export(group: &Group<'_>) -> Result<Option<Export>> {
+pub(crate) fn read_export(group: &Group<'_>) -> Result<Option<Export>> {
     let path = group.get("path")?;
     if path.is_empty() {
         return Ok(None);
@@ -110,7 +110,7 @@ fn read_export(group: &Group<'_>) -> Result<Option<Export>> {
     Ok(Some(export))
 }
 
-fn read_port(group: &Group<'_>) -> Result<Port> {
+pub(crate) fn read_port(group: &Group<'_>) -> Result<Port> {
     let mut port = Port {
         enabled: group.flag("enable")?,
         ..Port::default()
@@ -119,7 +119,7 @@ fn read_port(group: &Group<'_>) -> Result<Port> {
     Ok(port)
 }
 
-fn read_disk(group: &Group<'_>, own: Option<Uuid>) -> Result<Option<Disk>> {
+pub(crate) fn read_disk(group: &Group<'_>, own: Option<Uuid>) -> Result<Option<Disk>> {
     let volume = group.get("volume")?;
     let address = group.get("address")?;
     if volume.is_empty() || address.is_empty() {

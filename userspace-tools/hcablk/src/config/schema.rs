@@ -12,7 +12,7 @@ use super::value::{
     Chunk, DevicePath, Id, Number, Protocol, Provider, Seconds, Setting, Size, Timeout, Wwid, KIB,
     MIB,
 };
-use crate::endpoint::Endpoint;
+use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
 use crate::names::{DeviceName, PortName, VolumeName};
 use crate::target::{Mode, WriteCache};
@@ -125,6 +125,17 @@ macro_rules! table {
                     };
                 )*
                 Ok(())
+            }
+
+            /// Returns the table without the keys that are at their defaults.
+            pub fn without_defaults(&self) -> Result<Self> {
+                let wishes = self.settings();
+                let mut table = self.clone();
+                table.set_by(|attribute| {
+                    let wish = wishes.iter().find(|wish| wish.attribute == attribute);
+                    Ok(wish.map(|wish| wish.value.clone()))
+                })?;
+                Ok(table)
             }
 
             #[cfg(test)]
@@ -285,6 +296,18 @@ table! {
         timing: bool = "timing", Some("0"), Online;
         /// Whether to accept a target without a key, although this host has one.
         insecure: bool = "insecure", Some("0"), Disabled;
+    }
+}
+
+impl Port {
+    /// Returns whether the port is at this address and number.
+    pub fn is_at(&self, address: &str, port: u16) -> bool {
+        let own = self
+            .address
+            .unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into());
+        let number = self.port.and_then(|port| port.0.try_into().ok());
+        same_address(&own.to_string(), address)
+            && number.unwrap_or(crate::target::DEFAULT_PORT) == port
     }
 }
 

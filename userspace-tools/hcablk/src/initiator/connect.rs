@@ -11,6 +11,9 @@ use uuid::Uuid;
 use super::explain::explain;
 use super::paths;
 use super::sync::sync_disk;
+use crate::apply::lock;
+use crate::config::persist::Files;
+use crate::config::running::read_disk;
 use crate::configfs::{Group, Transaction, INITIATOR};
 use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
@@ -50,6 +53,8 @@ pub struct Connect {
     pub remote_invalidate: Option<bool>,
     /// Whether to accept a target without a key, although this host has one.
     pub insecure: bool,
+    /// Whether the disk is also written into the configuration.
+    pub persist: bool,
     /// The rest.
     pub tuning: Tuning,
 }
@@ -167,7 +172,13 @@ pub fn resolve(address: &str) -> Result<String> {
 
 /// Runs `hcablk connect`.
 pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
+    let given = wanted;
     let wanted = &wanted.resolved()?;
+    let (_lock, files) = if wanted.persist {
+        (lock(system, None)?, Some(Files::read(system)?))
+    } else {
+        (None, None)
+    };
     let host_id = match wanted.host_id {
         Some(id) => id,
         None => hostid::current(system)?.0,
@@ -181,8 +192,12 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     let group = tree.child(name.as_str());
     let mut transaction = Transaction::new(system);
     let result = bring_up(&group, wanted, host_id, &mut transaction)
-        .and_then(|done| Ok((done, set_paths_auto(&group, wanted, &mut transaction)?)));
-    let ((device, mut changed), is_new) = transaction.finish(result)?;
+        .and_then(|done| Ok((done, set_paths_auto(&group, wanted, &mut transaction)?)))
+        .and_then(|done| {
+            let stored = files.map(|files| persist(files, &group, &name, &given.address));
+            Ok((done, stored.transpose()?))
+        });
+    let (((device, mut changed), is_new), stored) = transaction.finish(result)?;
     let mut synced = None;
     if wanted.paths_auto {
         let done = sync_disk(&group, false)?;
@@ -200,6 +215,15 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{name} is connected already"));
     }
+    if let Some((note, is_stored)) = stored {
+        outcome.note(note);
+        outcome.report.set_changed(is_stored);
+        if is_stored {
+            outcome.note(format!(
+                "to connect it at each start: systemctl enable hcablk@{name}"
+            ));
+        }
+    }
     for note in cut
         .into_iter()
         .chain(synced.into_iter().flat_map(|synced| synced.notes))
@@ -207,6 +231,30 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
         outcome.note(note);
     }
     Ok(outcome)
+}
+
+/// Writes a disk into the configuration. Its address there is the one that the caller has given, which may be a name,
+/// or the configured one if that means the same.
+fn persist(
+    mut files: Files<'_>,
+    group: &Group<'_>,
+    name: &DeviceName,
+    given: &str,
+) -> Result<(String, bool)> {
+    let own = hostid::current(group.system()).ok().map(|(id, _)| id);
+    let Some(mut disk) = read_disk(group, own)? else {
+        return Err(Error::new(
+            Kind::Failed,
+            format!("{name} has no address or no volume"),
+        ));
+    };
+    let known = files.config().disk.get(name).map(|known| &known.address);
+    let means_same = |known: &&String| resolve(known).is_ok_and(|known| known == disk.address);
+    disk.address = known
+        .filter(means_same)
+        .map_or_else(|| given.to_owned(), Clone::clone);
+    files.add_disk(name.clone(), disk);
+    files.store()
 }
 
 /// Records that a disk gets a path for each portal, if requested and not yet recorded; returns whether it changed the

@@ -109,7 +109,8 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
             volume: name.parse::<VolumeName>().map_err(|_| strange(name))?,
             ..how.clone()
         };
-        match connected(system, &volume).map_or_else(|| connect(system, &one), Ok) {
+        let found = connected(system, &volume).filter(|_| !how.persist);
+        match found.map_or_else(|| connect(system, &one), Ok) {
             Ok(outcome) => {
                 let said = outcome.notes.iter();
                 notes.extend(said.map(|note| format!("{name}: {note}")));

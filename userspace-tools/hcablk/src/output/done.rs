@@ -39,6 +39,16 @@ impl SyncedDisk {
     }
 }
 
+/// A file of the archive that `report` writes.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct ReportPart {
+    /// Its path in the archive.
+    pub name: String,
+    /// The sources that could not be read, each with the reason.
+    pub missing: Vec<String>,
+}
+
 /// The result of a command that changes something. `changed` is false if the requested state
 /// existed already.
 #[derive(Clone, Debug, Serialize)]
@@ -155,10 +165,48 @@ pub enum Done {
         file: String,
         bytes: usize,
     },
+    Report {
+        file: String,
+        bytes: usize,
+        parts: Vec<ReportPart>,
+    },
     TraceRecord {
         file: String,
         events: usize,
         lost: u64,
         requests: u64,
     },
+}
+
+impl Done {
+    /// Returns whether the command changed anything; `None` if its answer does not say.
+    pub fn is_changed(&self) -> Option<bool> {
+        match self {
+            Self::Key(stored) => Some(stored.changed),
+            Self::Connect { changed, .. }
+            | Self::ConnectAll { changed, .. }
+            | Self::Save { changed, .. }
+            | Self::Disconnect { changed, .. }
+            | Self::AcknowledgeLoss { changed, .. }
+            | Self::PathAdd { changed, .. }
+            | Self::PathRemove { changed, .. }
+            | Self::PathSync { changed, .. }
+            | Self::PathPolicy { changed, .. }
+            | Self::Export { changed, .. }
+            | Self::Unexport { changed, .. }
+            | Self::Unapply { changed, .. }
+            | Self::UnexportAll { changed, .. }
+            | Self::Allow { changed, .. }
+            | Self::Forbid { changed, .. }
+            | Self::Evict { changed, .. }
+            | Self::Admit { changed, .. }
+            | Self::Listen { changed, .. }
+            | Self::Unlisten { changed, .. } => Some(*changed),
+            Self::Keys {}
+            | Self::Man { .. }
+            | Self::Metrics { .. }
+            | Self::Report { .. }
+            | Self::TraceRecord { .. } => None,
+        }
+    }
 }

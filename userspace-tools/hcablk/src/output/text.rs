@@ -275,6 +275,7 @@ impl fmt::Display for Done {
             }
             Self::Unlisten { ports, .. } => ended_ports(f, ports),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
+            Self::Report { file, .. } => writeln!(f, "{file}"),
             // A caller that writes the metrics every few seconds needs only failures.
             Self::TraceRecord {
                 file,

@@ -19,9 +19,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::time::{clock_gettime, ClockId};
 
 use super::{
-    durable, listen, replace, selves, Clock, Listen, Listener, Lock, Op, OpError, Process, Rights,
-    System,
+    audit, durable, listen, replace, selves, Clock, Listen, Listener, Lock, Op, OpError, Process,
+    Rights, System,
 };
+use crate::audit::{Caller, Entry};
 use crate::error::{describe, Error, Kind};
 
 /// The folder of the files that hold the locks of folders.
@@ -216,6 +217,10 @@ impl System for Machine {
             .map_err(|(op, e)| OpError::io(op, path, &e))
     }
 
+    fn create(&self, path: &Path, bytes: &[u8]) -> Result<(), OpError> {
+        replace::create(&self.at(path), bytes).map_err(|(op, e)| OpError::io(op, path, &e))
+    }
+
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process> {
         let mut found = Vec::new();
         let Ok(processes) = fs::read_dir(self.at(Path::new("/proc"))) else {
@@ -353,6 +358,18 @@ impl System for Machine {
             mode: metadata.mode() & 0o7777,
             owner: metadata.uid(),
         })
+    }
+
+    fn caller(&self) -> Caller {
+        audit::caller(self)
+    }
+
+    fn audit(&self, entry: &Entry) {
+        if let Err(error) = audit::write(entry, |path| self.at(path)) {
+            self.remark(&format!(
+                "the audit log does not record this command: {error}"
+            ));
+        }
     }
 
     fn kernel_release(&self) -> String {

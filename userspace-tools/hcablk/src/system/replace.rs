@@ -90,6 +90,21 @@ pub(super) fn replace(path: &Path, text: &str, mode: Mode) -> Result<(), Failure
     put(folder, &path, text, mode).map_err(|error| (Op::Open, error))
 }
 
+/// Makes a file that only the caller can read; fails if it exists.
+pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| (Op::Open, error))?;
+    file.write_all(bytes).map_err(|error| {
+        // Half an archive is of no use. The failure to write is the one to report.
+        let _ = fs::remove_file(path);
+        (Op::Write, error)
+    })
+}
+
 fn put(folder: &Path, path: &Path, text: &str, mode: Mode) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
@@ -184,6 +199,23 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         symlink("round", top.path().join("round")).unwrap();
         replace(&top.path().join("round"), "x", Mode::Keep).unwrap_err();
+    }
+
+    #[test]
+    fn a_file_is_made_only_where_there_is_none() {
+        let top = tempfile::tempdir().unwrap();
+        let file = top.path().join("file");
+        create(&file, b"one").unwrap();
+        assert_eq!(mode_of(&file), 0o600);
+        let (op, error) = create(&file, b"two").unwrap_err();
+        assert_eq!(
+            (op, error.raw_os_error()),
+            (Op::Open, Some(Errno::EEXIST as i32))
+        );
+        assert_eq!(fs::read(&file).unwrap(), b"one");
+        symlink(top.path().join("made"), top.path().join("link")).unwrap();
+        create(&top.path().join("link"), b"x").unwrap_err();
+        assert!(!top.path().join("made").exists());
     }
 
     #[test]

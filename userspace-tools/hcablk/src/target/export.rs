@@ -14,12 +14,15 @@ use uuid::Uuid;
 use super::fence::{evict_recorded, join};
 use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
-use super::volumes;
 use super::write_cache::{self, WriteCache};
 use super::wwids::{default_wwid, keep as keep_wwid};
+use super::{ports, volumes};
+use crate::apply::lock;
 use crate::apply::record::Record;
 use crate::apply::step::Table;
-use crate::config::running::attribute;
+use crate::config;
+use crate::config::persist::Files;
+use crate::config::running::{attribute, read_export, read_port};
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
 use crate::hostid;
@@ -73,6 +76,7 @@ impl Mode {
 }
 
 /// The arguments of `hcablk target export`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Clone, Debug)]
 pub struct Export {
     /// The name of the volume for clients.
@@ -99,6 +103,8 @@ pub struct Export {
     pub wwid: Option<Uuid>,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
+    /// Whether the export and its port are also written into the configuration.
+    pub persist: bool,
     /// The port that must listen, if any.
     pub listen: Option<Listen>,
 }
@@ -107,6 +113,21 @@ impl Export {
     /// Returns the driver's word for the provider of peer memory.
     fn source(&self) -> &str {
         self.provider.as_deref().unwrap_or("auto")
+    }
+
+    /// Returns the path for the driver, which opens the device with this text: it must not depend on the caller's
+    /// folder.
+    fn absolute_path(&self) -> Result<String> {
+        let given = self.path.display();
+        let path = std::path::absolute(&self.path).map_err(|error| {
+            Error::new(
+                Kind::Failed,
+                format!("cannot use the path {given}: {error}"),
+            )
+        })?;
+        let path = path.to_str().filter(|path| !path.contains('\n'));
+        path.map(str::to_owned)
+            .ok_or_else(|| Error::new(Kind::Usage, format!("the path {given} is not plain text")))
     }
 }
 
@@ -119,22 +140,8 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         )
         .advise("--provider is for --mode p2p."));
     }
-    // The driver opens the device with this text, so it must not depend on the caller's folder.
-    let path = std::path::absolute(&wanted.path).map_err(|error| {
-        Error::new(
-            Kind::Failed,
-            format!("cannot use the path {}: {error}", wanted.path.display()),
-        )
-    })?;
-    let path = path
-        .to_str()
-        .filter(|path| !path.contains('\n'))
-        .ok_or_else(|| {
-            Error::new(
-                Kind::Usage,
-                format!("the path {} is not plain text", wanted.path.display()),
-            )
-        })?;
+    let path = wanted.absolute_path()?;
+    let path = path.as_str();
     let tree = TARGET.require(system)?;
     let group = volumes(&tree).child(wanted.volume.as_str());
 
@@ -142,10 +149,19 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         let host = hostid::current(system).ok().map(|(id, _)| id);
         default_wwid(system, host, &wanted.volume, path)
     });
+    let (_lock, files) = if wanted.persist {
+        (lock(system, None)?, Some(Files::read(system)?))
+    } else {
+        (None, None)
+    };
     let mut transaction = Transaction::new(system);
-    let result = set_up(&tree, &group, wanted, path, wwid, &mut transaction);
+    let result =
+        set_up(&tree, &group, wanted, path, wwid, &mut transaction).and_then(|(port, evicted)| {
+            let stored = files.map(|files| persist(files, &tree, wanted, port.as_ref()));
+            Ok((port, evicted, stored.transpose()?))
+        });
     let changed = transaction.has_changes();
-    let (port, evicted) = transaction.finish(result)?;
+    let (port, evicted, stored) = transaction.finish(result)?;
     if changed {
         // The service neither repeats nor undoes changes of other commands.
         Record::new(system).forget(Table::Export, wanted.volume.as_str())?;
@@ -167,6 +183,10 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     });
     if !changed {
         outcome.note(format!("{} is exported already", wanted.volume));
+    }
+    if let Some((note, is_stored)) = stored {
+        outcome.note(note);
+        outcome.report.set_changed(is_stored);
     }
     if !evicted.is_empty() {
         outcome.note(format!(
@@ -206,6 +226,49 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         outcome.note(note);
     }
     Ok(outcome)
+}
+
+/// Writes an export into the configuration, and its port if no port there listens at the same address.
+fn persist(
+    mut files: Files<'_>,
+    tree: &Group<'_>,
+    wanted: &Export,
+    port: Option<&PortRef>,
+) -> Result<(String, bool)> {
+    let name = &wanted.volume;
+    let cannot = |what: String| Error::new(Kind::Failed, format!("cannot configure {what}"));
+    let Some(mut export) = read_export(&volumes(tree).child(name.as_str()))? else {
+        return Err(cannot(format!("{name}: it has no device")));
+    };
+    let known = files.config().export.get(name);
+    // The derived id is derived again.
+    if wanted.wwid.is_none() && known.is_none_or(|known| known.wwid.is_none()) {
+        export.wwid = None;
+    }
+    files.add_export(name.clone(), export);
+    if let Some(port) = port {
+        let is_same =
+            |known: &&config::Port| known.enabled && known.is_at(&port.address, port.port);
+        if !files.config().port.values().any(|known| is_same(&known)) {
+            let mut new = read_port(&ports(tree).child(&port.id))?;
+            let id = port.id.parse().map_err(cannot)?;
+            let known = files.config().port.get(&id);
+            // The driver's default depends on the memory that is free.
+            new.memory = known.and_then(|known| known.memory);
+            if known.is_some_and(|known| known.enabled) {
+                return Err(Error::new(
+                    Kind::Exists,
+                    format!(
+                        "the configuration has a port {id} that listens elsewhere than the running one, {}",
+                        port.address
+                    ),
+                )
+                .advise("hcablk config diff shows how they differ; hcablk apply makes the running one match."));
+            }
+            files.add_port(id, new);
+        }
+    }
+    files.store()
 }
 
 fn set_up(

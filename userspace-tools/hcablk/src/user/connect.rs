@@ -12,6 +12,8 @@ use uuid::Uuid;
 use super::files::{self, Failed, Wanted};
 use super::show::{self, Disk};
 use super::{settings, unit};
+use crate::apply;
+use crate::config::persist::Files;
 use crate::configfs::INITIATOR;
 use crate::error::{describe, Error, Kind, Result};
 use crate::hostid;
@@ -58,7 +60,19 @@ enum Plan {
 
 /// Runs `hcablk connect --user`.
 pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
-    let (name, device, changed) = bring_up(system, &asked(system, wanted)?)?;
+    let (_lock, files) = if wanted.persist {
+        (apply::lock(system, None)?, Some(Files::read(system)?))
+    } else {
+        (None, None)
+    };
+    let (name, device, did) = bring_up_as(system, &asked(system, wanted)?)?;
+    let stored = match files.map(|files| persist(files, &name, wanted)).transpose() {
+        Ok(stored) => stored,
+        // The requests of a disk that was taken over would be lost.
+        Err(error) if matches!(did, Plan::Make) => return Err(undo(system, &name, error)),
+        Err(error) => return Err(error),
+    };
+    let changed = !matches!(did, Plan::Nothing);
     let mut outcome = Outcome::new(Done::Connect {
         name: name.clone(),
         device: device.to_string_lossy().into_owned(),
@@ -67,11 +81,43 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{name} is connected already"));
     }
+    if let Some((note, is_stored)) = stored {
+        outcome.note(note);
+        outcome.report.set_changed(is_stored);
+        if is_stored {
+            outcome.note(format!(
+                "to connect it at each start: systemctl enable hcablk@{name}"
+            ));
+        }
+    }
     Ok(outcome)
+}
+
+/// Writes a disk into the configuration.
+fn persist(mut files: Files<'_>, name: &str, wanted: &Connect) -> Result<(String, bool)> {
+    let all = super::configured::read(files.system())?;
+    let found = all.into_iter().find(|(known, _)| known.as_str() == name);
+    let Some((name, mut disk)) = found else {
+        let message = format!("the disk {name} is gone again");
+        return Err(Error::new(Kind::Failed, message));
+    };
+    let known = files.config().disk.get(&name).map(|known| &known.address);
+    let means_same = |known: &&String| resolve(known).ok() == resolve(&disk.address).ok();
+    disk.address = known
+        .filter(means_same)
+        .map_or_else(|| wanted.address.clone(), Clone::clone);
+    files.add_disk(name, disk);
+    files.store()
 }
 
 /// Makes the disk, or finds an existing one: returns its name, its node, and whether anything was changed.
 pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, PathBuf, bool)> {
+    let (name, node, did) = bring_up_as(system, asked)?;
+    Ok((name, node, !matches!(did, Plan::Nothing)))
+}
+
+/// Makes the disk, or finds an existing one: returns its name, its node, and the steps for that.
+fn bring_up_as(system: &dyn System, asked: &Asked) -> Result<(String, PathBuf, Plan)> {
     let name = match &asked.name {
         Some(name) => name.clone(),
         None => find_connected(system, asked).unwrap_or_else(|| asked.wanted.volume.clone()),
@@ -94,13 +140,13 @@ pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, Pa
         (plan, begun)
     };
     if matches!(plan, Plan::Nothing) {
-        return Ok((name.clone(), node(system, &name)?, false));
+        return Ok((name.clone(), node(system, &name)?, plan));
     }
     let started = begun
         .and_then(|()| wait_for(system, &name))
         .and_then(|()| node(system, &name));
     match started {
-        Ok(node) => Ok((name, node, true)),
+        Ok(node) => Ok((name, node, plan)),
         Err(error) if matches!(plan, Plan::Make) => Err(undo(system, &name, error)),
         Err(error) => Err(error),
     }

@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use hcablk::audit::Entry;
 use hcablk::system::{Heard, Listen, Process};
 use nix::errno::Errno;
 
@@ -62,6 +63,13 @@ pub struct Kernel {
     pub tree: RefCell<Tree>,
     /// Whether the modules are older than `lost_writes`, `write_cache` and `keep_reservations`.
     pub old: Cell<bool>,
+    /// The files that are not text.
+    pub made: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
+    /// The output of programs that change nothing, by the beginning of their command lines.
+    pub printed: RefCell<BTreeMap<&'static str, String>>,
+    /// The words of the last command line, and the entries of the audit log.
+    pub words: RefCell<Vec<String>>,
+    pub audited: RefCell<Vec<Entry>>,
     /// Where links lead to.
     pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
     /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,

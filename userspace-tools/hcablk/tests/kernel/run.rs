@@ -12,10 +12,15 @@ pub fn hcablk(kernel: &Kernel, line: &str) -> hcablk::error::Result<hcablk::outp
     let words = ["hcablk"].into_iter().chain(line.split_whitespace());
     let cli =
         hcablk::cli::Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
-    hcablk::run(&cli.command, kernel, &mut |report| {
+    let words = line.split_whitespace().map(str::to_owned);
+    // A command may run others.
+    let outer = kernel.words.replace(words.collect());
+    let result = hcablk::run(&cli.command, kernel, &mut |report| {
         kernel.said.borrow_mut().push(report.clone());
         Ok(true)
-    })
+    });
+    kernel.words.replace(outer);
+    result
 }
 
 /// The text that a command line which succeeds prints.

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hcablk::audit::{Caller, Entry};
 use hcablk::error::Error;
 use hcablk::system::{Clock, Heard, Listen, Listener, Lock, Op, OpError, Process, Rights, System};
 use nix::errno::Errno;
@@ -246,6 +247,16 @@ impl System for Kernel {
         self.replace(path, text)
     }
 
+    fn create(&self, path: &Path, bytes: &[u8]) -> Result<(), OpError> {
+        if self.exists(path) || self.made.borrow().contains_key(path) {
+            return Err(OpError::new(Op::Open, path, Errno::EEXIST));
+        }
+        self.made
+            .borrow_mut()
+            .insert(path.to_owned(), bytes.to_owned());
+        Ok(())
+    }
+
     fn openers(&self, _devices: &[PathBuf]) -> Vec<Process> {
         self.processes.borrow().clone()
     }
@@ -357,6 +368,20 @@ impl System for Kernel {
 
     fn rights(&self, _path: &Path) -> Option<Rights> {
         None
+    }
+
+    fn caller(&self) -> Caller {
+        Caller {
+            words: self.words.borrow().clone(),
+            login_uid: Some(1000),
+            sudo_user: Some("alice".to_owned()),
+            parent: Some("sudo".to_owned()),
+            ..Caller::default()
+        }
+    }
+
+    fn audit(&self, entry: &Entry) {
+        self.audited.borrow_mut().push(entry.clone());
     }
 
     fn kernel_release(&self) -> String {

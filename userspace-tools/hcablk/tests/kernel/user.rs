@@ -94,6 +94,15 @@ impl Kernel {
                 self.end_disk(number);
                 Ok(String::new())
             }
+            ("timeout", ["--kill-after", _, _, line @ ..]) => {
+                let line = line.join(" ");
+                let printed = self.printed.borrow();
+                let mut known = printed.iter();
+                known
+                    .find(|(start, _)| line.starts_with(**start))
+                    .map(|(_, text)| text.clone())
+                    .ok_or_else(|| "No such file or directory".to_owned())
+            }
             other => panic!("{other:?}"),
         }
     }
