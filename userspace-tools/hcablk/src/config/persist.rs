@@ -76,7 +76,7 @@ impl<'a> Files<'a> {
         let was = tables(self.config())?;
         for (section, name, table) in tables(&self.wanted)? {
             let full = format!("{section}.{name}");
-            let file = self.loaded.place(&full).file;
+            let file = self.loaded.place_of(&full).file;
             let known = was
                 .iter()
                 .find(|(one, other, _)| (*one, other) == (section, &name));
