@@ -24,7 +24,7 @@ connect c1 hung --queues 1 --io-timeout 600
 must on target 'dmsetup suspend --nolockfs gate'
 spawn held c1 "fio --output-format=terse --name=l --direct=1 --ioengine=libaio --rw=write --bs=1M --iodepth=64 --size=64M --filename=$device"
 # Large requests leave the eighth of the shared memory that is in buffers of a page.
-borrowed=$(((limit / 4 * 3 - least) / 8 * 6))
+borrowed=$(((limit * 3 / 4 - least) * 6 / 8))
 check "the requests of the hung drive borrow nearly all shared memory" \
 	wait_until target 60 "awk '\$1 == \"hung\" { exit !(\$6 > $borrowed) }' $port/shares"
 connect c2 vol1 --queues 1

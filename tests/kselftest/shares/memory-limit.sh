@@ -24,7 +24,7 @@ before=$(available)
 watch_memory
 connect c1 vol1 --queues 1
 first=$device
-less "the first session gets three quarters of all memory, except for fractions of a buffer" $(((all << 20) / 4 * 3 - (64 << 10))) \
+less "the first session gets three quarters of all memory, except for fractions of a buffer" $(((all << 20) * 3 / 4 - (64 << 10))) \
 	"$(memory_of used)"
 # A new session gets memory that the first one uses.
 ON_SECONDS=330 spawn load c1 "fio --name=l --filename=$first --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-1M --iodepth=64 \
