@@ -187,6 +187,24 @@ fn both_are_undone_if_one_fails() {
 }
 
 #[test]
+fn the_wwid_of_a_running_export_is_written_unless_it_is_the_derived_one() {
+    for (given, is_written) in [(format!("--wwid {HOST}"), true), (String::new(), false)] {
+        let kernel = machine();
+        ok(
+            &kernel,
+            &format!("target export data /dev/sdb {given} --allow {HOST}"),
+        );
+        ok(
+            &kernel,
+            &format!("target export data /dev/sdb --allow {HOST} --persist"),
+        );
+        let line = format!("wwid = \"{HOST}\"\n");
+        assert_eq!(text(&kernel, MAIN).contains(&line), is_written, "{given}");
+        assert_eq!(text(&kernel, MAIN).contains("wwid"), is_written, "{given}");
+    }
+}
+
+#[test]
 fn a_disk_in_user_space_is_written_too() {
     let prepare = || {
         let kernel = Kernel::for_user_space();

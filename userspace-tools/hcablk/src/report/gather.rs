@@ -87,7 +87,7 @@ impl<'a> Gather<'a> {
         if let Some(text) = self.read(Path::new(path)) {
             self.heading(path);
             for line in text.lines().filter(|line| wanted(line)) {
-                self.line(line);
+                self.line(&secrets::without_options(line));
             }
         }
     }
@@ -119,7 +119,7 @@ impl<'a> Gather<'a> {
             self.line(&format!("(the first {first} lines are left out)"));
         }
         for line in &lines[first..] {
-            self.line(line);
+            self.line(&secrets::without_options(line));
         }
     }
 

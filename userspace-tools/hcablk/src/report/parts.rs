@@ -66,6 +66,9 @@ const LOG: [&str; 16] = [
     "dlm",
 ];
 
+/// Words in lines that have the command lines of the kernel and of programs, with their passwords, in small letters.
+const FOREIGN: [&str; 3] = ["ommand line:", "audit:", "audit("];
+
 /// Patterns of units whose states matter.
 const UNITS: [&str; 7] = [
     "hcablk*",
@@ -205,6 +208,7 @@ fn kernel_log(system: &dyn System) -> Part {
     let wanted = |line: &str| {
         let line = line.to_ascii_lowercase();
         LOG.iter().any(|word| line.contains(word))
+            && !FOREIGN.iter().any(|word| line.contains(word))
     };
     let options = [
         "--dmesg",

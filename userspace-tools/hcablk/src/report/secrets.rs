@@ -12,13 +12,26 @@ pub(crate) fn without_keys(text: &str) -> String {
     without_digits(&without_printed(text))
 }
 
+/// The beginnings of keys of `NVMe`, for DH-HMAC-CHAP and for TLS.
+const FOREIGN: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
+
+/// Replaces keys as they are printed, ours and those of `NVMe`.
 fn without_printed(text: &str) -> String {
     let is_in_key = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let mut parts = text.split(keys::PREFIX);
+    let is_in_foreign = |c: char| c.is_ascii_alphanumeric() || "+/=:".contains(c);
+    let text = without_words(text, keys::PREFIX, is_in_key);
+    FOREIGN.iter().fold(text, |text, prefix| {
+        without_words(&text, prefix, is_in_foreign)
+    })
+}
+
+/// Replaces each `prefix` with the characters that follow and belong to the key.
+fn without_words(text: &str, prefix: &str, is_in_key: impl Fn(char) -> bool) -> String {
+    let mut parts = text.split(prefix);
     let mut clean = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         clean.push_str(REMOVED);
-        clean.push_str(part.trim_start_matches(is_in_key));
+        clean.push_str(part.trim_start_matches(&is_in_key));
     }
     clean
 }
@@ -44,13 +57,19 @@ fn split(text: &str, is_inside: impl Fn(char) -> bool) -> (&str, &str) {
 
 /// Replaces the values that a configuration assigns to names of secrets, such as `password = …`.
 pub(super) fn without_assigned(text: &str) -> String {
-    let mut lines: Vec<String> = text.lines().map(without_assigned_in_line).collect();
+    let in_line = |line| without_values(line, &['=', ':']);
+    let mut lines: Vec<String> = text.lines().map(in_line).collect();
     lines.push(String::new());
     lines.join("\n")
 }
 
-fn without_assigned_in_line(line: &str) -> String {
-    for (at, _) in line.match_indices(['=', ':']) {
+/// Replaces the rest of a line of a log, or of a table such as fstab, behind `password=` and the like.
+pub(super) fn without_options(line: &str) -> String {
+    without_values(line, &['='])
+}
+
+fn without_values(line: &str, assigns: &[char]) -> String {
+    for (at, _) in line.match_indices(assigns) {
         let before = line[..at].trim_end().trim_end_matches(['"', '\'']);
         let is_in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let name = before.rsplit(|c| !is_in_name(c)).next();
@@ -96,6 +115,11 @@ mod tests {
             ),
             (format!("{digits}{digits}"), "[removed]"),
             (format!("é{digits}é"), "é[removed]é"),
+            (
+                "nvme connect --dhchap-secret=DHHC-1:00:ia6z/+==: -n x".to_owned(),
+                "nvme connect --dhchap-secret=[removed] -n x",
+            ),
+            ("NVMeTLSkey-1:01:Ab+/=:".to_owned(), "[removed]"),
         ] {
             assert_eq!(without_keys(&text), clean, "{text}");
         }
@@ -110,6 +134,22 @@ mod tests {
             "",
         ] {
             assert_eq!(without_keys(text), text);
+        }
+    }
+
+    #[test]
+    fn options_with_secrets_are_removed_from_other_lines() {
+        for (line, clean) in [
+            (
+                "//a /b cifs ro,password=x,uid=1 0 0",
+                "//a /b cifs ro,password= [removed]",
+            ),
+            (
+                "cannot read the key: no such file",
+                "cannot read the key: no such file",
+            ),
+        ] {
+            assert_eq!(without_options(line), clean);
         }
     }
 
@@ -131,7 +171,7 @@ mod tests {
                 "address = \"fd00::1\" # monkey",
             ),
         ] {
-            assert_eq!(without_assigned_in_line(line), clean);
+            assert_eq!(without_values(line, &['=', ':']), clean);
         }
     }
 }

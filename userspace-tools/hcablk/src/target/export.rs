@@ -145,10 +145,9 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let tree = TARGET.require(system)?;
     let group = volumes(&tree).child(wanted.volume.as_str());
 
-    let wwid = wanted.wwid.or_else(|| {
-        let host = hostid::current(system).ok().map(|(id, _)| id);
-        default_wwid(system, host, &wanted.volume, path)
-    });
+    let host = hostid::current(system).ok().map(|(id, _)| id);
+    let derived = default_wwid(system, host, &wanted.volume, path);
+    let wwid = wanted.wwid.or(derived);
     let (_lock, files) = if wanted.persist {
         (lock(system, None)?, Some(Files::read(system)?))
     } else {
@@ -157,7 +156,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let mut transaction = Transaction::new(system);
     let result =
         set_up(&tree, &group, wanted, path, wwid, &mut transaction).and_then(|(port, evicted)| {
-            let stored = files.map(|files| persist(files, &tree, wanted, port.as_ref()));
+            let stored = files.map(|files| persist(files, &tree, wanted, derived, port.as_ref()));
             Ok((port, evicted, stored.transpose()?))
         });
     let changed = transaction.has_changes();
@@ -233,6 +232,7 @@ fn persist(
     mut files: Files<'_>,
     tree: &Group<'_>,
     wanted: &Export,
+    derived: Option<Uuid>,
     port: Option<&PortRef>,
 ) -> Result<(String, bool)> {
     let name = &wanted.volume;
@@ -241,8 +241,10 @@ fn persist(
         return Err(cannot(format!("{name}: it has no device")));
     };
     let known = files.config().export.get(name);
-    // The derived id is derived again.
-    if wanted.wwid.is_none() && known.is_none_or(|known| known.wwid.is_none()) {
+    // The derived id is derived again. One that was given when the volume was exported is kept.
+    let derived = derived.map(config::value::Wwid::Id);
+    let is_derived = wanted.wwid.is_none() && (derived.is_none() || export.wwid == derived);
+    if is_derived && known.is_none_or(|known| known.wwid.is_none()) {
         export.wwid = None;
     }
     files.add_export(name.clone(), export);
