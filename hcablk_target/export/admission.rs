@@ -162,6 +162,7 @@ mod tests {
             replace: false,
             queues: 4,
             resume: false,
+            alone: false,
             largest: 1 << 20,
             session: SessionId(1),
             epoch: Epoch(epoch),

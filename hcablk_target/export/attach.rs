@@ -286,6 +286,7 @@ impl Attaching {
             replace: false,
             queues: self.session.queue_count(),
             resume,
+            alone: false,
             largest: self.session.largest(),
             session: disk,
             epoch,

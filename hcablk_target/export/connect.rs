@@ -424,7 +424,8 @@ impl Connect {
                 }
                 (Decision::Join, Some(session)) => return Ok(session),
                 (Decision::ReplaceQueue, Some(session)) => {
-                    let _waits = self.registry.wait_for_drive_of(request, None)?;
+                    let volume = session.lone_attachment().map(|a| a.volume().clone());
+                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
                     if !session.replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
@@ -433,7 +434,8 @@ impl Connect {
                     }
                 }
                 (Decision::Replace, Some(old)) => {
-                    let _waits = self.registry.wait_for_drive_of(request, None)?;
+                    let volume = old.lone_attachment().map(|a| a.volume().clone());
+                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
                 }

@@ -113,8 +113,9 @@ pub(crate) struct WorkQueues {
     pub(crate) ends: Arc<WorkQueue>,
 }
 
-/// The most sessions of a host that begin without a volume. Usually a host has one for each path.
-const SESSIONS_PER_HOST: usize = 64;
+/// The most sessions of a host that begin without a volume. A host has one for each path, or one
+/// for each path of each disk.
+const SESSIONS_PER_HOST: usize = 1024;
 
 /// A place for an initiator that must prove its identity.
 type Challenge = Option<Entry<Arc<Challenged<KernelCrypto>>>>;

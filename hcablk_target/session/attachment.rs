@@ -612,7 +612,7 @@ impl Attachment {
     }
 
     /// Returns the volume.
-    pub(super) fn volume(&self) -> &Arc<Volume> {
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 

@@ -215,6 +215,7 @@ impl Session {
             replace,
             queues: self.queue_count(),
             resume: self.head.has_begun(),
+            alone: false,
             largest: self.shape.bytes.max(TRANSFER_USUAL),
             session: self.id,
             epoch: self.epoch,

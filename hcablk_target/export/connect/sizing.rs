@@ -169,9 +169,14 @@ impl Connect {
     ) -> Result<Arc<Queue>, Refusal> {
         let session = attachment.session();
         let backing = attachment.backing().ok_or(ENDED)?;
-        let served = match session.is_of_host() {
-            true => Served::of_any(),
-            false => Served::of(attachment, &backing),
+        let served = match (session.is_of_host(), session.capacity()) {
+            (false, _) => Served::of(attachment, &backing),
+            // Its memory was charged before its volume was known.
+            (true, 1) => Served {
+                split: backing.split(),
+                ..Served::of_any()
+            },
+            (true, _) => Served::of_any(),
         };
         let frame = self.frame(session, served, request, id);
         let client = session.client().ok_or(ENDED)?;

@@ -222,6 +222,7 @@ impl Opening {
             replace: false,
             queues: self.options.queues,
             resume: self.known.is_some() || self.options.past.is_some(),
+            alone: false,
             largest: TRANSFER_USUAL,
             session: self.identity.id(),
             epoch: self.identity.next_epoch()?,
