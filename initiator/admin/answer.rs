@@ -63,6 +63,7 @@ impl Admin {
             Err(what) => return self.violated(what, Some(response.tag)),
         }
         match response.tag.index {
+            tag::ATTACH => self.attach_answered.set(),
             tag::FENCE => self.fence_answered.set(),
             tag::RESERVE => self.reserve_answered.set(),
             _ => {}

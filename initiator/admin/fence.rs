@@ -67,6 +67,8 @@ impl Admin {
         let state = self.state.lock();
         match state.fence() {
             Fence::Answered(Some(fenced)) => Ok(fenced),
+            // The session ends next.
+            Fence::Gone => Err(Failure::Disconnected),
             Fence::Answered(None) => Err(Failure::Broken("the target knows no such path to fence")),
             _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(Step::Answer)),
             _ => Err(Failure::Disconnected),

@@ -4,21 +4,30 @@
 //! each response. A pure state machine. Uses nothing but `core` and the wire format: its tests run
 //! on the host, and the client in user space shares it.
 //!
+//! [`State`] has the requests about the session and the target, [`Attachment`] those about the
+//! volume. In version 2 of the protocol the volume comes with the session; in version 3 it is
+//! attached first.
+//!
 //! There is one request of each kind in flight. The tag is its [kind](tag), the generation counts
 //! the requests of that kind. A function that returns a request has recorded it as sent: the caller
 //! posts it, or ends the session.
 
 use super::life::Life;
-use hcablk_core::proto::message::{
-    AdminOp,
-    AdminRequest,
-    AdminResponse,
-    Handle,
-    ReservationInfo,
-    Status,
-    Tag,
-    VolumeLimits,
-    VolumeState, //
+use hcablk_core::proto::{
+    connect::Reason,
+    message::{
+        AdminOp,
+        AdminRequest,
+        AdminResponse,
+        Attach,
+        Attached,
+        Handle,
+        ReservationInfo,
+        Status,
+        Tag,
+        VolumeLimits,
+        VolumeState, //
+    }, //
 };
 
 /// The tags of requests, and the numbers of their buffers: each kind has one.
@@ -30,8 +39,10 @@ pub(super) mod tag {
     pub(in super::super) const WATCH: u16 = 2;
     pub(in super::super) const RESERVE: u16 = 3;
     pub(in super::super) const PORTALS: u16 = 4;
+    /// Also the tag of the request to detach the volume, which is sent when it is attached.
+    pub(in super::super) const ATTACH: u16 = 5;
     /// The number of kinds.
-    pub(in super::super) const KINDS: usize = 5;
+    pub(in super::super) const KINDS: usize = 6;
 }
 
 /// The most sends whose completions are outstanding: they may be reported later than the responses
@@ -82,9 +93,11 @@ impl News {
 ///  Due(known) ────► Watching(known) ───────────► Told(changed) ───────────────────► Due(changed)
 /// ```
 ///
-/// A target that reports limits responds to the first watch at once.
+/// Before the volume is known it is `NotYet`. A target that reports limits responds to the first
+/// watch at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
+    NotYet,
     Due(News),
     Watching(News),
     Told(News),
@@ -99,8 +112,6 @@ pub(crate) struct Watching {
     pub(crate) flushes: bool,
     /// The target reports limits.
     pub(crate) limits: bool,
-    /// The target reports its portals.
-    pub(crate) portals: bool,
 }
 
 /// The state of keep-alives. Their times are counted in rounds of the timer: time in which nothing
@@ -150,6 +161,24 @@ pub(super) enum Fence {
     Asked,
     /// The response; `None`: the target refuses to say.
     Answered(Option<bool>),
+    /// The response: the volume is not attached any more.
+    Gone,
+}
+
+/// The state of the request to attach a volume, and of the one to detach it.
+///
+/// ```text
+///             SEND            answer                SEND              answer
+///  Nothing ─────────► Asked ──────────► Answered(Ok) ─────► Detaching ───────► Detached
+///                       └─────────────► Answered(Err)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attaching {
+    Nothing,
+    Asked,
+    Answered(Result<Attached, Reason>),
+    Detaching,
+    Detached,
 }
 
 /// The response to a reservation request, with the state of the reservations if it asked for that.
@@ -215,6 +244,40 @@ pub(super) enum NotAsked {
     NotLive,
 }
 
+/// The requests about a volume.
+struct Attachment {
+    /// The name of the volume in requests.
+    handle: Handle,
+    /// The volume was attached to the session, so that it can be detached while the session
+    /// continues.
+    is_attached: bool,
+    fence: Fence,
+    reserving: Reserving,
+    watch: Watch,
+    /// The flag in each watch that the disk sends flushes.
+    flushes: bool,
+    /// The disk follows the limits.
+    follows_limits: bool,
+    /// Notices since the timer's last round.
+    notices: u32,
+}
+
+impl Attachment {
+    /// Creates the state of a volume that is not known yet.
+    const fn new() -> Self {
+        Self {
+            handle: Handle::FIRST,
+            is_attached: false,
+            fence: Fence::Nothing,
+            reserving: Reserving::Nothing,
+            watch: Watch::NotYet,
+            flushes: false,
+            follows_limits: false,
+            notices: 0,
+        }
+    }
+}
+
 /// The state of an admin queue pair; see the module.
 pub(super) struct State {
     life: Life,
@@ -223,41 +286,22 @@ pub(super) struct State {
     /// How many requests of each kind were sent, modulo 2^16.
     generations: [u16; tag::KINDS],
     keep_alive: KeepAlive,
-    fence: Fence,
-    reserving: Reserving,
-    watch: Watch,
-    /// The flag in each watch that the disk sends flushes.
-    flushes: bool,
-    /// The disk follows the limits.
-    follows_limits: bool,
     portals: Portals,
-    /// Notices since the timer's last round.
-    notices: u32,
+    attaching: Attaching,
+    volume: Attachment,
 }
 
 impl State {
     /// Creates the state of an admin queue pair that is being connected.
     pub(super) const fn new() -> Self {
-        let known = News {
-            state: VolumeState {
-                sectors: 0,
-                read_only: false,
-                write_cache: None,
-            },
-            limits: None,
-        };
         Self {
             life: Life::Connecting,
             sends: 0,
             generations: [0; tag::KINDS],
             keep_alive: KeepAlive::Answered { ms: 0 },
-            fence: Fence::Nothing,
-            reserving: Reserving::Nothing,
-            watch: Watch::Due(known),
-            flushes: false,
-            follows_limits: false,
             portals: Portals::NotTold,
-            notices: 0,
+            attaching: Attaching::Nothing,
+            volume: Attachment::new(),
         }
     }
 
@@ -271,24 +315,51 @@ impl State {
         self.life == Life::Live
     }
 
-    /// Goes live; the first keep-alive and the first watch are due. Returns `false` if the queue
-    /// pair was stopped in the meantime.
-    pub(super) fn go_live(&mut self, watching: Watching) -> bool {
+    /// Goes live; the first keep-alive is due, and the first request for changes of the portals if
+    /// the target reports these. Returns `false` if the queue pair was stopped in the meantime.
+    pub(super) fn go_live(&mut self, portals: bool) -> bool {
         if self.life != Life::Connecting {
             return false;
         }
         self.life = Life::Live;
         self.keep_alive = KeepAlive::Answered { ms: u32::MAX };
-        self.watch = Watch::Due(News {
-            state: watching.known,
-            limits: None,
-        });
-        self.flushes = watching.flushes;
-        self.follows_limits = watching.limits;
-        if watching.portals {
+        if portals {
             self.portals = Portals::Due(0);
         }
         true
+    }
+
+    /// Returns the request to attach a volume.
+    pub(super) fn ask_attach(&mut self, attach: Attach) -> Result<AdminRequest, NotAsked> {
+        self.may_ask(self.attaching != Attaching::Nothing)?;
+        let request = self.request(tag::ATTACH, AdminOp::Attach(attach));
+        let request = request.ok_or(NotAsked::Busy)?;
+        self.attaching = Attaching::Asked;
+        Ok(request)
+    }
+
+    /// Returns the request to detach the volume that was attached.
+    pub(super) fn ask_detach(&mut self) -> Result<AdminRequest, NotAsked> {
+        self.may_ask(!matches!(self.attaching, Attaching::Answered(Ok(_))))?;
+        let request = self.request(tag::ATTACH, AdminOp::Detach);
+        let request = request.ok_or(NotAsked::Busy)?;
+        self.attaching = Attaching::Detaching;
+        Ok(request)
+    }
+
+    /// Returns the state of the last request to attach or detach a volume.
+    pub(super) fn attaching(&self) -> Attaching {
+        self.attaching
+    }
+
+    /// Makes the first watch due, since the volume is known.
+    pub(super) fn watch(&mut self, watching: Watching) {
+        self.volume.watch = Watch::Due(News {
+            state: watching.known,
+            limits: None,
+        });
+        self.volume.flushes = watching.flushes;
+        self.volume.follows_limits = watching.limits;
     }
 
     /// Stops sending.
@@ -314,11 +385,13 @@ impl State {
             generation: *generation,
         };
         self.sends += 1;
-        Some(AdminRequest {
-            tag,
-            volume: Handle::FIRST,
-            op,
-        })
+        let volume = match op {
+            AdminOp::KeepAlive { .. } | AdminOp::Portals { .. } | AdminOp::Attach(_) => {
+                Handle::FIRST
+            }
+            _ => self.volume.handle,
+        };
+        Some(AdminRequest { tag, volume, op })
     }
 
     /// Counts a round of the timer. Returns `false` if a keep-alive has had no response for `tmo_s`
@@ -329,7 +402,7 @@ impl State {
             return true;
         }
         self.keep_alive = self.keep_alive.after(period_ms(tmo_s));
-        self.notices = 0;
+        self.volume.notices = 0;
         let silent =
             matches!(self.keep_alive, KeepAlive::Asked { ms } if ms >= u32::from(tmo_s) * 1000);
         !silent
@@ -350,20 +423,20 @@ impl State {
 
     /// Returns the watch if it is due.
     pub(super) fn watch_due(&mut self) -> Option<AdminRequest> {
-        let Watch::Due(known) = self.watch else {
+        let Watch::Due(known) = self.volume.watch else {
             return None;
         };
-        if !self.is_live() || self.notices >= NOTICES {
+        if !self.is_live() || self.volume.notices >= NOTICES {
             return None;
         }
         let generation = known.limits.map_or(0, |(generation, _)| generation);
         let watch = AdminOp::Watch {
             known: known.state,
-            flushes: self.flushes,
-            generation: self.follows_limits.then_some(generation),
+            flushes: self.volume.flushes,
+            generation: self.volume.follows_limits.then_some(generation),
         };
         let request = self.request(tag::WATCH, watch)?;
-        self.watch = Watch::Watching(known);
+        self.volume.watch = Watch::Watching(known);
         Some(request)
     }
 
@@ -382,28 +455,28 @@ impl State {
 
     /// Returns a request for a fence or for durability.
     pub(super) fn ask_fence(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
-        self.may_ask(self.fence == Fence::Asked)?;
+        self.may_ask(self.volume.fence == Fence::Asked)?;
         let request = self.request(tag::FENCE, question).ok_or(NotAsked::Busy)?;
-        self.fence = Fence::Asked;
+        self.volume.fence = Fence::Asked;
         Ok(request)
     }
 
     /// Returns the state of the last fence request.
     pub(super) fn fence(&self) -> Fence {
-        self.fence
+        self.volume.fence
     }
 
     /// Returns a reservation request.
     pub(super) fn ask_reservation(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
-        self.may_ask(self.reserving == Reserving::Asked)?;
+        self.may_ask(self.volume.reserving == Reserving::Asked)?;
         let request = self.request(tag::RESERVE, question).ok_or(NotAsked::Busy)?;
-        self.reserving = Reserving::Asked;
+        self.volume.reserving = Reserving::Asked;
         Ok(request)
     }
 
     /// Returns the state of the last reservation request.
     pub(super) fn reserving(&self) -> Reserving {
-        self.reserving
+        self.volume.reserving
     }
 
     fn may_ask(&self, is_asked: bool) -> Result<(), NotAsked> {
@@ -416,7 +489,7 @@ impl State {
 
     /// Returns the target's report, if the disk has not followed it yet.
     pub(super) fn news(&self) -> Option<News> {
-        match self.watch {
+        match self.volume.watch {
             Watch::Told(changed) => Some(changed),
             _ => None,
         }
@@ -424,8 +497,8 @@ impl State {
 
     /// Records that the disk has followed the report that [`Self::news`] returned.
     pub(super) fn followed(&mut self) {
-        if let Watch::Told(changed) = self.watch {
-            self.watch = Watch::Due(changed);
+        if let Watch::Told(changed) = self.volume.watch {
+            self.volume.watch = Watch::Due(changed);
         }
     }
 
@@ -459,14 +532,26 @@ impl State {
         if sent != Some(&tag.generation) {
             return Err(UNASKED);
         }
-        if portals.is_some() != (tag.index == tag::PORTALS) || attached.is_some() {
+        if portals.is_some() != (tag.index == tag::PORTALS) {
             return Err(NONSENSE);
         }
+        let attaches = tag.index == tag::ATTACH && self.attaching == Attaching::Asked;
+        if attached.is_some() != attaches {
+            return Err(NONSENSE);
+        }
+        if let Some(outcome) = attached {
+            if let Ok(attached) = outcome {
+                self.volume.handle = attached.handle;
+                self.volume.is_attached = true;
+            }
+            self.attaching = Attaching::Answered(outcome);
+            return Ok(Then::Nothing);
+        }
         if tag.index == tag::RESERVE {
-            if self.reserving != Reserving::Asked || volume.is_some() {
+            if self.volume.reserving != Reserving::Asked || volume.is_some() {
                 return Err(UNASKED);
             }
-            self.reserving = Reserving::Answered((status, reservation));
+            self.volume.reserving = Reserving::Answered((status, reservation));
             return Ok(Then::Nothing);
         }
         if reservation.is_some() {
@@ -478,38 +563,52 @@ impl State {
                 Ok(Then::Nothing)
             }
             (tag::FENCE, Status::Ok | Status::Draining | Status::Invalid, None) => {
-                if self.fence != Fence::Asked {
+                if self.volume.fence != Fence::Asked {
                     return Err(UNASKED);
                 }
-                self.fence = Fence::Answered(match status {
+                self.volume.fence = Fence::Answered(match status {
                     Status::Ok => Some(true),
                     Status::Draining => Some(false),
                     _ => None,
                 });
                 Ok(Then::Nothing)
             }
+            (tag::FENCE, Status::Gone, None) if self.volume.is_attached => {
+                if self.volume.fence != Fence::Asked {
+                    return Err(UNASKED);
+                }
+                self.volume.fence = Fence::Gone;
+                Ok(Then::Nothing)
+            }
+            (tag::ATTACH, Status::Ok, None) => {
+                if self.attaching != Attaching::Detaching {
+                    return Err(UNASKED);
+                }
+                self.attaching = Attaching::Detached;
+                Ok(Then::Nothing)
+            }
             (tag::WATCH, Status::Ok, Some(state)) => {
-                let Watch::Watching(known) = self.watch else {
+                let Watch::Watching(known) = self.volume.watch else {
                     return Err(UNASKED);
                 };
                 let now = News { state, limits };
                 let follows_cache = known.state.write_cache.is_some();
                 if follows_cache != state.write_cache.is_some()
-                    || self.follows_limits != limits.is_some()
+                    || self.volume.follows_limits != limits.is_some()
                 {
                     return Err(NONSENSE);
                 }
                 if known.tells(&now) {
                     return Err(NO_CHANGE);
                 }
-                self.watch = Watch::Told(now);
-                self.notices += 1;
-                Ok(match self.follows_limits && known.limits.is_none() {
+                self.volume.watch = Watch::Told(now);
+                self.volume.notices += 1;
+                Ok(match self.volume.follows_limits && known.limits.is_none() {
                     true => Then::Begin,
                     false => Then::Follow,
                 })
             }
-            (tag::WATCH, Status::Gone, None) => match self.watch {
+            (tag::WATCH, Status::Gone, None) => match self.volume.watch {
                 Watch::Watching(_) => Ok(Then::End),
                 _ => Err(UNASKED),
             },
@@ -525,17 +624,25 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hcablk_core::proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            SessionId, //
+        },
+        name::VolumeName, //
+    };
 
     const TMO_S: u16 = 4;
 
     fn live(limits: bool) -> State {
         let mut state = State::new();
-        assert!(state.go_live(Watching {
+        assert!(state.go_live(true));
+        state.watch(Watching {
             known: volume(8),
             flushes: true,
             limits,
-            portals: true,
-        }));
+        });
         state
     }
 
@@ -669,5 +776,122 @@ mod tests {
         );
         assert!(state.reserving() == Reserving::Answered((Status::Ok, None)));
         assert!(state.fence() == Fence::Asked);
+    }
+
+    const HANDLE: Handle = Handle(3);
+
+    fn attach() -> Attach {
+        Attach {
+            volume: VolumeName::parse("vol0").unwrap(),
+            disk: SessionId(7),
+            epoch: Epoch(1),
+            resume: false,
+        }
+    }
+
+    fn attached(request: AdminRequest, outcome: Result<Handle, Reason>) -> AdminResponse {
+        let geometry = Geometry {
+            capacity: 8 << 9,
+            logical_block_shift: 9,
+            physical_block_shift: 12,
+            ..Geometry::of_session(1 << 20)
+        };
+        AdminResponse {
+            attached: Some(outcome.map(|handle| Attached {
+                handle,
+                geometry,
+                id: None,
+                instance: None,
+            })),
+            ..answer(request, Status::Ok)
+        }
+    }
+
+    /// A session to which a volume is attached that is watched.
+    fn with_volume() -> State {
+        let mut state = State::new();
+        assert!(state.go_live(false));
+        let request = state.ask_attach(attach()).unwrap();
+        assert_eq!(request.volume, Handle::FIRST);
+        let response = attached(request, Ok(HANDLE));
+        assert_eq!(state.answered(&response), Ok(Then::Nothing));
+        state.watch(Watching {
+            known: volume(8),
+            flushes: true,
+            limits: false,
+        });
+        state
+    }
+
+    #[test]
+    fn keep_alives_are_sent_while_a_volume_is_being_attached_and_nothing_about_it() {
+        let mut state = State::new();
+        assert_eq!(state.ask_attach(attach()), Err(NotAsked::NotLive));
+        assert!(state.go_live(true));
+        let request = state.ask_attach(attach()).unwrap();
+        assert_eq!(state.ask_attach(attach()), Err(NotAsked::Pending));
+        assert_eq!(state.ask_detach(), Err(NotAsked::Pending));
+        assert_eq!(state.watch_due(), None);
+        assert!(state.keep_alive_due(TMO_S).is_some());
+        assert!(state.portals_due().is_some());
+        let refused = attached(request, Err(Reason::Evicted));
+        assert_eq!(state.answered(&refused), Ok(Then::Nothing));
+        assert!(state.attaching() == Attaching::Answered(Err(Reason::Evicted)));
+        assert_eq!(
+            state.ask_detach(),
+            Err(NotAsked::Pending),
+            "there is no volume"
+        );
+        assert_eq!(state.answered(&refused), Err(NONSENSE), "twice");
+    }
+
+    #[test]
+    fn requests_about_an_attached_volume_have_its_handle_and_those_about_the_session_none() {
+        let mut state = with_volume();
+        let of_volume = [
+            state.watch_due().unwrap(),
+            state.ask_fence(AdminOp::Durable).unwrap(),
+            state.ask_reservation(AdminOp::ReadReservation).unwrap(),
+            state.ask_detach().unwrap(),
+        ];
+        assert!(of_volume.iter().all(|request| request.volume == HANDLE));
+        assert_eq!(state.keep_alive_due(TMO_S).unwrap().volume, Handle::FIRST);
+        let detached = answer(of_volume[3], Status::Ok);
+        assert_eq!(state.answered(&detached), Ok(Then::Nothing));
+        assert!(state.attaching() == Attaching::Detached);
+        assert_eq!(state.answered(&detached), Err(UNASKED), "twice");
+    }
+
+    #[test]
+    fn a_volume_that_was_attached_may_be_gone_when_it_is_asked_about() {
+        let mut state = with_volume();
+        let fence = state.ask_fence(AdminOp::Durable).unwrap();
+        let gone = answer(fence, Status::Gone);
+        assert_eq!(state.answered(&gone), Ok(Then::Nothing));
+        assert!(state.fence() == Fence::Gone);
+        let watch = state.watch_due().unwrap();
+        assert_eq!(state.answered(&answer(watch, Status::Gone)), Ok(Then::End));
+    }
+
+    #[test]
+    fn an_attach_is_answered_in_its_form_and_nothing_else_is() {
+        let mut state = with_volume();
+        let fence = state.ask_fence(AdminOp::Durable).unwrap();
+        assert_eq!(
+            state.answered(&attached(fence, Ok(HANDLE))),
+            Err(NONSENSE),
+            "another request"
+        );
+        let detach = state.ask_detach().unwrap();
+        assert_eq!(
+            state.answered(&attached(detach, Ok(HANDLE))),
+            Err(NONSENSE),
+            "a detach"
+        );
+        let mut state = State::new();
+        assert!(state.go_live(false));
+        let request = state.ask_attach(attach()).unwrap();
+        let bare = answer(request, Status::Ok);
+        assert_eq!(state.answered(&bare), Err(NONSENSE), "not attached");
     }
 }

@@ -16,7 +16,7 @@ static struct peer *peers[PEERS];
 static bool slot_busy[SLOTS];
 /* No new connection is accepted any more. */
 static bool enough;
-static uint64_t served, several, wrongs, reached, late, connects, refusals, ends;
+static uint64_t served, several, wrongs, reached, late, connects, refusals, ends, older;
 uint64_t early, values;
 
 /* Connection requests whose answer is delayed. */
@@ -92,6 +92,18 @@ static void welcome(struct rdma_cm_event *event)
 	if (event->param.conn.private_data_len < CONNECT)
 		failed("the initiator's connection request is too short");
 	memcpy(request, event->param.conn.private_data, CONNECT);
+	/* This target speaks version 2 only. */
+	if (!memcmp(request, "HCAB\3\3", 6) && zero(request + 40, 16)) {
+		unsigned char reject[REJECT] = "HCAB";
+
+		put(reject + 4, 2, VERSION);
+		reject[6] = reject[7] = 2;
+		rdma_ack_cm_event(event);
+		rdma_reject(id, reject, REJECT);
+		rdma_destroy_id(id);
+		older++;
+		return;
+	}
 	if (memcmp(request, "HCAB\2\2", 6) || !get(request + 6, 2) ||
 	    (request[8] != ADMIN && (request[8] & ~REPLACE) >= request[9]))
 		failed("the initiator's connection request is wrong");
@@ -462,12 +474,12 @@ int play_target(const char *port, const char *only)
 	printf("passed %llu messages, %llu requests served, %llu times several in a message, %llu wrong answers, "
 	       "%llu reaches for memory refused, %llu answers before the data, %llu accesses after it, %llu answers by a value, "
 	       "%llu eager writes by an immediate value, %llu by a request, %llu times several of them answered at once, %llu messages on admin queue pairs, "
-	       "%llu connections, %llu refused, %llu ended; %llu ms\n",
+	       "%llu connections, %llu refused, %llu of a later version, %llu ended; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several,
 	       (unsigned long long)wrongs, (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
 	       (unsigned long long)immediate, (unsigned long long)by_request, (unsigned long long)at_once,
 	       (unsigned long long)administered,
-	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
+	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)older, (unsigned long long)ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

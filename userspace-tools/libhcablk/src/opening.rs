@@ -166,7 +166,6 @@ impl Opening {
             // The applications send flushes if the volume had a cache when they began.
             flushes: reply.tells_cache && geometry.write_cache,
             limits: reply.tells_cache && reply.tells_limits,
-            portals: false,
         })?;
         let mut begun = Begun {
             admin,

@@ -280,7 +280,7 @@ table! {
         /// Stop batching below this many requests in flight.
         batch_lower: Number<0, 1024> = "batch_lower", Some("16"), Disabled;
         /// The protocol versions that the initiator offers, for tests of refusal.
-        protocol: Protocol = "protocol", Some("2-2"), Disabled;
+        protocol: Protocol = "protocol", Some("2-3"), Disabled;
         /// Whether the durations of requests are measured.
         timing: bool = "timing", Some("0"), Online;
         /// Whether to accept a target without a key, although this host has one.
