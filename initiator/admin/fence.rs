@@ -67,8 +67,12 @@ impl Admin {
         let state = self.state.lock();
         match state.fence() {
             Fence::Answered(Some(fenced)) => Ok(fenced),
-            // The session ends next.
-            Fence::Gone => Err(Failure::Disconnected),
+            Fence::Gone => {
+                drop(state);
+                // A path without its volume must not be asked again.
+                self.fail(Failure::Disconnected);
+                Err(Failure::Disconnected)
+            }
             Fence::Answered(None) => Err(Failure::Broken("the target knows no such path to fence")),
             _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(Step::Answer)),
             _ => Err(Failure::Disconnected),

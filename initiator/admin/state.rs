@@ -338,9 +338,12 @@ impl State {
         Ok(request)
     }
 
-    /// Returns the request to detach the volume that was attached.
+    /// Returns the request to detach the volume that was attached; not if the target has not
+    /// answered a keep-alive for a round of the timer.
     pub(super) fn ask_detach(&mut self) -> Result<AdminRequest, NotAsked> {
-        self.may_ask(!matches!(self.attaching, Attaching::Answered(Ok(_))))?;
+        let is_silent = matches!(self.keep_alive, KeepAlive::Asked { ms } if ms > 0);
+        let is_attached = matches!(self.attaching, Attaching::Answered(Ok(_)));
+        self.may_ask(is_silent || !is_attached)?;
         let request = self.request(tag::ATTACH, AdminOp::Detach);
         let request = request.ok_or(NotAsked::Busy)?;
         self.attaching = Attaching::Detaching;
