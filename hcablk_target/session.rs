@@ -137,7 +137,7 @@ pub(crate) struct Session {
     registry: Arc<Registry>,
     /// For messages.
     label: Label,
-    /// The workqueue for the teardown of a session of one volume: see
+    /// The workqueue for the teardown, unless it runs on that of the session's only volume: see
     /// [`Exported::ends`](attachment::Exported::ends).
     ends: Arc<WorkQueue>,
     /// The memory of the port at which the session began.
@@ -344,6 +344,18 @@ impl Session {
         self.attached.lock().count()
     }
 
+    /// Returns whether no volume is attached that requests may name. Takes no reference to one. Any
+    /// context.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.attached.lock().iter().all(|a| !a.is_published())
+    }
+
+    /// Returns whether another volume can be attached. Any context.
+    pub(crate) fn has_room(&self) -> bool {
+        let attached = self.attached.lock();
+        attached.0.iter().any(|place| matches!(place, Place::Free))
+    }
+
     /// Returns the volume of a session that can have one only, until the volume has ended
     /// completely. Any context.
     pub(crate) fn lone_attachment(&self) -> Option<Arc<Attachment>> {
@@ -496,8 +508,14 @@ impl Session {
         }
         self.comes_to(trace::State::Ending);
         self.report_end(reason);
+        let attached = self.attached.lock();
+        // The teardown waits for the drive. A volume that ends alone may be forgotten before, and
+        // with it its workqueue.
+        let with_it = |a: &&Arc<Attachment>| a.is_published() && !a.ends_alone();
+        let lone = attached.lone().filter(with_it);
+        let ends = lone.map_or(&*self.ends, |attachment| attachment.ends());
         // Queued once: the state never becomes live again.
-        if self.ends.enqueue(self.clone()).is_err() {
+        if ends.enqueue(self.clone()).is_err() {
             broken!("the end of a session was queued already");
         }
     }
@@ -824,7 +842,10 @@ impl Handles {
         let place = self.0.get_mut(usize::from(handle.0))?;
         match core::mem::replace(place, Place::Free) {
             Place::Taken(attachment) => {
-                *place = Place::Left;
+                // The initiator does not know the handle of a volume that was refused.
+                if attachment.is_published() {
+                    *place = Place::Left;
+                }
                 Some(attachment)
             }
             Place::Asked(attachment) => Some(attachment),

@@ -82,6 +82,11 @@ pub(super) const WITHDRAWN: Refusal = Refusal::new(
     "the volume was just withdrawn, or its drive has no size",
 );
 
+const FULL: Refusal = Refusal::new(
+    Reason::NoResources,
+    "its session has no room for another volume",
+);
+
 const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
 impl Registry {
@@ -133,6 +138,11 @@ impl Registry {
             Ok(()) => EndReason::Withdrawn,
             Err(_) => EndReason::Second,
         });
+        let is_decided_again = matches!(listed, Ok(()) | Err(EBUSY | ENODEV));
+        if is_decided_again && session.is_of_host() {
+            // The next decision needs its handle. No request has reached the drive.
+            attachment.wait();
+        }
         match listed {
             // The volume was withdrawn, or the host forbidden or evicted: the next decision finds
             // it.
@@ -320,9 +330,9 @@ impl Attaching {
             attachment.end(EndReason::Second);
             return Err(ENDED);
         }
-        if attachment.publish().is_err() {
+        if let Err(e) = attachment.publish() {
             attachment.end(EndReason::Second);
-            return Err(Refusal::NO_MEMORY);
+            return Err(if e == EIO { ENDED } else { Refusal::NO_MEMORY });
         }
         let geometry = attachment.geometry();
         let (id, epoch, host) = (request.session.0, request.epoch.0, request.host);
@@ -353,6 +363,9 @@ impl Attaching {
             match (decide(request, &view), found.volume, found.attachment) {
                 (Decision::Begin, Some(volume), _) => {
                     registry.check_count(request, &volume)?;
+                    if !self.session.has_room() {
+                        return Err(FULL);
+                    }
                     let exported = volume.export().ok_or(WITHDRAWN)?;
                     if exported.backing.wants_peers() || !exported.backing.bears_change() {
                         return Err(Refusal::new(
@@ -380,6 +393,16 @@ impl Attaching {
                     let _waits = registry.wait_for_drive_of(request, volume.as_ref())?;
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
+                }
+                // Whether the volume exists is no business of a host whose proof does not hold for
+                // it, as if it had made the proof for this volume.
+                (
+                    Decision::Refuse(Reason::UnknownVolume | Reason::Forbidden | Reason::NotProven),
+                    volume,
+                    _,
+                ) if self.session.proof().is_some() => {
+                    let why = registry.why_unproven(volume.as_ref(), request.host);
+                    return Err(Refusal::new(Reason::NotProven, why));
                 }
                 (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
                     let why = "its session does not prove its identity, which the volume demands";

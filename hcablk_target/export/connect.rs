@@ -246,9 +246,13 @@ impl Connect {
             Err((request, refusal)) => (request, refusal, None),
         };
         identify::reject(&id, &Reject::new(refusal.reason()), seal.as_ref());
+        let lines = match request {
+            Some(Request { volume: None, .. }) => Lines::NamelessRefusals,
+            _ => Lines::Refusals,
+        };
         match request {
             // Rate-limited: a refused peer may try again at once.
-            _ if !may_print(Lines::Refusals) => {}
+            _ if !may_print(lines) => {}
             Some(Request {
                 host,
                 volume: Some(volume),
@@ -280,6 +284,7 @@ impl Connect {
                     ))
                 }
                 (Decision::Begin, Some(volume), _) => {
+                    self.end_bare(request, seal, link)?;
                     if let Some(attachment) = self.begin_session(request, seal, id, &volume)? {
                         return Ok((attachment, volume));
                     }
@@ -324,6 +329,20 @@ impl Connect {
                 _ => return Err(Refusal::NO_MEMORY),
             }
         }
+    }
+
+    /// Ends the session of an older epoch to which the initiator did not attach the volume, and
+    /// waits until its memory is free: the initiator connects the volume by itself instead.
+    fn end_bare(&self, request: &Request, seal: Option<&Seal>, link: &Link) -> Result<(), Refusal> {
+        let Some(old) = self.registry.bare_session(request) else {
+            return Ok(());
+        };
+        // Names alone do not suffice to end a session that was begun with a proof.
+        if old.proof().is_none() || seal.is_some() {
+            old.end(EndReason::Replaced);
+            wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
+        }
+        Ok(())
     }
 
     /// Returns why the queue pair of `id` cannot belong to `session`, or `None` if it can.
@@ -402,6 +421,9 @@ impl Connect {
             let (view, found) = self.registry.view_of_host(request, proven(seal));
             match (decide(request, &view), found) {
                 (Decision::Begin, _) => {
+                    if self.registry.has_many_sessions(request.host) {
+                        return Err(Refusal::TOO_MANY);
+                    }
                     let ends = self.registry.session_ends().clone();
                     let session = self.make_session(request, seal, id, ends)?;
                     match self.registry.add_session(&session) {

@@ -329,17 +329,24 @@ impl Registry {
         proven: Proven,
     ) -> (admission::View, Option<Arc<Session>>) {
         let lists = self.lists.lock();
-        let session = lists.sessions.iter().find(|s| s.is_named_by(request));
-        // The other queue pairs of a session are proven with the session's key.
-        let allowed = session.is_some() && !request.is_admin()
-            || lists
-                .volumes
-                .iter()
-                .any(|v| v.entry(request.host, proven).is_some());
+        let named = lists.sessions.iter().find(|s| s.is_named_by(request));
+        // A host that proves nothing learns nothing about a session that was begun with a proof,
+        // and does not replace it.
+        let session = named.filter(|s| s.proof().is_none() || proven.is_proven());
+        let is_hidden = named.is_some() && session.is_none();
+        let may_use_any = || {
+            let mut volumes = lists.volumes.iter();
+            volumes.any(|v| v.entry(request.host, proven).is_some())
+        };
+        let allowed = match request.is_admin() {
+            true => !is_hidden && may_use_any(),
+            // The other queue pairs of a session are proven with the session's key.
+            false => session.is_some() || may_use_any(),
+        };
         let view = admission::View {
             volume: Some(admission::Volume {
                 unproven: false,
-                revoked: false,
+                revoked: !allowed && proven.made().is_some(),
                 withdrawn: false,
                 allowed,
                 evicted: false,
@@ -355,6 +362,22 @@ impl Registry {
             other_instance: false,
         };
         (view, session.cloned())
+    }
+
+    /// Returns the session without volumes that `request`, for a volume, names in an older epoch.
+    pub(crate) fn bare_session(&self, request: &Request) -> Option<Arc<Session>> {
+        let lists = self.lists.lock();
+        let older =
+            |s: &&Arc<Session>| s.is_named_by(request) && s.epoch() < request.epoch && s.is_bare();
+        lists.sessions.iter().find(older).cloned()
+    }
+
+    /// Returns whether `host` has no room for another session that begins without a volume. The
+    /// decisive check is made when a session is listed.
+    pub(crate) fn has_many_sessions(&self, host: HostId) -> bool {
+        let lists = self.lists.lock();
+        let of_host = lists.sessions.iter().filter(|s| s.host() == host);
+        of_host.count() >= SESSIONS_PER_HOST
     }
 
     /// Lists a new session without volumes. Fails with `EEXIST` if there is a session of its name,

@@ -300,6 +300,11 @@ impl Attachment {
         }
     }
 
+    /// Returns the workqueue for teardowns that wait for the volume's drive.
+    pub(super) fn ends(&self) -> &WorkQueue {
+        &self.ends
+    }
+
     /// Returns the session to which the volume is attached.
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
