@@ -866,6 +866,16 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_is_not_detached_from_a_silent_target() {
+        let mut state = with_volume();
+        let keep_alive = state.keep_alive_due(TMO_S).unwrap();
+        assert!(state.round(TMO_S));
+        assert_eq!(state.ask_detach(), Err(NotAsked::Pending));
+        state.answered(&answer(keep_alive, Status::Ok)).unwrap();
+        assert!(state.ask_detach().is_ok());
+    }
+
+    #[test]
     fn a_volume_that_was_attached_may_be_gone_when_it_is_asked_about() {
         let mut state = with_volume();
         let fence = state.ask_fence(AdminOp::Durable).unwrap();
