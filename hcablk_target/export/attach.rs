@@ -141,7 +141,7 @@ impl Registry {
         let is_decided_again = matches!(listed, Ok(()) | Err(EBUSY | ENODEV));
         if is_decided_again && session.is_of_host() {
             // The next decision needs its handle. No request has reached the drive.
-            attachment.wait();
+            wait_for(|ms| attachment.has_ended_within(ms), || session.is_ending())?;
         }
         match listed {
             // The volume was withdrawn, or the host forbidden or evicted: the next decision finds
