@@ -127,7 +127,7 @@ begin_session 4711000b1 alone
 same "a session for one volume attaches one" "attached 0 capacity $size2" "$(ask attach vol2 4711000b2 1)"
 same "a session for one volume does not attach a second one" "refused 5" "$(ask attach slow 4711000b3 1)"
 same "a session for one volume gets a queue pair" queue "$(ask queue)"
-same "a session for one volume reads its volume" "status 0 second" "$(ask read 0 8)"
+same "a session for one volume reads its volume" "status 0 third" "$(ask read 0 16)"
 same "a session for one volume has no other handle than 0" "status 1 " "$(ask read 1 8)"
 less "the volume counts the messages of a session for one volume" 0 "$(stat_of target $target/volumes/vol2 receives)"
 same "the volume of a session for one volume is detached" "status 0" "$(ask detach 0)"
