@@ -28,7 +28,7 @@ connect c1 vol1
 keeps_data vol1
 disconnect c1 vol1
 same "vol1 is attached to a session" "1 1" "$(attached vol1) $(begun hcablk)"
-check "and detached from it in the end" wait_log target 30 "vol1: session [0-9a-f]+ of $id ended: its initiator has detached it"
+check "the initiator detaches vol1 at an orderly end" wait_log target 30 "vol1: session [0-9a-f]+ of $id ended: its initiator has detached it"
 
 # Its data must not change while it is written.
 export_volume vol2 "$drive2" --cache-mib=1 c1
@@ -47,7 +47,7 @@ same "with an initiator of version 2 a session begins with its volume" "1 1" "$(
 # The target knows the host by another volume; what it says about this one counts.
 must on target "hcablk target forbid vol1 $id"
 like "a volume that the host may not use is refused as such" "does not allow" "$(on c1 "hcablk connect $target_address vol1" 2>&1)"
-like "and one that is not there" "exports no volume" "$(on c1 "hcablk connect $target_address nothere" 2>&1)"
+like "a volume that is not there is refused as such" "exports no volume" "$(on c1 "hcablk connect $target_address nothere" 2>&1)"
 
 check "no queue pair is left on the target" wait_until target 60 "$no_queue_pairs"
-same "nor here" 0 "$(queue_pairs c1)"
+same "no queue pair is left on the client" 0 "$(queue_pairs c1)"
