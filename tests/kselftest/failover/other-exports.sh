@@ -55,7 +55,7 @@ check "the restarted target's second address becomes a path" path_is c1 vol1 1 l
 check "the waiting write succeeds" join write
 same "the first path is still lost" degraded "$(on c1 "cat $initiator/vol1/state")"
 unsilence path1
-check "the first path is connected again" wait_until c1 60 "[ \$(ls $initiator/vol1/paths | wc -l) = 2 ] && dmesg | grep -q 'vol1: connected again'"
+check "the first path is connected again" wait_until c1 60 "[ \$(ls $initiator/vol1/paths | wc -l) = 2 ] && dmesg | grep -q 'vol1: connection restored'"
 must on c1 "echo 0 > $initiator/vol1/paths/2/enable"
 check "the disk has all its paths" disk_is c1 vol1 live
 

@@ -49,13 +49,13 @@ ON_SECONDS=2000 spawn more c1 "dd if=/dev/zero of=/tmp/hog/more bs=64k count=$((
 must vm link-down target 0
 # From here on only the client's log is read: its programs may wait for the disk.
 for volume in files swap; do
-	check "$volume: the connection is lost" wait_log c1 60 "$volume: connection lost: .* wait for another"
+	check "$volume: the connection is lost" wait_log c1 60 "$volume: connection lost: .* wait for a new connection"
 done
 end=$(on target "awk '{ print int(\$1) + 12 * $slow }' /proc/uptime")
 must wait_until target 60 "[ \$(cut -d. -f1 /proc/uptime) -ge $end ]"
 must vm link-up target 0
 for volume in files swap; do
-	wait_log c1 $((60 * slow)) "$volume: connected again" >&2 || {
+	wait_log c1 $((60 * slow)) "$volume: connection restored" >&2 || {
 		# The log on the console then shows what its workers wait for.
 		ON_SECONDS=20 on c1 "cat $initiator/$volume/state $initiator/$volume/error /proc/meminfo; echo t > /proc/sysrq-trigger" >&2
 		die "$volume: the disk is live again"
