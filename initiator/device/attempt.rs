@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     connect::AttemptLinks,
-    failure::Failure,
+    failure::{
+        Failure,
+        Step, //
+    },
     io::Retired,
     session::{
         Session,
@@ -121,6 +124,11 @@ impl Device {
         loop {
             match self.attempt_with(links.clone(), plan, offer, &answer, deadline) {
                 (Attempt::Failed(..), Some(next)) if !deadline.has_passed() => offer = next,
+                // The disk must not be given up because of a refusal that says nothing about its
+                // volume.
+                (Attempt::Failed(_, outcome), Some(_)) => {
+                    return Attempt::Failed(Failure::Timeout(Step::Answer), outcome);
+                }
                 (attempt, _) => return attempt,
             }
         }

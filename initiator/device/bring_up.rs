@@ -18,6 +18,7 @@ use crate::{
     },
     failure::{
         Failure,
+        Step,
         Violation, //
     },
     head::Head,
@@ -90,6 +91,8 @@ impl Device {
                     let next = self.identities.next_epoch();
                     epoch = next.map_err(|e| Failure::Setup("a session", e))?;
                 }
+                // The refusal says nothing about the volume.
+                Err((_, Some(_))) => return Err(Failure::Timeout(Step::Answer)),
                 result => return result.map_err(|(failure, _)| failure),
             }
         }
