@@ -367,10 +367,14 @@ impl Attaching {
                         return Err(FULL);
                     }
                     let exported = volume.export().ok_or(WITHDRAWN)?;
-                    if exported.backing.wants_peers() || !exported.backing.bears_change() {
+                    // Alone, it is served as in version 2: without an eager ring, which needs RDMA
+                    // READ.
+                    let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
+                    let bears_ring = has_no_ring || exported.backing.bears_change();
+                    if exported.backing.wants_peers() || !bears_ring {
                         return Err(Refusal::new(
                             Reason::OwnSession,
-                            "its memory or its data cannot share a session with other volumes",
+                            "its session must begin with it, because of its memory or its data",
                         ));
                     }
                     let write_errors = exported
@@ -394,8 +398,8 @@ impl Attaching {
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
                 }
-                // Whether the volume exists is no business of a host whose proof does not hold for
-                // it, as if it had made the proof for this volume.
+                // A host whose proof does not hold for the volume must not learn whether that
+                // exists, as if it had made the proof for this volume.
                 (
                     Decision::Refuse(Reason::UnknownVolume | Reason::Forbidden | Reason::NotProven),
                     volume,

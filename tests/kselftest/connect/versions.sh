@@ -30,12 +30,20 @@ disconnect c1 vol1
 same "vol1 is attached to a session" "1 1" "$(attached vol1) $(begun hcablk)"
 check "the initiator detaches vol1 at an orderly end" wait_log target 30 "vol1: session [0-9a-f]+ of $id ended: its initiator has detached it"
 
-# Its data must not change while it is written.
+# Its data must not change while it is written: the session has no eager ring.
 export_volume vol2 "$drive2" --cache-mib=1 c1
 connect c1 vol2
 keeps_data vol2
 disconnect c1 vol2
-same "a volume that can share no session has one of its own" "0 1" "$(attached vol2) $(begun vol2)"
+same "a volume with a cache is attached to a session" "1 2" "$(attached vol2) $(begun hcablk)"
+
+# The target uses the nearest peer memory, or RAM.
+must on target 'hcablk target unexport vol2'
+export_volume vol3 "$drive2" --mode=p2p c1
+connect c1 vol3
+keeps_data vol3
+disconnect c1 vol3
+same "a session of a volume of mode p2p begins with it" "0 1" "$(attached vol3) $(begun vol3)"
 
 silent "an initiator of version 2 connects" \
 	try_connect c1 vol1 host_id="$id" address=$target_address volume=vol1 protocol=2-2
