@@ -421,7 +421,10 @@ impl Connect {
             let (view, found) = self.registry.view_of_host(request, proven(seal));
             match (decide(request, &view), found) {
                 (Decision::Begin, _) => {
-                    if self.registry.has_many_sessions(request.host) {
+                    if self
+                        .registry
+                        .has_many_sessions(request.host, seal.is_some())
+                    {
                         return Err(Refusal::TOO_MANY);
                     }
                     let ends = self.registry.session_ends().clone();

@@ -88,6 +88,15 @@ impl Lists {
         let mine = |a: &&Arc<Attachment>| a.host() == host && a.is_of(volume);
         self.attachments.iter().filter(mine).count()
     }
+
+    /// Returns whether `host` has no room for another session that begins without a volume. Those
+    /// that were begun with a proof, and those without, are counted apart.
+    fn has_many_sessions(&self, host: HostId, proven: bool) -> bool {
+        let is_alike = |s: &&Arc<Session>| s.host() == host && s.proof().is_some() == proven;
+        let alike = || self.sessions.iter().filter(is_alike);
+        let bare = || alike().filter(|s| s.is_bare()).count();
+        alike().count() >= SESSIONS_PER_HOST || (!proven && bare() >= BARE_PER_HOST)
+    }
 }
 
 /// The module's workqueues.
@@ -116,6 +125,10 @@ pub(crate) struct WorkQueues {
 /// The most sessions of a host that begin without a volume. A host has one for each path, or one
 /// for each path of each disk.
 const SESSIONS_PER_HOST: usize = 1024;
+
+/// The most sessions without a volume that were begun without a proof in the name of a host: anyone
+/// can begin them.
+const BARE_PER_HOST: usize = 64;
 
 /// A place for an initiator that must prove its identity.
 type Challenge = Option<Entry<Arc<Challenged<KernelCrypto>>>>;
@@ -334,14 +347,23 @@ impl Registry {
         // and does not replace it.
         let session = named.filter(|s| s.proof().is_none() || proven.is_proven());
         let is_hidden = named.is_some() && session.is_none();
-        let may_use_any = || {
-            let mut volumes = lists.volumes.iter();
-            volumes.any(|v| v.entry(request.host, proven).is_some())
+        // Whether the host may use any volume, and whether it is evicted from all of those.
+        let rights = || {
+            let volumes = lists.volumes.iter();
+            let mut entries = volumes.filter_map(|v| v.entry(request.host, proven));
+            let first = entries.next();
+            let evicted = first.as_ref().is_some_and(|entry| entry.evicted);
+            (
+                first.is_some(),
+                evicted && entries.all(|entry| entry.evicted),
+            )
         };
-        let allowed = match request.is_admin() {
-            true => !is_hidden && may_use_any(),
+        let (allowed, evicted) = match (request.is_admin(), &session) {
+            (true, _) if is_hidden => (false, false),
+            (true, _) => rights(),
             // The other queue pairs of a session are proven with the session's key.
-            false => session.is_some() || may_use_any(),
+            (false, Some(_)) => (true, false),
+            (false, None) => (rights().0, false),
         };
         let view = admission::View {
             volume: Some(admission::Volume {
@@ -349,11 +371,15 @@ impl Registry {
                 revoked: !allowed && proven.made().is_some(),
                 withdrawn: false,
                 allowed,
-                evicted: false,
+                evicted,
                 superseded: false,
             }),
             session: session.map(|s| admission::Session {
-                epoch: s.epoch(),
+                epoch: admission::Session::epoch_for(
+                    s.epoch(),
+                    s.proof().is_some(),
+                    proven.is_proven(),
+                ),
                 has_queue: s.has_queue(request.queue),
                 ending: s.is_ending(),
                 queues: s.queue_count(),
@@ -372,28 +398,25 @@ impl Registry {
         lists.sessions.iter().find(older).cloned()
     }
 
-    /// Returns whether `host` has no room for another session that begins without a volume. The
-    /// decisive check is made when a session is listed.
-    pub(crate) fn has_many_sessions(&self, host: HostId) -> bool {
-        let lists = self.lists.lock();
-        let of_host = lists.sessions.iter().filter(|s| s.host() == host);
-        of_host.count() >= SESSIONS_PER_HOST
+    /// Returns whether `host` has no room for another session that begins without a volume, with a
+    /// proof if `proven`. The decisive check is made when a session is listed.
+    pub(crate) fn has_many_sessions(&self, host: HostId, proven: bool) -> bool {
+        self.lists.lock().has_many_sessions(host, proven)
     }
 
     /// Lists a new session without volumes. Fails with `EEXIST` if there is a session of its name,
-    /// with `EMFILE` if its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
+    /// with `EMFILE` if its host has [too many](Self::has_many_sessions), and with `ENOMEM`.
     pub(crate) fn add_session(&self, session: &Arc<Session>) -> Result {
         let mut lists = self.lists.lock();
-        let of_host = lists.sessions.iter().filter(|s| s.host() == session.host());
-        let (mut count, mut is_there) = (0, false);
-        for other in of_host {
-            count += 1;
-            is_there |= other.id() == session.id();
-        }
-        if is_there {
+        let (id, host) = (session.id(), session.host());
+        if lists
+            .sessions
+            .iter()
+            .any(|s| s.id() == id && s.host() == host)
+        {
             return Err(EEXIST);
         }
-        if count >= SESSIONS_PER_HOST {
+        if lists.has_many_sessions(host, session.proof().is_some()) {
             return Err(EMFILE);
         }
         lists.sessions.push(session.clone(), GFP_KERNEL)?;
