@@ -13,7 +13,7 @@ static enum trick fitting(enum trick trick, unsigned char op)
 	/* A state of the volume (unchanged, impossible, gone) fits only the answer to a watch. */
 	if (op == WATCH || (op == PORTALS && trick != ADMIN_SIZE))
 		return trick;
-	/* An initiator that detaches its volume leaves, whatever the answer. */
+	/* An initiator that detaches its volume leaves, regardless of the answer. */
 	if (op == DETACH)
 		return FAIR;
 	return trick == ADMIN_SAME || trick == ADMIN_SIZE || trick == ADMIN_GONE ? FAIR : trick;

@@ -42,7 +42,7 @@ static size_t malform(struct rng *r, unsigned char *a)
 {
 	switch (below(r, 3)) {
 	case 0:
-		/* The answer to another request, as long as that one's or as this one's. */
+		/* The answer to another request, of the length of that answer or of this one. */
 		memset(a + 8, 0, ATTACH_ANSWER - 8);
 		put(a, 4, 0x82);
 		return chance(r, 500) ? ADMIN_ANSWER : ATTACH_ANSWER;

@@ -87,7 +87,7 @@ static struct peer *admin_of(const unsigned char *request)
 	return NULL;
 }
 
-/* Returns whether this target grants sessions that begin without a volume; otherwise it speaks version 2 only. */
+/* Returns whether the target grants sessions that begin without a volume; otherwise it speaks version 2 only. */
 static bool grants_host(void)
 {
 	struct rng r = stream('v', number);
