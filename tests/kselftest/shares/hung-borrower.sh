@@ -10,8 +10,8 @@
 . "${0%/*}/../lib/shares.sh"
 [ "$rdma" = rxe ] || skip "on iWARP each request has a memory region, and its session keeps the device"
 
-# Each session may borrow 5 MiB. Of both sessions' 10 MiB the hung one keeps 5, and large requests cannot use the 1.25 MiB of small
-# buffers.
+# Each session may borrow 5 MiB, so 10 MiB are shared. The hung session keeps 5 MiB, and large requests cannot use the 1.25 MiB of
+# small buffers.
 must on target 'hcablk target listen --id 1 --buffer-mib 8'
 must on target "modprobe dm_mod && echo '0 262144 linear $drive2 0' | dmsetup create gate && dmsetup mknodes &&
 	echo '0 262144 linear /dev/mapper/gate 0' | dmsetup create door && dmsetup mknodes"
