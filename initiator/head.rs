@@ -211,8 +211,7 @@ impl Head {
     /// Fails requests that wait for a session, and all later ones until there is one. Sleeps.
     pub(crate) fn fail_waiting(&self) {
         self.queue_if_no_path(false);
-        // From here on every waiting request is in the block layer again, so the queue run finds
-        // it.
+        // After this every waiting request is in the block layer again, so the queue run finds it.
         self.requests.synchronize();
         self.requests.run_hw_queues();
     }

@@ -50,9 +50,9 @@ pub(crate) struct QueueShape {
 }
 
 impl QueueShape {
-    /// Returns the number of send queue slots: for each tag the slots of a request, for the largest
-    /// eager write its own, for each work request that can wait for the next signaled one a slot,
-    /// and three for a keep-alive, a fence and the registration of the read bounce slots.
+    /// Returns the number of send queue slots: for each tag those of a request; as many as can be
+    /// unsignaled (a period, and one request or eager write beyond it, whichever needs more); and
+    /// three for a keep-alive, a fence and the registration of the read bounce slots.
     pub(crate) fn send_slots(self) -> u32 {
         let one = SLOTS_PER_REQUEST.max(self.eager_send_slots());
         u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 3

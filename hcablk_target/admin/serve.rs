@@ -238,8 +238,8 @@ impl Admin {
     /// [`GONE_MS`] at most.
     pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
-            // Without a free buffer the watch gets no response; the initiator's next requests will
-            // be.
+            // Without a free buffer the watch gets no response; the initiator's next requests get
+            // theirs.
             (Some(tag), _) if asks || self.state.lock().free != 0 => {
                 self.respond_status(tag, Status::Gone);
             }

@@ -52,7 +52,7 @@ pub(crate) enum Fault {
     Refused(&'static str),
     /// The reply could not be sent.
     Unaccepted,
-    /// A message of this many bytes that names no request to respond to.
+    /// A message of this many bytes that gets no response.
     Message(usize),
     /// An immediate value with this many bytes of data, which is not a valid eager write.
     Immediate(usize),

@@ -75,7 +75,8 @@ pub(crate) enum WorkStep {
     Submit,
     /// Continue after the file system has finished asynchronously.
     Finished(Result),
-    /// Drop the page cache's pages of a range that was written directly to a device.
+    /// Write the data again, through the page cache: pages of the range were in it, or were written
+    /// back meanwhile.
     DropCachedPages,
     /// Flush the volatile cache of the drive, which has the written data.
     FlushDrive,
@@ -120,7 +121,7 @@ pub(crate) struct TargetRequest {
     pub(crate) cached: bool,
     /// A request meant to bypass the page cache found pages in it.
     pub(crate) met_pages: bool,
-    /// The count of write-backs of whole pages at the time when the drive got the request.
+    /// The count of write-backs of whole pages before the drive got the request.
     pub(crate) rewritten: RewriteMark,
     /// The number of failed flushes of the drive at that time.
     pub(crate) flush_failures: u32,

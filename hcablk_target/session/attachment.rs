@@ -813,7 +813,7 @@ impl Deferred for DurableCheck {
         attachment.check_durable(&backing);
         *attachment.durable_check.lock() = Some(self);
         attachment.durable_known.set();
-        // The teardown waits until this function has returned, and holds references to the disk and
-        // its drive.
+        // The teardown waits until this function has returned, and holds references to the
+        // attachment and its backing.
     }
 }

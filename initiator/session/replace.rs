@@ -94,7 +94,7 @@ impl Session {
                     // The queue run below makes the waiting requests fail. The teardown may have
                     // cleared the mark already.
                     let _ = old.is_not_replaced();
-                    // From here on every waiting request is in the block layer again, so the queue
+                    // After this every waiting request is in the block layer again, so the queue
                     // run finds it.
                     self.requests.synchronize();
                     return self.requests.run_hw_queue(index.into());
@@ -125,8 +125,7 @@ impl Session {
         if resumed == 0 {
             return;
         }
-        // From here on every refused request is in the block layer again, so the queue runs find
-        // it.
+        // After this every refused request is in the block layer again, so the queue runs find it.
         self.requests.synchronize();
         for index in (0..self.queue_count()).filter(|index| resumed & (1 << index) != 0) {
             pr_info!(
@@ -139,7 +138,7 @@ impl Session {
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
-        // Requests that the queue refuses from now on may use another path meanwhile.
+        // Requests that the queue has refused may use another path meanwhile: the run issues them.
         self.requests.synchronize();
         self.requests.run_hw_queue(index.into());
         // From here on an error of the old queue pair does not end the session.

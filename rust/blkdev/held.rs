@@ -19,7 +19,7 @@ pub(crate) struct HeldRequest {
     slot: NonNull<Slot>,
 }
 
-// SAFETY: All accesses to the slot are atomic.
+// SAFETY: This type accesses only the counter `held` of the slot, which is atomic.
 unsafe impl Send for HeldRequest {}
 
 impl HeldRequest {

@@ -79,7 +79,8 @@ impl EagerRing {
     }
 
     /// Returns the work request that registers the ring for the peer's writes. Post it once, before
-    /// any message that reports the ring to the peer; the registration ends with the object.
+    /// the first message to the peer on this queue pair, after which the peer may write. The
+    /// registration ends with the object.
     pub fn register(&self) -> Result<Register<'_>> {
         self.pieces.register()
     }

@@ -180,7 +180,8 @@ impl Drop for Provider {
 
 impl core::fmt::Display for Provider {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // SAFETY: The device has a name until it is removed.
+        // SAFETY: By the type invariant we have a reference to the device, and the name lives
+        // until the device is freed.
         let name = unsafe { CStr::from_char_ptr(bindings::hcablk_c_pci_name(self.as_raw())) };
         f.write_str(name.to_str().unwrap_or("?"))
     }

@@ -332,10 +332,10 @@ impl<H: Handler> QueuePair<H> {
         self.own_number
     }
 
-    /// Destroys the pair and its completion queue, and drops the reference to its connection; this
-    /// object stays. Posts fail from here on. The caller must have [drained](Self::drain) the queue
-    /// pair and [detached](Self::detach) the connection. Does nothing the second time. Sleeps; not
-    /// from a handler.
+    /// Drains the queue pair as [`Self::drain`] does, destroys the pair and its completion queue,
+    /// and drops the reference to its connection; this object stays. Posts fail from here on. The
+    /// caller must have [detached](Self::detach) the connection. Does nothing the second time.
+    /// Sleeps; not from a handler.
     pub fn sever(&self) {
         let _alone = self.id.ending.lock();
         self.drain_alone();

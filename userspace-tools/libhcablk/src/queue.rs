@@ -976,7 +976,7 @@ impl Queue {
         self.begin_time(tag);
     }
 
-    /// Ends the part of a tag, which has its response, and whose memory the target cannot reach any more.
+    /// Ends the part of a tag, which has its response, and whose memory neither the target nor this RDMA device can reach any more.
     fn end_part(&mut self, tag: u16, result: Result<(), RequestError>) {
         let active = self.active.get_mut(usize::from(tag)).and_then(Option::take);
         let Some(active) = active else { return };
