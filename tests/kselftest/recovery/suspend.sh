@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a client whose programs are frozen for a suspend, under load and while requests wait, continues without an error; hibernation is refused while a disk or an export exists, and the log says why.
+# Proves: a client whose programs are frozen for a suspend, under load and while requests wait, continues without an error; a freeze that a synchronous request prevents is undone; hibernation is refused while a disk or an export exists, and the log says why.
 # turn: 5
 # takes: 50
 # waits: yes
 # timeout: 600
 # skips: debug
+# expect-log: Call Trace:$
 
 . "${0%/*}/../lib/lib.sh"
 
@@ -14,7 +15,7 @@
 export_volume vol1 "$drive" c1
 connect c1 vol1 --ctrl-loss-tmo 600 --keep-alive-tmo 2
 
-# freeze: freezes all programs as a suspend to idle does; the kernel waits five seconds and thaws them. Devices are not suspended:
+# freeze: freezes all programs as a suspend to idle does; the kernel waits five seconds and thaws them. Fails if one cannot be frozen. Devices are not suspended:
 # the channel between tests and guest would not survive that.
 freeze() {
 	ON_SECONDS=120 on c1 "echo freezer > /sys/power/pm_test && echo freeze > /sys/power/state; rc=\$?; echo none > /sys/power/pm_test; exit \$rc"
@@ -28,18 +29,27 @@ check "the data written over the freeze is read back" join load
 check "the disk is live after the freeze" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
 same "no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
 
-# Programs are frozen while requests wait for a target that does not answer.
+# Requests wait for a target that does not respond. A program that waits in io_getevents(2) can be frozen.
 for card in eth0 eth1; do
 	netem target $card loss 100%
 done
 must wait_until c1 60 "[ \$(cat $initiator/vol1/state) = queueing ]"
-spawn waits c1 "dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
-check "programs are frozen while requests wait" freeze
+spawn waits c1 "fio --output-format=terse --name=v --filename=$device --direct=1 --ioengine=libaio --rw=read --bs=4k --iodepth=4 --size=16k"
+must wait_until c1 60 "awk -F= '/^busy=/ { n += \$2 } END { exit n != 4 }' /sys/kernel/debug/block/$disk/hctx*/tags"
+check "programs are frozen while their asynchronous requests wait" freeze
+# A program that reads synchronously waits uninterruptibly, as on every disk: the kernel gives up, and thaws what it has frozen.
+spawn reads c1 "echo \$\$ > /tmp/reads; exec dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
+must wait_until c1 60 "grep -q '^State:[[:space:]]*D' /proc/\$(cat /tmp/reads)/status"
+must on c1 "echo 2000 > /sys/power/pm_freeze_timeout"
+refuse "programs are not frozen while a synchronous read waits" freeze
+check "the client logs which program cannot be frozen" wait_log c1 30 'task:dd +state:D'
+same "the disk still waits for its target" queueing "$(on c1 "cat $initiator/vol1/state")"
 for card in eth0 eth1; do
 	netem target $card
 done
-check "the requests succeed when the target answers again" join waits
-check "the disk is live when the target answers again" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
+check "the asynchronous requests succeed when the target responds again" join waits
+check "the synchronous read succeeds when the target responds again" join reads
+check "the disk is live when the target responds again" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
 check "memory of every shape" on c1 "hcablk-scatter $device random $RANDOM 12"
 
 for guest in c1 target; do
