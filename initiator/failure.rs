@@ -333,7 +333,7 @@ impl fmt::Display for Failure {
             Self::Disconnected => f.write_str("the target closed the connection"),
             Self::Forced => f.write_str("it was disconnected by force"),
             Self::Interrupted => f.write_str("it was interrupted"),
-            Self::Flushed => f.write_str("the target does not answer any more"),
+            Self::Flushed => f.write_str("the target no longer responds"),
             Self::PortDown => f.write_str("the RDMA port went down"),
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
             Self::Work(status) => {
@@ -344,8 +344,8 @@ impl fmt::Display for Failure {
                 )
             }
             Self::Broken(what) => write!(f, "BUG: {what}"),
-            Self::RequestTimeout => f.write_str("a request was not answered in time"),
-            Self::KeepAlive(s) => write!(f, "the target has not answered a keep-alive for {s} s"),
+            Self::RequestTimeout => f.write_str("a request got no response in time"),
+            Self::KeepAlive(s) => write!(f, "the target has not responded to a keep-alive for {s} s"),
             Self::ExportEnds => f.write_str("the target ends the export of the volume"),
             Self::OtherVolume => f.write_str("the volume of this name is not the one with this wwid"),
             Self::OtherLimits => f.write_str(
@@ -356,7 +356,7 @@ impl fmt::Display for Failure {
             ),
             Self::Unnamed => f.write_str("a volume without a wwid has one path only"),
             Self::OtherExport => f.write_str(
-                "it leads to another target or export than the disk's other paths, and neither target could fence the other",
+                "it leads to another target or export than the disk's other paths: they could not fence each other",
             ),
             Self::Exchanged => f.write_str(
                 "the volume of this name is not the one that was connected before: disconnect to forget the old one",

@@ -698,7 +698,7 @@ impl Session {
             self.fail(Failure::RequestTimeout);
         } else if queue.mark_timed_out(tag) {
             pr_warn!(
-                "{}: queue {} of path {} does not answer in time\n",
+                "{}: queue {} of path {} does not respond in time\n",
                 *self.device,
                 queue.index(),
                 self.path()

@@ -19,7 +19,7 @@ pub(crate) const PLACES: usize = 4096;
 pub(crate) const PLACES_PER_ADDRESS: usize = 512;
 /// The most proofs of one challenge that are checked.
 pub(crate) const TRIES: u8 = 8;
-/// The time limit for answering a challenge, in milliseconds.
+/// The time limit for the response to a challenge, in milliseconds.
 pub(crate) const DEADLINE_MS: u64 = 10_000;
 
 /// The bits of a handle that name the place; those above differ each time.

@@ -339,7 +339,7 @@ impl TargetRequest {
         }
         let task = self.task().filter(|task| task.replaces())?;
         if self.was_overtaken(task) {
-            return Some(WorkStep::DropCachedPages);
+            return Some(WorkStep::WriteAgain);
         }
         // The flush waits for the drive.
         self.is_unstable(task).then_some(WorkStep::FlushDrive)
@@ -761,7 +761,7 @@ pub(crate) fn run_deferred(mut request: KBox<TargetRequest>) {
             note_dsync(&request, result);
             transferred(&queue, request, task, result);
         }
-        (WorkStep::DropCachedPages, Some(task)) => {
+        (WorkStep::WriteAgain, Some(task)) => {
             request.leave_peer();
             match task.op {
                 BioOp::WriteZeroes { .. } => empty(&queue, request, task),

@@ -156,7 +156,7 @@ impl Queue {
         length: u32,
     ) -> bool {
         if !self.responded_slots.sweep(&mut work.ring) {
-            self.broken("an eager write was answered that is not open");
+            self.broken("a response was made for an eager write that is not open");
             return false;
         }
         let Some(slot) = work.ring.take_slot(length, 0) else {

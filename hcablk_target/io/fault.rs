@@ -127,7 +127,10 @@ impl fmt::Display for Fault {
             Self::Refused(why) => write!(f, "the connection was refused: {why}"),
             Self::Unaccepted => f.write_str("the reply could not be sent"),
             Self::Message(bytes) => {
-                write!(f, "a message of {bytes} bytes that cannot be answered")
+                write!(
+                    f,
+                    "a message of {bytes} bytes to which no response is possible"
+                )
             }
             Self::Immediate(bytes) => write!(
                 f,

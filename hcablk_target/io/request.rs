@@ -77,7 +77,7 @@ pub(crate) enum WorkStep {
     Finished(Result),
     /// Write the data again, through the page cache: pages of the range were in it, or were written
     /// back meanwhile.
-    DropCachedPages,
+    WriteAgain,
     /// Flush the volatile cache of the drive, which has the written data.
     FlushDrive,
     /// Copy the read data from peer memory to RAM.

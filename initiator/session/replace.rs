@@ -82,12 +82,12 @@ impl Session {
             }
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
-                    "{}: queue {index} did not answer in time and was replaced\n",
+                    "{}: queue {index} did not respond in time and was replaced\n",
                     *self.device
                 ),
                 Err(failure) => {
                     pr_warn!(
-                        "{}: queue {index} did not answer in time and cannot be replaced: {failure}\n",
+                        "{}: queue {index} did not respond in time and cannot be replaced: {failure}\n",
                         *self.device
                     );
                     self.fail(Failure::RequestTimeout);

@@ -15,9 +15,9 @@
 //!                          └────── wait() ─────┘
 //! ```
 //!
-//! A borrower that was woken answers: it borrows, waits again, or cancels its wait. A thread that
-//! sleeps elsewhere, on a drive for example, cannot. A borrower that has not answered
-//! [`ANSWER_TIMEOUT_MS`] after it was woken waits no longer, so that it delays no other. Its queue
+//! A borrower that was woken reacts: it borrows, waits again, or cancels its wait. A thread that
+//! sleeps elsewhere, on a drive for example, cannot. A borrower that has not reacted
+//! [`REACTION_TIMEOUT_MS`] after it was woken waits no longer, so that it delays no other. Its queue
 //! still knows that it was woken: it asks again when it can, and waits again if it must. No timer
 //! is needed for that: [`FairShare::next_to_wake`] checks it, and is called whenever a waiting
 //! borrower tries again. A borrower tries again each time one of its requests ends; a borrower
@@ -46,8 +46,8 @@ use core::ops::DerefMut;
 /// The number of size classes.
 pub const SIZE_CLASSES: usize = 3;
 
-/// Milliseconds within which a borrower that was woken has to answer.
-pub const ANSWER_TIMEOUT_MS: u64 = 250;
+/// Milliseconds within which a borrower that was woken has to react.
+pub const REACTION_TIMEOUT_MS: u64 = 250;
 
 /// The shared buffers of one length.
 #[derive(Clone, Copy, Debug, Default)]
@@ -353,14 +353,14 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         }
     }
 
-    /// Ends the wait of those who were woken and have not answered in time.
+    /// Ends the wait of those who were woken and have not reacted in time.
     fn expire_answers(&mut self, now: u64) {
         for borrower in 0..self.borrowers.len() {
             let woken = self
                 .borrowers
                 .get(borrower)
                 .and_then(|borrower| borrower.woken);
-            if woken.is_some_and(|woken| now.saturating_sub(woken) >= ANSWER_TIMEOUT_MS) {
+            if woken.is_some_and(|woken| now.saturating_sub(woken) >= REACTION_TIMEOUT_MS) {
                 self.cancel_wait(borrower);
             }
         }

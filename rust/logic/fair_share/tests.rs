@@ -236,11 +236,11 @@ fn who_is_woken_and_does_not_answer_is_expired() {
     assert!(!a.borrow(other, MEDIUM, 1), "it is before");
     assert!(a.wait(other, only(MEDIUM, 1)));
     assert_eq!(
-        a.next_to_wake(999 + ANSWER_TIMEOUT_MS),
+        a.next_to_wake(999 + REACTION_TIMEOUT_MS),
         None,
         "there is still time"
     );
-    assert_eq!(a.next_to_wake(1000 + ANSWER_TIMEOUT_MS), Some(other));
+    assert_eq!(a.next_to_wake(1000 + REACTION_TIMEOUT_MS), Some(other));
     assert!(a.borrow(other, MEDIUM, 1));
     assert!(a.borrow(other, MEDIUM, 1));
     assert!(!a.is_pressed(), "nobody waits");
@@ -267,7 +267,7 @@ fn who_was_expired_takes_what_is_there() {
     assert!(a.borrow(other, MEDIUM, 1));
     assert_eq!(a.waiting(), 1);
     assert!(a.wait(other, only(MEDIUM, 1)));
-    assert_eq!(a.next_to_wake(ANSWER_TIMEOUT_MS), Some(other));
+    assert_eq!(a.next_to_wake(REACTION_TIMEOUT_MS), Some(other));
     assert!(
         a.borrow(sleeper, MEDIUM, 1),
         "it did not wait, but has less"
@@ -285,7 +285,7 @@ fn who_answers_in_time_keeps_waiting() {
     assert!(a.wait(one, only(MEDIUM, 2)));
     a.give_back(two, MEDIUM, 2);
     for round in 0..20 {
-        let now = round * (ANSWER_TIMEOUT_MS - 1);
+        let now = round * (REACTION_TIMEOUT_MS - 1);
         assert_eq!(a.next_to_wake(now), Some(one));
         assert_eq!(a.next_to_wake(now), None);
         assert!(a.wait(one, only(MEDIUM, 2)));

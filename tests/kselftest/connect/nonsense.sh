@@ -111,8 +111,8 @@ reason() {
 	must wait_until target 30 "dmesg | grep -q 'session $(printf %016x "$session") of .* ended: '" >&2
 	on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$session") of $id ended: //p'"
 }
-same "the log has why a session ended: a message that cannot be answered" \
-	"queue 0: a message of 2 bytes that cannot be answered" "$(reason 40001 0100 wait)"
+same "the log has why a session ended: a message to which no response is possible" \
+	"queue 0: a message of 2 bytes to which no response is possible" "$(reason 40001 0100 wait)"
 like "the log has why a session ended: a message that is too long" "^queue 0: receiving failed: .+\$" "$(reason 40002 "$(printf '01%.0s' {1..4137})" wait)"
 like "the log has why a session ended: data that cannot be read, with its tag and key" \
 	"^queue 0: an RDMA READ failed: .+ \(tag 7, generation 9, key 0x1234\)\$" "$(reason 40003 "$(message 2 0 0 4096 1)" wait)"
@@ -120,7 +120,7 @@ place=$(message 2 0 0 4194304 4 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 
 same "the log has why a session ended: an eager write without a ring slot" \
 	"queue 0: an eager write of 4194304 bytes that has no ring slot (tag 7, generation 9)" "$(reason 40004 "$place" wait)"
 same "the log has why a session ended: an admin message on another queue pair" \
-	"queue 0: a message of 40 bytes that cannot be answered" "$(reason 40005 "$(admin_message 33 5 0)" wait)"
+	"queue 0: a message of 40 bytes to which no response is possible" "$(reason 40005 "$(admin_message 33 5 0)" wait)"
 # admin_reason SESSION MESSAGE…: as reason, for messages on the admin queue pair.
 admin_reason() {
 	on c1 "hcablk-peer connect $target_address 7744 $(request 2 2 16 $admin 1 "$1" 1) ${*:2} wait" > /dev/null 2>&1

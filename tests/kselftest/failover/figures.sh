@@ -10,7 +10,7 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/multi.sh"
 
-[ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request is not answered in time"
+[ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request gets no response in time"
 
 # All times are of the client's trace clock, from a mark that the causing command makes just before. The limits are many times
 # the goals, since a guest may not run when it should; the lines `# …` have the measured times.

@@ -9,7 +9,7 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/multi.sh"
 
-[ "$rdma" != siw ] || skip "TCP notices a silent peer only when a request is not answered in time"
+[ "$rdma" != siw ] || skip "TCP notices a silent peer only when a request gets no response in time"
 
 tracing=/sys/kernel/tracing
 two_cards 1 target c1

@@ -9,7 +9,7 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/multi.sh"
 
-[ "$rdma" != siw ] || skip "TCP notices a silent peer only when a request is not answered in time"
+[ "$rdma" != siw ] || skip "TCP notices a silent peer only when a request gets no response in time"
 two_cards 1 target c1
 target_address=10.77.1.1
 must on target "modprobe dm_mod && echo '0 65536 linear $drive 0' | dmsetup create gate && dmsetup mknodes"

@@ -28,7 +28,7 @@ must vm link-down c1 0
 ends_within load 40000 "the client's cable is pulled"
 ends_within writer 10000 "the client's cable is pulled, writer"
 check "the disk is removed" wait_until c1 30 "grep -q failed $initiator/vol1/state && [ ! -e /sys/block/$disk ]"
-like "the disk's error has the reason" "^(the target does not answer any more|the target has not answered a keep-alive|a request was not answered in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
+like "the disk's error has the reason" "^(the target no longer responds|the target has not responded to a keep-alive|a request got no response in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
 check "the client has no queue pair left" wait_until c1 30 "$no_pairs"
 must vm link-up c1 0
 must on c1 'hcablk disconnect vol1'

@@ -41,8 +41,8 @@ must wait_until c2 60 'grep -q listening /tmp/peer'
 # A reader of the partition table cannot send its request.
 ON_SECONDS=150 spawn connecting c1 "cd $initiator/dev && echo 1 > queues && echo 2 > io_timeout && echo 1 > enable"
 must wait_until c2 60 'grep -q unanswered /tmp/peer'
-check "a session without a credit ends when its first request is not answered in time" wait_until c1 60 "grep -qE '^(failed|new)' $initiator/dev/state"
-like "the disk's error reports the request that was not answered" "a request was not answered in time" "$(on c1 "cat $initiator/dev/error")"
+check "a session without a credit ends when its first request gets no response in time" wait_until c1 60 "grep -qE '^(failed|new)' $initiator/dev/state"
+like "the disk's error reports the request that got no response" "a request got no response in time" "$(on c1 "cat $initiator/dev/error")"
 # The disk may have existed for a moment.
 join connecting || true
 on c2 'kill $(cat /tmp/pid)'

@@ -73,9 +73,9 @@ for trick in fair partial late status immediate lean; do
 	harmless $trick
 done
 must on c1 "echo 1 > $initiator/dev/keep_alive_tmo"
-trick admin-silent "the target has not answered a keep-alive for 1 s"
+trick admin-silent "the target has not responded to a keep-alive for 1 s"
 must on c1 "cd $initiator/dev && echo 5 > keep_alive_tmo && echo 2 > io_timeout && echo 2 > connect_timeout"
-trick silent "a request was not answered in time"
+trick silent "a request got no response in time"
 # Each attempt waits for its full time limit.
 trick ignore "waiting for the target's response took too long" 4
 same "no queue pair is left" 0 "$(queue_pairs c1)"

@@ -8,7 +8,7 @@
 
 seed=${HCABLK_SEED:-1}
 # The initiator's errors for a broken connection, and for a message that it cannot decode.
-broken="the target (closed the connection|does not answer any more)|the connection broke" \
+broken="the target (closed the connection|no longer responds)|the connection broke" \
 	nonsense="a message cannot be understood"
 
 must on c1 "modprobe hcablk && mkdir $initiator/dev && cd $initiator/dev && echo 10.77.0.3 > address && echo 7799 > port &&

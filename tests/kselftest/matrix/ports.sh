@@ -11,7 +11,7 @@
 . "${0%/*}/../lib/multi.sh"
 . "${0%/*}/../lib/matrix.sh"
 
-[ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request is not answered in time"
+[ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request gets no response in time"
 
 matrix_begin
 row port

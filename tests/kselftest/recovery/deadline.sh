@@ -8,7 +8,7 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-[ "$rdma" != siw ] || skip "TCP notices a silent peer only when a request is not answered in time"
+[ "$rdma" != siw ] || skip "TCP notices a silent peer only when a request gets no response in time"
 
 tracing=/sys/kernel/tracing
 # Seconds

@@ -64,7 +64,7 @@ for n in 3 513 516; do
 	check "the data is there ($n)" holds $n
 done
 same "the session stays the same" "$first $session" "$(on c1 "cat $initiator/v/device $initiator/v/session" | xargs)"
-check "the initiator's log reports the replacement" wait_log c1 60 'v: queue [01] did not answer in time and was replaced'
+check "the initiator's log reports the replacement" wait_log c1 60 'v: queue [01] did not respond in time and was replaced'
 check "the target's log reports the replacement" wait_log target 60 'replaced queue [01]'
 
 check "the replaced queue pair is freed while the disk lives" is_freed "$pairs"
@@ -92,7 +92,7 @@ hold
 spawn lost c1 "$(writing 0 3 lost)"
 refuse "a request fails when no queue pair replaces the one of its queue" join lost
 check "the disk is removed" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
-like "the disk reports the reason" "not answered in time" "$(on c1 "cat $initiator/v/error")"
+like "the disk reports the reason" "no response in time" "$(on c1 "cat $initiator/v/error")"
 let_go
 check "the target ends the failed session" wait_until target 60 "[ -z \"\$(cat $target/volumes/v/clients)\" ]"
 must on c1 'hcablk disconnect v'

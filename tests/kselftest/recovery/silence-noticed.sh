@@ -38,7 +38,7 @@ for round in 1 2 3; do
 	check "silence $round is noticed" disk_is c1 vol1 queueing
 	# The state changes a moment before the line is logged.
 	must wait_until c1 30 "dmesg | sed '1,/test: silence $round/d' | grep -q lost:"
-	like "silence $round is logged as a keep-alive without an answer" "the target has not answered a keep-alive for 1 s" "$(on c1 "dmesg | sed '1,/test: silence $round/d' | grep lost:")"
+	like "silence $round is logged as a keep-alive without an answer" "the target has not responded to a keep-alive for 1 s" "$(on c1 "dmesg | sed '1,/test: silence $round/d' | grep lost:")"
 	log=$(on c1 "dmesg | sed -n '/test: silence $round/,\$p'")
 	silent=$(stamp "test: silence $round" <<< "$log") noticed=$(stamp "connection lost: " <<< "$log")
 	times+=($((noticed - silent)))

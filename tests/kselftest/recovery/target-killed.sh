@@ -25,7 +25,7 @@ must wait_until c2 60 'pidof sleep'
 must vm kill target
 ends_within one 40000 "target killed"
 check "the disk's state is failed" wait_until c1 30 "grep -q failed $initiator/vol1/state"
-like "the disk reports the reason" "^(the target does not answer any more|the target has not answered a keep-alive|a request was not answered in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
+like "the disk reports the reason" "^(the target no longer responds|the target has not responded to a keep-alive|a request got no response in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
 check "the disk is removed" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
 check "c1 disconnects" on c1 'hcablk disconnect vol1'
 ends_within writer 60000 "a mounted file system's target killed"

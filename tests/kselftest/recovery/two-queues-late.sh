@@ -30,7 +30,7 @@ for cpu in 0 1; do
 done
 must drive_holds write
 for queue in 0 1; do
-	check "queue $queue times out" wait_log c1 60 "v: queue $queue of path 0 does not answer in time"
+	check "queue $queue times out" wait_log c1 60 "v: queue $queue of path 0 does not respond in time"
 done
 # Two sessions of two queues each, their admin queue pairs, and the replacement.
 check "a replacement is created for the first queue" wait_until c1 60 "[ \$(rdma resource show qp | grep -vc 'type GSI') = 7 ]"

@@ -12,7 +12,7 @@
 must on c1 'modprobe rdma_ucm'
 seed=${HCABLK_SEED:-1}
 host=$(host_id c1)
-broken="the target (closed the connection|does not answer any more)|the connection broke"
+broken="the target (closed the connection|no longer responds)|the connection broke"
 nonsense="a message cannot be understood"
 
 # duel MESSAGES TRICK: runs a malicious target with this trick on c2 and a program on c1; sets the output and the exit code of

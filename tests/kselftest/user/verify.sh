@@ -78,7 +78,7 @@ spawn held c1 "hcablk-user --ctrl-loss-tmo=0 $target_address vol1 hold > /tmp/he
 must wait_until c1 30 'grep -qs open /tmp/held'
 must on target 'hcablk target unexport --force vol1'
 check "a program whose volume is unexported ends in order" join held
-like "the program reports why its session ended" "the target ends the export|the target closed the connection|does not answer any more" "$(on c1 'cat /tmp/held')"
+like "the program reports why its session ended" "the target ends the export|the target closed the connection|no longer responds" "$(on c1 'cat /tmp/held')"
 like "a volume that does not exist is refused, with the reason" "exports no volume of this name" "$(on c1 "hcablk-user $target_address vol1 info" 2>&1)"
 refuse "the client has still loaded none of our modules" on c1 "grep -q '^hcablk' /proc/modules"
 

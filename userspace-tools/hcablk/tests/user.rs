@@ -27,7 +27,7 @@ fn wanted(kernel: &Kernel, name: &str) -> Wanted {
 fn lose(kernel: &Kernel, phase: Phase) {
     let mut state = kernel.state_of(0);
     state.phase = phase;
-    state.error = Some("the target has not answered a keep-alive for 5 s".to_owned());
+    state.error = Some("the target has not responded to a keep-alive for 5 s".to_owned());
     kernel.publish(0, &state);
 }
 

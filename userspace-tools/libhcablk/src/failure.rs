@@ -86,13 +86,13 @@ pub enum Failure {
     #[error("the connection broke: {0}")]
     Work(&'static str),
     /// A queue pair exceeded its retries.
-    #[error("the target does not answer any more")]
+    #[error("the target no longer responds")]
     Flushed,
     /// A verb failed.
     #[error("{0} failed: {1}")]
     Verb(&'static str, Errno),
     /// A keep-alive got no response within this many seconds.
-    #[error("the target has not answered a keep-alive for {0} s")]
+    #[error("the target has not responded to a keep-alive for {0} s")]
     KeepAlive(u16),
     /// A request got no response within this many seconds.
     #[error("the target has not answered a request for {0} s")]
