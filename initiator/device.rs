@@ -90,12 +90,14 @@ use hcablk_core::{
     },
 };
 use kernel::{
+    current,
     new_mutex,
     prelude::*,
     str::CString,
     sync::{
         Arc,
-        Mutex, //
+        Mutex,
+        MutexGuard, //
     },
     time::{
         delay::fsleep,
@@ -273,11 +275,26 @@ impl Device {
         Ok(())
     }
 
+    /// Locks the disk and its paths for the writer of an attribute. A connection attempt holds the
+    /// lock for up to `connect_timeout` for each path, and a signal ends the wait for it (`EINTR`).
+    /// Sleeps.
+    fn lock_control(&self) -> Result<MutexGuard<'_, Control>> {
+        loop {
+            if let Some(control) = self.control.try_lock() {
+                return Ok(control);
+            }
+            if current!().signal_pending() {
+                return Err(EINTR);
+            }
+            fsleep(ATTEMPT_LOOK);
+        }
+    }
+
     /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. If the
     /// disk exists already, this only reconnects path 0 (which has no directory of its own) if it
     /// was refused.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
-        let mut control = self.control.lock();
+        let mut control = self.lock_control()?;
         if let Some(active) = control.active.as_ref() {
             if let Some(path) = self.path(0) {
                 self.connect_refused(&path, active);
@@ -328,7 +345,7 @@ impl Device {
     /// Removes the disk and disconnects. Fails with `EBUSY` while the disk is open. Without a disk,
     /// this only drops the identity of the lost volume.
     pub(crate) fn disable(&self) -> Result {
-        let mut control = self.control.lock();
+        let mut control = self.lock_control()?;
         if control
             .active
             .as_ref()

@@ -191,7 +191,7 @@ impl Device {
         path: &Arc<Path>,
         directory: &Directory<'_>,
     ) -> Result {
-        let control = self.control.lock();
+        let control = self.lock_control()?;
         let info = path.info();
         if info.enabled && info.state != PathState::Refused {
             return Ok(());
@@ -226,7 +226,7 @@ impl Device {
     /// already. Fails with `EBUSY` if the path is live, or was until now, and no other path is
     /// live; and if it is the last path that may come back. Sleeps until its session has ended.
     pub(crate) fn disable_path(&self, path: &Path) -> Result {
-        let mut control = self.control.lock();
+        let mut control = self.lock_control()?;
         if !path.info().enabled {
             return Ok(());
         }
@@ -288,7 +288,7 @@ impl Device {
 
     /// Sets the path policy of requests, at once if there is a disk.
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
-        let mut control = self.control.lock();
+        let mut control = self.lock_control()?;
         if let Some(active) = control.active.as_mut() {
             for_reclaim(|| active.head.hw_queues().set_policy(policy))?;
             active.settings.policy = policy;
@@ -302,7 +302,7 @@ impl Device {
     /// decide anew whether the disk outlives its connection: connecting the disk decides that.
     /// Waits while the disk is being connected.
     pub(crate) fn set_limits(&self, change: impl Fn(&mut Settings)) -> Result {
-        let mut control = self.control.lock();
+        let mut control = self.lock_control()?;
         if let Some(active) = control.active.as_mut() {
             let ends_with_connection = |settings: &Settings| settings.ctrl_loss_tmo_s == Some(0);
             let mut new = active.settings;

@@ -17,11 +17,11 @@
 //!
 //! A borrower that was woken reacts: it borrows, waits again, or cancels its wait. A thread that
 //! sleeps elsewhere, on a drive for example, cannot. A borrower that has not reacted
-//! [`REACTION_TIMEOUT_MS`] after it was woken waits no longer, so that it delays no other. Its queue
-//! still knows that it was woken: it asks again when it can, and waits again if it must. No timer
-//! is needed for that: [`FairShare::next_to_wake`] checks it, and is called whenever a waiting
-//! borrower tries again. A borrower tries again each time one of its requests ends; a borrower
-//! without requests has its whole reservation, and does not wait.
+//! [`REACTION_TIMEOUT_MS`] after it was woken waits no longer, so that it delays no other. Its
+//! queue still knows that it was woken: it asks again when it can, and waits again if it must. No
+//! timer is needed for that: [`FairShare::next_to_wake`] checks it, and is called whenever a
+//! waiting borrower tries again. A borrower tries again each time one of its requests ends; a
+//! borrower without requests has its whole reservation, and does not wait.
 //!
 //! # The rule
 //!

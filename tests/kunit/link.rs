@@ -60,6 +60,8 @@ pub(crate) const BUFFERS: usize = 16;
 #[derive(Default)]
 pub(crate) struct News {
     pub(crate) resolved: u32,
+    /// The peer has granted a connection whose queue pair is held back.
+    pub(crate) granted: bool,
     pub(crate) up: bool,
     pub(crate) down: bool,
 }
@@ -71,6 +73,7 @@ impl cm::Handler for Ear {
     fn event(&self, event: cm::Event<'_>) {
         self.0.change(|news| match event {
             cm::Event::AddressResolved | cm::Event::RouteResolved { .. } => news.resolved += 1,
+            cm::Event::Granted { .. } => news.granted = true,
             cm::Event::Established { .. } => news.up = true,
             _ => news.down = true,
         });
@@ -297,6 +300,8 @@ pub(crate) struct Plan {
     pub(crate) sleepy: bool,
     /// The near side's completions are not reported yet.
     pub(crate) silent: bool,
+    /// The near side's queue pair is held back until the far side has granted the connection.
+    pub(crate) held: bool,
 }
 
 impl Default for Plan {
@@ -307,6 +312,7 @@ impl Default for Plan {
             context: Where::SoftIrq,
             sleepy: false,
             silent: false,
+            held: false,
         }
     }
 }
@@ -344,7 +350,7 @@ impl cm::Accept for Door {
 
 const PORT: u16 = 17_077;
 
-const PARAMETERS: Parameters = Parameters {
+pub(crate) const PARAMETERS: Parameters = Parameters {
     responder_resources: 4,
     initiator_depth: 4,
 };
@@ -382,13 +388,20 @@ impl Link {
         id.resolve_route(WAIT_TIMEOUT_MS)?;
         news.wait(|n| (n.resolved == 2).then_some(()))?;
         let mut near = Side::new(&id, news, capacity, context, plan.sleepy)?;
-        id.connect(PARAMETERS, b"hcablk_kunit")?;
+        if plan.held {
+            near.pair.connect_held(PARAMETERS, b"hcablk_kunit")?;
+        } else {
+            id.connect(PARAMETERS, b"hcablk_kunit")?;
+        }
         let (id, news) = visitors.wait(|v| v.first.take())?;
         let mut far = Side::new(&id, news, capacity, CqContext::SoftIrq, false)?;
         far.start();
         far.receive(0)?;
         id.accept(PARAMETERS, b"")?;
-        near.news.wait(|n| n.up.then_some(()))?;
+        near.news.wait(|n| (n.up || n.granted).then_some(()))?;
+        if plan.held {
+            near.pair.establish()?;
+        }
         if !plan.silent {
             near.start();
             near.send(0, b"hello")?;

@@ -19,25 +19,28 @@ use crate::{
         SEND, //
     },
 };
-use hcablk_core::rdma::{
-    backlog::Backlog,
-    cq::{
-        CompletionQueue,
-        CqContext, //
+use hcablk_core::{
+    rdma::{
+        backlog::Backlog,
+        cq::{
+            CompletionQueue,
+            CqContext, //
+        },
+        qp::{
+            Capacity,
+            QueuePair, //
+        },
+        space::SendSpace,
+        wr::{
+            Chain,
+            Rdma,
+            Send,
+            Sge,
+            WorkId,
+            WorkRequest, //
+        },
     },
-    qp::{
-        Capacity,
-        QueuePair, //
-    },
-    space::SendSpace,
-    wr::{
-        Chain,
-        Rdma,
-        Send,
-        Sge,
-        WorkId,
-        WorkRequest, //
-    },
+    system::errno, //
 };
 use kernel::{
     prelude::*,
@@ -333,6 +336,36 @@ mod tests {
         // The completion queue would report the drain of the first queue pair.
         ensure_eq!(second(&id, &cq), Some(EBUSY));
         drop(QueuePair::new(&id, &pd, &other_cq, CAPACITY)?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_held_queue_pair_is_connected_once() -> Result {
+        let link = Link::new(Plan {
+            held: true,
+            ..Plan::default()
+        })?;
+        for _ in 0..2 {
+            ensure_eq!(
+                link.near
+                    .pair
+                    .connect_held(link::PARAMETERS, b"again")
+                    .err(),
+                Some(errno::ealready())
+            );
+        }
+        // The refused calls have left the connection and its queue pair as they were.
+        link.far.receive(1)?;
+        link.near.send(1, b"still here")?;
+        ensure!(link.near.completed(SEND, 1)?.ok);
+        Ok(())
+    }
+
+    #[test]
+    fn an_empty_chain_posts_nothing() -> Result {
+        let link = Link::new(Plan::default())?;
+        link.near.pair.post(&Chain::new())?;
+        ensure!(link.near.carry_out(&mut Rdma::empty_write())?);
         Ok(())
     }
 
