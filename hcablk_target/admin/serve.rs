@@ -96,7 +96,7 @@ impl Admin {
                     return self.fail(Fault::Admin(BUFFER_LEN));
                 }
                 if self.session.begin_attach(tag, attach).is_err() {
-                    self.attached(tag, Err(Reason::NoMemory));
+                    self.attached(tag, Err(Reason::NoResources));
                 }
             }
             _ if volume != Handle::FIRST && !self.session.is_of_host() => {

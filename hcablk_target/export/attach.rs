@@ -83,6 +83,11 @@ pub(super) const WITHDRAWN: Refusal = Refusal::new(
     "the volume was just withdrawn, or its drive has no size",
 );
 
+const FULL: Refusal = Refusal::new(
+    Reason::NoResources,
+    "its session has no room for another volume",
+);
+
 const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
 impl Registry {
@@ -134,6 +139,11 @@ impl Registry {
             Ok(()) => EndReason::Withdrawn,
             Err(_) => EndReason::Second,
         });
+        let is_decided_again = matches!(listed, Ok(()) | Err(EBUSY | ENODEV));
+        if is_decided_again && session.is_of_host() {
+            // The next decision needs its handle. No request has reached the drive.
+            wait_for(|ms| attachment.has_ended_within(ms), || session.is_ending())?;
+        }
         match listed {
             // The volume was withdrawn, or the host forbidden or evicted: the next decision finds
             // it.
@@ -287,6 +297,7 @@ impl Attaching {
             replace: false,
             queues: self.session.queue_count(),
             resume,
+            alone: false,
             largest: self.session.largest(),
             session: disk,
             epoch,
@@ -320,9 +331,9 @@ impl Attaching {
             attachment.end(EndReason::Second);
             return Err(ENDED);
         }
-        if attachment.publish().is_err() {
+        if let Err(e) = attachment.publish() {
             attachment.end(EndReason::Second);
-            return Err(Refusal::NO_MEMORY);
+            return Err(if e == EIO { ENDED } else { Refusal::NO_MEMORY });
         }
         let geometry = attachment.geometry();
         let (id, epoch, host) = (request.session.0, request.epoch.0, request.host);
@@ -353,11 +364,18 @@ impl Attaching {
             match (decide(request, &view), found.volume, found.attachment) {
                 (Decision::Begin, Some(volume), _) => {
                     registry.check_count(request, &volume)?;
+                    if !self.session.has_room() {
+                        return Err(FULL);
+                    }
                     let exported = volume.export().ok_or(WITHDRAWN)?;
-                    if exported.backing.wants_peers() || !exported.backing.bears_change() {
+                    // Alone, it is served as in version 2: without an eager ring, which needs RDMA
+                    // READ.
+                    let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
+                    let bears_ring = has_no_ring || exported.backing.bears_change();
+                    if exported.backing.wants_peers() || !bears_ring {
                         return Err(Refusal::new(
                             Reason::OwnSession,
-                            "its memory or its data cannot share a session with other volumes",
+                            "its session must begin with it, because of its memory or its data",
                         ));
                     }
                     let write_errors = exported
@@ -380,6 +398,16 @@ impl Attaching {
                     let _waits = registry.wait_for_drive_of(request, volume.as_ref())?;
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
+                }
+                // A host whose proof does not hold for the volume must not learn whether that
+                // exists, as if it had made the proof for this volume.
+                (
+                    Decision::Refuse(Reason::UnknownVolume | Reason::Forbidden | Reason::NotProven),
+                    volume,
+                    _,
+                ) if self.session.proof().is_some() => {
+                    let why = registry.why_unproven(volume.as_ref(), request.host);
+                    return Err(Refusal::new(Reason::NotProven, why));
                 }
                 (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
                     let why = "its session does not prove its identity, which the volume demands";
