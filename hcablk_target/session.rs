@@ -699,6 +699,11 @@ impl Tick for Session {
     }
 }
 
+/// The most requests to attach a volume that may be under way for a session; each is one of the
+/// connection requests that may wait at the target. An initiator may have half as many, but a
+/// request is counted for a moment longer than until its response is sent.
+const ATTACHING_MAX: u32 = 16;
+
 /// The number of keep-alive periods after which a session without a volume ends: an initiator
 /// attaches a volume at once.
 const BARE_PERIODS: u32 = 3;
@@ -946,6 +951,10 @@ impl Session {
     /// have to wait until an older attachment of the disk has ended. Fails with `ENOMEM`, and with
     /// `EBUSY` if too many requests wait. May sleep, but does not wait for the older attachment.
     pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
+        // Only the handler of the admin queue pair counts upward.
+        if self.attaching.load(Relaxed) >= ATTACHING_MAX {
+            return Err(EMFILE);
+        }
         attach::begin(&self.registry, self, tag, attach)
     }
 

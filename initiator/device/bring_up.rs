@@ -279,6 +279,7 @@ impl Device {
         }
         let volume = VolumeInfo { limits, ..volume };
         session.go_live(volume)?;
+        session.report_fall_back();
         Ok(volume)
     }
 }

@@ -162,6 +162,17 @@ impl Session {
         }
     }
 
+    /// Logs that the session has fallen back to version 2 of the protocol.
+    pub(crate) fn report_fall_back(&self) {
+        if self.offer != self.settings.first_offer() {
+            pr_info!(
+                "{}: path {} uses version 2 of the protocol, since the target refused version 3\n",
+                *self.device,
+                self.path()
+            );
+        }
+    }
+
     /// Returns the versions of the protocol to offer next, after a session could not be made
     /// because of `failure`: if the target refuses a request that names no volume, only its
     /// response to a request that names the volume counts.

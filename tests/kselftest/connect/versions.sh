@@ -44,6 +44,8 @@ connect c1 vol3
 keeps_data vol3
 disconnect c1 vol3
 same "a session of a volume of mode p2p begins with it" "0 1" "$(attached vol3) $(begun vol3)"
+check "the client logs the fall-back to version 2" wait_log c1 30 'vol3: path 0 uses version 2 of the protocol'
+same "no other disk has fallen back" 1 "$(in_log c1 'uses version 2 of the protocol' | wc -l)"
 
 silent "an initiator of version 2 connects" \
 	try_connect c1 vol1 host_id="$id" address=$target_address volume=vol1 protocol=2-2
