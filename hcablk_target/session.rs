@@ -379,9 +379,21 @@ impl Session {
         self.label.0.is_none()
     }
 
-    /// Returns whether `request` names the session, in any epoch.
-    pub(crate) fn is_named_by(&self, request: &ConnectRequest) -> bool {
-        self.is_of_host() && self.id == request.session && self.host == request.host
+    /// Returns whether `request`, whose host has proven its identity if `proven`, names the session,
+    /// in any epoch. A session that was begun without a proof has another name than one with a
+    /// proof: anyone can have begun it for the host.
+    pub(crate) fn is_named_by(&self, request: &ConnectRequest, proven: bool) -> bool {
+        self.is_of_host()
+            && self.id == request.session
+            && self.host == request.host
+            && self.proof().is_some() == proven
+    }
+
+    /// Returns whether both sessions have the same name, as in [`Self::is_named_by`].
+    pub(crate) fn has_name_of(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.host == other.host
+            && self.proof().is_some() == other.proof().is_some()
     }
 
     /// Returns a number, not 0, that changes when the target starts or stops listening at an

@@ -60,18 +60,6 @@ pub(crate) struct Session {
     pub(crate) has_queue: bool,
 }
 
-impl Session {
-    /// Returns the epoch that counts for a request: a host that proves its identity replaces a
-    /// session of any epoch that began without a proof, since anyone can have begun that in its
-    /// name.
-    pub(crate) fn epoch_for(epoch: Epoch, session_proven: bool, request_proven: bool) -> Epoch {
-        match request_proven && !session_proven {
-            true => Epoch(0),
-            false => epoch,
-        }
-    }
-}
-
 /// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -90,6 +78,14 @@ pub(crate) enum Decision {
     ReplaceQueue,
     /// Refuse the request for this reason.
     Refuse(Reason),
+}
+
+impl Decision {
+    /// Returns whether the request will begin a session or an attachment, after older ones have
+    /// ended.
+    pub(crate) fn is_grant(self) -> bool {
+        matches!(self, Self::Begin | Self::Supersede | Self::Replace)
+    }
 }
 
 /// Decides about a well-formed request.
@@ -310,19 +306,6 @@ mod tests {
             decide_with(1, 6, VOLUME, session(5)),
             Decision::Refuse(Reason::NoSession)
         );
-    }
-
-    #[test]
-    fn a_proven_host_replaces_a_session_of_any_epoch_that_began_without_a_proof() {
-        let with = |session_proven, request_proven| {
-            let epoch = Session::epoch_for(Epoch(u32::MAX), session_proven, request_proven);
-            decide_with(ADMIN_QUEUE, 1, VOLUME, session(epoch.0))
-        };
-        assert_eq!(with(false, true), Decision::Replace);
-        for (session_proven, request_proven) in [(true, true), (false, false)] {
-            let refused = Decision::Refuse(Reason::StaleEpoch);
-            assert_eq!(with(session_proven, request_proven), refused);
-        }
     }
 
     #[test]

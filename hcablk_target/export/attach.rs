@@ -23,7 +23,10 @@ use super::{
     volume::Volume, //
 };
 use crate::{
-    drive::write_errors::WriteErrorsUse,
+    drive::{
+        backing::Backing,
+        write_errors::WriteErrorsUse, //
+    },
     session::{
         attachment::{
             Attachment,
@@ -86,6 +89,11 @@ pub(super) const WITHDRAWN: Refusal = Refusal::new(
 const FULL: Refusal = Refusal::new(
     Reason::NoResources,
     "its session has no room for another volume",
+);
+
+const OWN_SESSION: Refusal = Refusal::new(
+    Reason::OwnSession,
+    "its session must begin with it, because of its memory or its data",
 );
 
 const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
@@ -309,7 +317,9 @@ impl Attaching {
     fn carry_out(&self) {
         let request = self.request();
         let outcome = self.attach(&request).map_err(|refusal| {
-            if may_print(Lines::Refusals) {
+            // The initiator begins a session of the volume instead.
+            let is_failure = refusal.reason() != Reason::OwnSession;
+            if is_failure && may_print(Lines::Refusals) {
                 pr_warn!(
                     "refused {} for volume {}: {refusal}\n",
                     request.host,
@@ -361,7 +371,14 @@ impl Attaching {
                 return Err(ENDED);
             }
             let (view, found) = registry.view(request, proven);
-            match (decide(request, &view), found.volume, found.attachment) {
+            let decision = decide(request, &view);
+            let volume = found.volume.as_ref();
+            let wants_peers = volume.and_then(|v| v.with_backing(Backing::wants_peers));
+            // Decided first, since the request for a session of the volume waits for older ones.
+            if wants_peers == Some(true) && decision.is_grant() {
+                return Err(OWN_SESSION);
+            }
+            match (decision, found.volume, found.attachment) {
                 (Decision::Begin, Some(volume), _) => {
                     registry.check_count(request, &volume)?;
                     if !self.session.has_room() {
@@ -372,11 +389,9 @@ impl Attaching {
                     // READ.
                     let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
                     let bears_ring = has_no_ring || exported.backing.bears_change();
+                    // The volume may have been exported anew since it was looked at.
                     if exported.backing.wants_peers() || !bears_ring {
-                        return Err(Refusal::new(
-                            Reason::OwnSession,
-                            "its session must begin with it, because of its memory or its data",
-                        ));
+                        return Err(OWN_SESSION);
                     }
                     let write_errors = exported
                         .records

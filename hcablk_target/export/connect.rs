@@ -340,15 +340,11 @@ impl Connect {
         seal: Option<&Seal>,
         link: &CmLink,
     ) -> Result<(), Refusal> {
-        let Some(old) = self.registry.bare_session(request) else {
+        let Some(old) = self.registry.bare_session(request, seal.is_some()) else {
             return Ok(());
         };
-        // Names alone do not suffice to end a session that was begun with a proof.
-        if old.proof().is_none() || seal.is_some() {
-            old.end(EndReason::Replaced);
-            wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
-        }
-        Ok(())
+        old.end(EndReason::Replaced);
+        wait_for(|ms| old.has_ended_within(ms), || link.is_lost())
     }
 
     /// Returns why the queue pair of `id` cannot belong to `session`, or `None` if it can.

@@ -346,11 +346,8 @@ impl Registry {
         proven: Proven,
     ) -> (admission::View, Option<Arc<Session>>) {
         let lists = self.lists.lock();
-        let named = lists.sessions.iter().find(|s| s.is_named_by(request));
-        // A host that proves nothing learns nothing about a session that was begun with a proof,
-        // and does not replace it.
-        let session = named.filter(|s| s.proof().is_none() || proven.is_proven());
-        let is_hidden = named.is_some() && session.is_none();
+        let named = |s: &&Arc<Session>| s.is_named_by(request, proven.is_proven());
+        let session = lists.sessions.iter().find(named);
         // Whether the host may use any volume, and whether it is evicted from all of those.
         let rights = || {
             let volumes = lists.volumes.iter();
@@ -362,12 +359,10 @@ impl Registry {
                 evicted && entries.all(|entry| entry.evicted),
             )
         };
-        let (allowed, evicted) = match (request.is_admin(), &session) {
-            (true, _) if is_hidden => (false, false),
-            (true, _) => rights(),
-            // The other queue pairs of a session are proven with the session's key.
-            (false, Some(_)) => (true, false),
-            (false, None) => (rights().0, false),
+        let (allowed, evicted) = match request.is_admin() {
+            true => rights(),
+            // The other queue pairs need a session, and are proven with its key.
+            false => (true, false),
         };
         let view = admission::View {
             volume: Some(admission::Volume {
@@ -379,11 +374,7 @@ impl Registry {
                 superseded: false,
             }),
             session: session.map(|s| admission::Session {
-                epoch: admission::Session::epoch_for(
-                    s.epoch(),
-                    s.proof().is_some(),
-                    proven.is_proven(),
-                ),
+                epoch: s.epoch(),
                 has_queue: s.has_queue(request.queue),
                 ending: s.is_ending(),
                 queues: s.queue_count(),
@@ -394,11 +385,17 @@ impl Registry {
         (view, session.cloned())
     }
 
-    /// Returns the session without volumes that `request`, for a volume, names in an older epoch.
-    pub(crate) fn bare_session(&self, request: &ConnectRequest) -> Option<Arc<Session>> {
+    /// Returns the session without volumes that `request`, for a volume, names in an older epoch;
+    /// one that was begun with a proof if `proven`.
+    pub(crate) fn bare_session(
+        &self,
+        request: &ConnectRequest,
+        proven: bool,
+    ) -> Option<Arc<Session>> {
         let lists = self.lists.lock();
-        let older =
-            |s: &&Arc<Session>| s.is_named_by(request) && s.epoch() < request.epoch && s.is_bare();
+        let older = |s: &&Arc<Session>| {
+            s.is_named_by(request, proven) && s.epoch() < request.epoch && s.is_bare()
+        };
         lists.sessions.iter().find(older).cloned()
     }
 
@@ -412,12 +409,7 @@ impl Registry {
     /// with `EMFILE` if its host has [too many](Self::has_many_sessions), and with `ENOMEM`.
     pub(crate) fn add_session(&self, session: &Arc<Session>) -> Result {
         let mut lists = self.lists.lock();
-        let (id, host) = (session.id(), session.host());
-        if lists
-            .sessions
-            .iter()
-            .any(|s| s.id() == id && s.host() == host)
-        {
+        if lists.sessions.iter().any(|s| s.has_name_of(session)) {
             return Err(EEXIST);
         }
         if lists.has_many_sessions(host, session.proof().is_some()) {

@@ -120,14 +120,22 @@ impl Device {
         }
         let deadline = self.attempt_end(plan, pace);
         let response = || pace.response_ms(delay, plan.path.usual_ms(), deadline.left_ms());
+        let times = (Deadline::new(u32::MAX), deadline);
         let mut offer = plan.settings.first_offer();
+        let mut is_refused = false;
         loop {
-            match self.attempt_with(links.clone(), plan, offer, &response, deadline) {
-                (Attempt::Failed(..), Some(next)) if !deadline.has_passed() => offer = next,
+            match self.attempt_with(links.clone(), plan, offer, &response, times) {
+                (Attempt::Failed(..), Some(next)) if !deadline.has_passed() => {
+                    offer = next;
+                    is_refused = true;
+                }
                 // The disk must not be given up because of a refusal that says nothing about its
-                // volume.
-                (Attempt::Failed(_, outcome), Some(_)) => {
-                    return Attempt::Failed(Failure::Timeout(ConnectStep::Response), outcome);
+                // volume. The target needs more time for both offers.
+                (Attempt::Failed(..), Some(_)) => {
+                    return Attempt::Failed(Failure::Timeout(ConnectStep::Response), Outcome::Late);
+                }
+                (Attempt::Failed(failure @ Failure::Timeout(_), _), None) if is_refused => {
+                    return Attempt::Failed(failure, Outcome::Late);
                 }
                 (attempt, _) => return attempt,
             }
@@ -135,18 +143,19 @@ impl Device {
     }
 
     /// Makes an attempt with an offer of versions, which waits for the target's first response for
-    /// `response` milliseconds. On failure also returns the offer to make next.
+    /// `response` milliseconds. `begun`: when the first offer was made. On failure also returns the
+    /// offer to make next.
     fn attempt_with(
         self: &Arc<Self>,
         links: Arc<AttemptLinks>,
         plan: &Plan,
         offer: Offer,
         response: &dyn Fn() -> u32,
-        deadline: Deadline,
+        (begun, deadline): (Deadline, Deadline),
     ) -> (Attempt, Option<Offer>) {
         let head = Some(plan.head.clone());
         let number = plan.path.number();
-        let begun = match self.epoch_for(plan) {
+        let made = match self.epoch_for(plan) {
             Ok(Some(epoch)) => {
                 let offered = (plan.settings, offer);
                 self.begin_session((&plan.path, links), offered, epoch, head, deadline)
@@ -154,13 +163,12 @@ impl Device {
             Ok(None) => return (Attempt::Over, None),
             Err(e) => Err(Failure::Setup("a session", e)),
         };
-        let (session, first, _) = match begun {
-            Ok(begun) => begun,
+        let (session, first, _) = match made {
+            Ok(made) => made,
             Err(failure) => return (not_begun(failure), None),
         };
         let is_proven = first.is_proven();
         let deadlines = (Deadline::new(response()), deadline);
-        let begun = Deadline::new(u32::MAX);
         let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
         if result.is_ok() {
             plan.path.set_usual_ms(begun.gone_ms());
@@ -189,12 +197,13 @@ impl Device {
                 let failure = session.failure().unwrap_or(failure);
                 let outcome = outcome(failure, session.has_responded(is_proven));
                 let next = session.next_offer(failure);
+                let of_volume = session.as_of_volume(failure);
                 // The queue pairs may need a long time to drain.
                 self.fail_fast_if_due(plan);
                 session.fail(failure);
                 session.wait();
                 session.stop_device_watch();
-                (Attempt::Failed(failure, outcome), next)
+                (Attempt::Failed(of_volume, outcome), next)
             }
         }
     }

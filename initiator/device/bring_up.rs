@@ -82,10 +82,11 @@ impl Device {
         deadline: Deadline,
     ) -> Result<Active, Failure> {
         let attempt = path.begin_attempt()?;
+        let times = (Deadline::new(u32::MAX), deadline);
         let mut offer = settings.first_offer();
         loop {
             let by = (path, attempt.clone());
-            match self.connect_by(by, (settings, offer), epoch, lost, deadline) {
+            match self.connect_by(by, (settings, offer), epoch, lost, times) {
                 Err((_, Some(next))) if !deadline.has_passed() => {
                     offer = next;
                     let next = self.identities.next_epoch();
@@ -98,21 +99,20 @@ impl Device {
         }
     }
 
-    /// Does the work of [`Self::connect`] with an offer of versions. On failure also returns the
-    /// offer to make next.
+    /// Does the work of [`Self::connect`] with an offer of versions. `begun`: when the first offer
+    /// was made. On failure also returns the offer to make next.
     fn connect_by(
         self: &Arc<Self>,
         (path, attempt): (&Path, Arc<AttemptLinks>),
         offered: (Settings, Offer),
         epoch: Epoch,
         lost: Option<VolumeId>,
-        deadline: Deadline,
+        (begun, deadline): (Deadline, Deadline),
     ) -> Result<Active, (Failure, Option<Offer>)> {
         let (settings, _) = offered;
         let (session, first, head) = self
             .begin_session((path, attempt), offered, epoch, None, deadline)
             .map_err(|failure| (failure, None))?;
-        let begun = Deadline::new(u32::MAX);
         let deadlines = (deadline, deadline);
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
             path.set_usual_ms(begun.gone_ms());

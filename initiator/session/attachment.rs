@@ -173,6 +173,22 @@ impl Session {
         }
     }
 
+    /// Returns what `failure`, because of which a session could not be made, says about the volume
+    /// of the disk: the refusal of a session without a volume says nothing, so another attempt may
+    /// succeed, unless the target does not know such sessions.
+    pub(crate) fn as_of_volume(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Refused(reject) | Failure::Unsealed(reject)
+                if self.offer.is_of_host
+                    && !self.has_responded(false)
+                    && reject.reason != Reason::Version =>
+            {
+                Failure::RefusedSession(reject)
+            }
+            failure => failure,
+        }
+    }
+
     /// Returns the versions of the protocol to offer next, after a session could not be made
     /// because of `failure`: if the target refuses a request that names no volume, only its
     /// response to a request that names the volume counts.
