@@ -412,7 +412,7 @@ impl Registry {
         if lists.sessions.iter().any(|s| s.has_name_of(session)) {
             return Err(EEXIST);
         }
-        if lists.has_many_sessions(host, session.proof().is_some()) {
+        if lists.has_many_sessions(session.host(), session.proof().is_some()) {
             return Err(EMFILE);
         }
         lists.sessions.push(session.clone(), GFP_KERNEL)?;
