@@ -178,6 +178,7 @@ bool hcablk_c_may_print(unsigned int kind)
 		HCABLK_C_LIMIT(4),
 		HCABLK_C_LIMIT(5),
 		HCABLK_C_LIMIT(6),
+		HCABLK_C_LIMIT(7),
 	};
 #undef HCABLK_C_LIMIT
 

@@ -14,8 +14,9 @@
 //! are made durable first, and the initiator can ask over the admin queue pair whether they are.
 //!
 //! In version 2 of the protocol a session begins with its only volume. In version 3 it begins
-//! without a volume, and volumes are attached and detached over its admin queue pair. One of
-//! several volumes can end alone ([`Attachment::end`]); the end of the last one ends the session.
+//! without a volume, and volumes are attached and detached over its admin queue pair: any number of
+//! them, or at most one if the initiator has said so when the session began. One of several volumes
+//! can end alone ([`Attachment::end`]); the end of the last one ends the session.
 
 use self::{
     attachment::Attachment,
@@ -72,7 +73,6 @@ use hcablk_core::{
             VolumeName, //
         },
         ADMIN_QUEUE,
-        ATTACHED_MAX,
         TRANSFER_USUAL, //
     },
     rdma::{
@@ -134,7 +134,7 @@ pub(crate) struct Session {
     registry: Arc<Registry>,
     /// For messages.
     label: Label,
-    /// The workqueue for the teardown of a session of one volume: see
+    /// The workqueue for the teardown, unless it runs on that of the session's only volume: see
     /// [`Exported::ends`](attachment::Exported::ends).
     ends: Arc<WorkQueue>,
     /// The memory of the port at which the session began.
@@ -203,11 +203,7 @@ impl Session {
         pd: Arc<ProtectionDomain>,
         ends: Arc<WorkQueue>,
     ) -> Result<Arc<Self>> {
-        let count = match request.volume {
-            Some(_) => 1,
-            None => ATTACHED_MAX,
-        };
-        let attached = Handles::new(count)?;
+        let attached = Handles::new(request.volumes())?;
         let session = Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
@@ -334,9 +330,37 @@ impl Session {
         drop(former);
     }
 
-    /// Returns the name of the session in messages.
-    pub(crate) fn label(&self) -> &Label {
-        &self.label
+    /// Returns the name of the session in messages. Any context.
+    pub(crate) fn label(&self) -> Label {
+        let attached = self.attached.lock();
+        let lone = attached.lone().map(|attachment| attachment.volume_name());
+        Label(self.label.0.or(lone))
+    }
+
+    /// Returns the most volumes that the session can have. Any context.
+    pub(crate) fn capacity(&self) -> u16 {
+        self.attached.lock().count()
+    }
+
+    /// Returns whether no volume is attached that requests may name. Takes no reference to one. Any
+    /// context.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.attached.lock().iter().all(|a| !a.is_published())
+    }
+
+    /// Returns whether another volume can be attached. Any context.
+    pub(crate) fn has_room(&self) -> bool {
+        let attached = self.attached.lock();
+        attached
+            .0
+            .iter()
+            .any(|place| matches!(place, HandleUse::Free))
+    }
+
+    /// Returns the volume of a session that can have one only, until the volume has ended
+    /// completely. Any context.
+    pub(crate) fn lone_attachment(&self) -> Option<Arc<Attachment>> {
+        self.attached.lock().lone().cloned()
     }
 
     /// Returns the name of the session's volume, if it began with one.
@@ -355,9 +379,21 @@ impl Session {
         self.label.0.is_none()
     }
 
-    /// Returns whether `request` names the session, in any epoch.
-    pub(crate) fn is_named_by(&self, request: &ConnectRequest) -> bool {
-        self.is_of_host() && self.id == request.session && self.host == request.host
+    /// Returns whether `request`, whose host has proven its identity if `proven`, names the session,
+    /// in any epoch. A session that was begun without a proof has another name than one with a
+    /// proof: anyone can have begun it for the host.
+    pub(crate) fn is_named_by(&self, request: &ConnectRequest, proven: bool) -> bool {
+        self.is_of_host()
+            && self.id == request.session
+            && self.host == request.host
+            && self.proof().is_some() == proven
+    }
+
+    /// Returns whether both sessions have the same name, as in [`Self::is_named_by`].
+    pub(crate) fn has_name_of(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.host == other.host
+            && self.proof().is_some() == other.proof().is_some()
     }
 
     /// Returns a number, not 0, that changes when the target starts or stops listening at an
@@ -485,8 +521,14 @@ impl Session {
         }
         self.trace_state(trace::ConnectionState::Ending);
         self.report_end(reason);
+        let attached = self.attached.lock();
+        // The teardown waits for the drive. A volume that ends alone may be forgotten before, and
+        // with it its workqueue.
+        let with_it = |a: &&Arc<Attachment>| a.is_published() && !a.ends_alone();
+        let lone = attached.lone().filter(with_it);
+        let ends = lone.map_or(&*self.ends, |attachment| attachment.ends());
         // Queued once: the state never becomes live again.
-        if self.ends.enqueue(self.clone()).is_err() {
+        if ends.enqueue(self.clone()).is_err() {
             broken!("the end of a session was queued already");
         }
     }
@@ -494,7 +536,7 @@ impl Session {
     /// Logs why the session ends, rate-limited, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
-        let (label, id, host) = (&self.label, self.id.0, self.host);
+        let (label, id, host) = (self.label(), self.id.0, self.host);
         if reason.is_usual() {
             if may_print(Lines::Ends) {
                 pr_info!("{label}: session {id:016x} of {host} ended: {reason}\n");
@@ -610,7 +652,7 @@ impl Session {
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
-                self.label,
+                self.label(),
                 self.id.0,
                 self.host
             );
@@ -668,6 +710,11 @@ impl Tick for Session {
         }
     }
 }
+
+/// The most requests to attach a volume that may be under way for a session; each is one of the
+/// connection requests that may wait at the target. An initiator may have half as many, but a
+/// request is counted for a moment longer than until its response is sent.
+const ATTACHING_MAX: u32 = 16;
 
 /// The number of keep-alive periods after which a session without a volume ends: an initiator
 /// attaches a volume at once.
@@ -776,6 +823,14 @@ impl Handles {
         (0..self.count()).filter_map(|number| self.get(Handle(number)))
     }
 
+    /// Returns the volume of a session that can have one only.
+    fn lone(&self) -> Option<&Arc<Attachment>> {
+        match self.count() {
+            1 => self.get(Handle::FIRST),
+            _ => None,
+        }
+    }
+
     /// Assigns the first free handle to a volume. Returns `None` if no handle is free.
     fn take(&mut self, attachment: &Arc<Attachment>) -> Option<Handle> {
         let mut places = self.0.iter_mut().zip(0..);
@@ -806,7 +861,10 @@ impl Handles {
         let place = self.0.get_mut(usize::from(handle.0))?;
         match core::mem::replace(place, HandleUse::Free) {
             HandleUse::Taken(attachment) => {
-                *place = HandleUse::Left;
+                // The initiator does not know the handle of a volume that was refused.
+                if attachment.is_published() {
+                    *place = HandleUse::Left;
+                }
                 Some(attachment)
             }
             HandleUse::Detaching(attachment) => Some(attachment),
@@ -818,7 +876,8 @@ impl Handles {
     }
 }
 
-/// The name of a session in messages: that of its volume, if it began with one.
+/// The name of a session in messages: that of its volume, if it can have one only.
+#[derive(Clone, Copy)]
 pub(crate) struct Label(Option<VolumeName>);
 
 impl core::fmt::Display for Label {
@@ -881,9 +940,10 @@ impl Session {
         charged: (&Arc<Client>, Charge),
     ) -> Result<Arc<Queue>> {
         let software = self.pd.is_software();
-        let completions = match self.is_of_host() {
-            true => self.registry.shared_completions(software),
-            false => backing.completions(software),
+        let volumes = self.capacity();
+        let completions = match volumes {
+            1 => backing.completions(software),
+            _ => self.registry.shared_completions(software),
         };
         let completions = completions.clone();
         let config = QueueConfig {
@@ -894,7 +954,7 @@ impl Session {
             pd: self.pd.clone(),
             volume: attachment.config(index, backing)?,
             handle: attachment.handle(),
-            volumes: self.attached.lock().count(),
+            volumes,
         };
         Queue::new(self.clone(), config, id, shape, charged)
     }
@@ -903,6 +963,10 @@ impl Session {
     /// have to wait until an older attachment of the disk has ended. Fails with `ENOMEM`, and with
     /// `EBUSY` if too many requests wait. May sleep, but does not wait for the older attachment.
     pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
+        // Only the handler of the admin queue pair counts upward.
+        if self.attaching.load(Relaxed) >= ATTACHING_MAX {
+            return Err(EMFILE);
+        }
         attach::begin(&self.registry, self, tag, attach)
     }
 

@@ -5,6 +5,8 @@
 //!
 //! `admin/life.rs` has its states, `admin/state.rs` the requests in flight.
 //!
+//! - In version 3 of the protocol the session starts without its volume, which is then attached
+//!   (`admin/attach.rs`).
 //! - A keep-alive is sent every half of `keep_alive_tmo`. The session ends if one gets no response
 //!   within the whole of it: the target responds at once, regardless of its drive.
 //! - [`Admin::ask_fence`] asks whether requests of another path can still reach the drive
@@ -93,6 +95,7 @@ use kernel::{
     },
 };
 
+mod attach;
 mod fence;
 mod life;
 mod owner;
@@ -128,6 +131,9 @@ pub(crate) struct Admin {
     outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
     state: IrqLock<AdminState>,
+    /// A request to attach or detach a volume has a response, or will get none any more.
+    #[pin]
+    attach_response: Event,
     /// Held during a fence request.
     #[pin]
     fencing: Mutex<()>,
@@ -181,6 +187,7 @@ impl Admin {
                 incoming,
                 outgoing,
                 state <- new_irq_lock!(AdminState::new(), "hcablk_admin"),
+                attach_response <- Event::new(),
                 fencing <- new_mutex!(()),
                 fence_response <- Event::new(),
                 told <- Event::new(),
@@ -209,16 +216,16 @@ impl Admin {
         self.pair.own_number()
     }
 
-    /// Starts sending keep-alives, on `queue`, and watching the volume. May sleep.
-    pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, watching: Watching) -> Result {
+    /// Starts sending keep-alives, on `queue`, and, if the target reports its `portals`, requests
+    /// for changes of those. May sleep.
+    pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, portals: bool) -> Result {
         {
             let mut state = self.state.lock();
-            if !state.go_live(watching) {
+            if !state.go_live(portals) {
                 // The session ended in the meantime; the code that connects it checks for that.
                 return Ok(());
             }
             self.send_keep_alive(&mut state)?;
-            self.send_watch(&mut state)?;
         }
         let timer = Periodic::start_on(queue, self.clone(), period_ms(self.tmo_s))?;
         let mut place = self.timer.lock();
@@ -229,6 +236,13 @@ impl Admin {
         drop(place);
         drop(timer);
         Ok(())
+    }
+
+    /// Starts watching the volume. May sleep.
+    pub(crate) fn watch(&self, watching: Watching) -> Result {
+        let mut state = self.state.lock();
+        state.watch(watching);
+        self.send_watch(&mut state)
     }
 
     /// Returns whether the target, rather than an impostor, has granted the queue pair.
@@ -244,6 +258,7 @@ impl Admin {
             place.take()
         };
         drop(timer);
+        self.attach_response.set();
         self.fence_response.set();
         self.reserve_response.set();
         self.told.set();

@@ -100,6 +100,8 @@ pub(crate) enum Failure {
     Refused(Reject),
     /// The target refused and said why; it has not proven to be the target.
     Unsealed(Reject),
+    /// The target refused a session without a volume, and said why.
+    RefusedSession(Reject),
     /// The peer failed authentication: it does not hold the expected keys.
     OtherKeys,
     /// The peer asks for no proof, although keys are set.
@@ -164,16 +166,18 @@ impl Failure {
             Self::NotListening => errno::econnrefused(),
             Self::StaleConnection => EAGAIN,
             Self::OtherKeys | Self::NoChallenge => errno::ekeyrejected(),
-            Self::Refused(reject) | Self::Unsealed(reject) => match reject.reason {
-                Reason::NotProven | Reason::Challenge => errno::ekeyrejected(),
-                Reason::Version => errno::eprotonosupport(),
-                Reason::UnknownVolume => ENOENT,
-                Reason::Forbidden | Reason::Evicted => EACCES,
-                Reason::NoResources | Reason::NoMemory => errno::enobufs(),
-                Reason::StaleEpoch | Reason::NoSession | Reason::Superseded => errno::estale(),
-                Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
-                Reason::Entry | Reason::OwnSession => errno::eproto(),
-            },
+            Self::Refused(reject) | Self::Unsealed(reject) | Self::RefusedSession(reject) => {
+                match reject.reason {
+                    Reason::NotProven | Reason::Challenge => errno::ekeyrejected(),
+                    Reason::Version => errno::eprotonosupport(),
+                    Reason::UnknownVolume => ENOENT,
+                    Reason::Forbidden | Reason::Evicted => EACCES,
+                    Reason::NoResources | Reason::NoMemory => errno::enobufs(),
+                    Reason::StaleEpoch | Reason::NoSession | Reason::Superseded => errno::estale(),
+                    Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
+                    Reason::Entry | Reason::OwnSession => errno::eproto(),
+                }
+            }
             Self::NotATarget | Self::BadReply(_) | Self::Protocol(_) | Self::Stranger(_) => {
                 errno::eproto()
             }
@@ -241,6 +245,8 @@ impl Failure {
             | Self::Device(_)
             // An unproven refusal is no reason to give up; keys may change.
             | Self::Unsealed(_)
+            // The volume may be exported later.
+            | Self::RefusedSession(_)
             | Self::OtherKeys
             | Self::NoChallenge
             | Self::Stranger(_)
@@ -326,6 +332,11 @@ impl fmt::Display for Failure {
                 Reason::Withdrawn => f.write_str("the target is withdrawing the volume"),
                 Reason::Malformed => f.write_str("the target did not understand the request"),
             },
+            Self::RefusedSession(reject) => write!(
+                f,
+                "the target refuses a session without a volume: {}",
+                Self::Refused(*reject)
+            ),
             Self::NotATarget => f.write_str("the peer is not an hcablk target"),
             Self::BadReply(what) => write!(f, "the target's reply makes no sense: {what}"),
             Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),

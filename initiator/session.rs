@@ -12,7 +12,8 @@
 //! `Ending`, stores the reason and queues the teardown; later calls do nothing. The teardown runs
 //! once, in process context, on its path's workqueue:
 //!
-//! 1. The queues stop accepting requests; the teardown waits for those that are being issued.
+//! 1. The queues stop accepting requests; the teardown waits for those that are being issued. A
+//!    session that the user ends, none of whose requests is under way, detaches its volume.
 //! 2. Every queue pair is disconnected and failed, then all are drained within one common time
 //!    limit, so that no key of this session works any more and no completion is outstanding.
 //! 3. If the target ends the export in order, the teardown asks it whether all acknowledged writes
@@ -38,6 +39,7 @@
 //! result on the admin queue pair, which it closes last. The result only counts on the session
 //! whose queue pairs close last: until then another path may acknowledge writes.
 
+use self::attachment::Attachment;
 use crate::{
     admin::Admin,
     connect::CmLink,
@@ -50,7 +52,10 @@ use crate::{
         QueueConfig, //
     },
     keys::SessionProof,
-    settings::Settings,
+    settings::{
+        Offer,
+        Settings, //
+    },
     shape::QueueShape,
     workqueues::WorkQueues, //
 };
@@ -61,19 +66,9 @@ use hcablk_core::{
         SessionState,
         KEEP_ALIVE_PERIOD_MS, //
     },
-    proto::{
-        connect::{
-            Epoch,
-            ExportInstance,
-            Geometry,
-            Reply,
-            SessionId, //
-        },
-        message::{
-            VolumeLimits,
-            VolumeState, //
-        },
-        name::VolumeId, //
+    proto::connect::{
+        Epoch,
+        SessionId, //
     },
     rdma::{
         cm::Id,
@@ -112,54 +107,15 @@ use kernel::{
     },
 };
 
+mod attachment;
 mod replace;
 mod teardown;
 mod watch;
 
-pub(crate) use self::watch::UNSOUND_LIMITS;
-
-/// The target's report of the volume, the same on every queue pair of a session.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct VolumeInfo {
-    pub(crate) geometry: Geometry,
-    pub(crate) wwid: Option<VolumeId>,
-    /// `None`: the target may forget acknowledged writes without notice.
-    pub(crate) instance: Option<ExportInstance>,
-    /// The limits and preferences of the drive, if the target reports them.
-    pub(crate) limits: Option<VolumeLimits>,
-}
-
-impl VolumeInfo {
-    /// Returns the report in `reply`.
-    pub(crate) fn from_reply(reply: &Reply) -> Self {
-        Self {
-            geometry: reply.geometry,
-            wwid: reply.id,
-            instance: reply.instance,
-            limits: None,
-        }
-    }
-
-    /// Returns whether `reply` is about the same volume; its size, and whether it is read-only, may
-    /// differ.
-    pub(crate) fn is_in(&self, reply: &Reply) -> bool {
-        let mut now = Self::from_reply(reply);
-        now.geometry.capacity = self.geometry.capacity;
-        now.geometry.read_only = self.geometry.read_only;
-        now.limits = self.limits;
-        now == *self
-    }
-
-    /// Returns the part that may change during the life of a disk, for a watch; `write_cache` if
-    /// the watch includes it.
-    pub(crate) fn state(&self, write_cache: Option<bool>) -> VolumeState {
-        VolumeState {
-            sectors: self.geometry.capacity >> 9,
-            read_only: self.geometry.read_only,
-            write_cache,
-        }
-    }
-}
+pub(crate) use self::{
+    attachment::VolumeInfo,
+    watch::UNSOUND_LIMITS, //
+};
 
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
@@ -169,6 +125,8 @@ pub(crate) struct Session {
     workqueues: Arc<WorkQueues>,
     id: SessionId,
     epoch: Epoch,
+    /// The versions of the protocol in its connection requests.
+    offer: Offer,
     settings: Settings,
     shape: QueueShape,
     /// Cleared when the teardown releases the RDMA device.
@@ -198,9 +156,9 @@ pub(crate) struct Session {
     /// interrupts the wait for it.
     #[pin]
     replacement_link: IrqLock<Option<Arc<CmLink>>>,
-    /// Set when the session goes live.
+    /// Set after the admin queue pair was granted, before there are other queue pairs.
     #[pin]
-    volume: Mutex<Option<VolumeInfo>>,
+    attachment: Mutex<Option<Attachment>>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// The session was made a path of the disk: requests may have used it.
@@ -240,9 +198,8 @@ impl Session {
     /// `settings`. May sleep.
     pub(crate) fn new(
         (device, workqueues): (Arc<Device>, Arc<WorkQueues>),
-        id: SessionId,
-        epoch: Epoch,
-        settings: Settings,
+        (id, epoch): (SessionId, Epoch),
+        (settings, offer): (Settings, Offer),
         shape: QueueShape,
         pd: Arc<ProtectionDomain>,
         head: &Arc<Head>,
@@ -254,6 +211,7 @@ impl Session {
                 workqueues,
                 id,
                 epoch,
+                offer,
                 settings,
                 shape,
                 pd <- new_mutex!(Some(pd)),
@@ -266,7 +224,7 @@ impl Session {
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 replacement_link <- new_irq_lock!(None, "hcablk_replacement_link"),
-                volume <- new_mutex!(None),
+                attachment <- new_mutex!(None),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),
                 opened <- new_mutex!(Opened::NotYet),
@@ -353,7 +311,9 @@ impl Session {
     /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive
     /// timer.
     pub(crate) fn go_live(self: &Arc<Self>, volume: VolumeInfo) -> Result<(), Failure> {
-        *self.volume.lock() = Some(volume);
+        if let Some(attachment) = &mut *self.attachment.lock() {
+            attachment.volume = volume;
+        }
         {
             let mut state = self.state.lock();
             state
@@ -374,9 +334,11 @@ impl Session {
         Err(self.failure().unwrap_or(Failure::Disconnected))
     }
 
-    /// Returns the target's report of the volume, once the session has gone live.
+    /// Returns the target's report of the volume, once it is attached; it has the volume's limits
+    /// once the session has gone live.
     pub(crate) fn volume(&self) -> Option<VolumeInfo> {
-        *self.volume.lock()
+        let attachment = *self.attachment.lock();
+        attachment.map(|attachment| attachment.volume)
     }
 
     /// Returns why the session ended.
@@ -594,6 +556,7 @@ impl Session {
             epoch: self.epoch,
             index,
             polled: index >= self.settings.queues,
+            volume: self.attached_handle(),
             settings: self.settings,
             unflushed: self.head.unflushed().clone(),
         };

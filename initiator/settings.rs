@@ -14,6 +14,7 @@ use hcablk_core::proto::{
         VolumeName, //
     },
     TRANSFER_USUAL,
+    VERSION_OF_HOST,
     VERSION_OF_VOLUME, //
 };
 
@@ -73,6 +74,15 @@ impl fmt::Display for Policy {
     }
 }
 
+/// The versions of the protocol in a connection request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) min: u8,
+    pub(crate) max: u8,
+    /// The session is requested without its volume, which is attached later: version 3.
+    pub(crate) is_of_host: bool,
+}
+
 /// The settings of a disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
@@ -122,6 +132,35 @@ pub(crate) struct Settings {
     pub(crate) protocol: (u8, u8),
 }
 
+impl Settings {
+    /// Returns the versions to offer first.
+    pub(crate) fn first_offer(&self) -> Offer {
+        let (min, max) = self.protocol;
+        match (min..=max).contains(&VERSION_OF_HOST) {
+            true => Offer {
+                min: VERSION_OF_HOST,
+                max,
+                is_of_host: true,
+            },
+            false => Offer {
+                min,
+                max,
+                is_of_host: false,
+            },
+        }
+    }
+
+    /// Returns the versions to offer after `refused`, if any are left.
+    pub(crate) fn next_offer(&self, refused: Offer) -> Option<Offer> {
+        let (min, _) = self.protocol;
+        (refused.is_of_host && min <= VERSION_OF_VOLUME).then_some(Offer {
+            min,
+            max: VERSION_OF_VOLUME,
+            is_of_host: false,
+        })
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -150,7 +189,7 @@ impl Default for Settings {
             batch_lower: BATCH_LOWER,
             policy: Policy::default(),
             paths_auto: false,
-            protocol: (VERSION_OF_VOLUME, VERSION_OF_VOLUME),
+            protocol: (VERSION_OF_VOLUME, VERSION_OF_HOST),
         }
     }
 }

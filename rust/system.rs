@@ -58,6 +58,8 @@ pub enum Lines {
     Sizes,
     /// A change of reservations was refused.
     Reservations,
+    /// A connection that names no volume was refused: its initiator then names the volume.
+    NamelessRefusals,
 }
 
 /// Returns whether another line of `kind` may be printed: ten in five seconds. Logs the number of

@@ -56,7 +56,10 @@ use hcablk_core::{
         Tick, //
     },
 };
-use kernel::sync::Arc;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// The response buffers that notices leave free for requests whose response is sent at once.
 const NEWS_LEAVE: u32 = RESPONSES / 2;
@@ -95,8 +98,10 @@ impl Admin {
                 if !self.session.is_of_host() {
                     return self.fail(Fault::Admin(BUFFER_LEN));
                 }
-                if self.session.begin_attach(tag, attach).is_err() {
-                    self.attached(tag, Err(Reason::NoMemory));
+                match self.session.begin_attach(tag, attach) {
+                    Ok(()) => {}
+                    Err(EMFILE) => self.fail(Fault::Flood),
+                    Err(_) => self.attached(tag, Err(Reason::NoResources)),
                 }
             }
             _ if volume != Handle::FIRST && !self.session.is_of_host() => {

@@ -80,6 +80,14 @@ pub(crate) enum Decision {
     Refuse(Reason),
 }
 
+impl Decision {
+    /// Returns whether the request will begin a session or an attachment, after older ones have
+    /// ended.
+    pub(crate) fn is_grant(self) -> bool {
+        matches!(self, Self::Begin | Self::Supersede | Self::Replace)
+    }
+}
+
 /// Decides about a well-formed request.
 ///
 /// A host without the required proof learns nothing about a volume; a host that is not allowed
@@ -162,6 +170,7 @@ mod tests {
             replace: false,
             queues: 4,
             resume: false,
+            alone: false,
             largest: 1 << 20,
             session: SessionId(1),
             epoch: Epoch(epoch),

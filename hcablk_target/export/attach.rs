@@ -23,7 +23,10 @@ use super::{
     volume::Volume, //
 };
 use crate::{
-    drive::write_errors::WriteErrorsUse,
+    drive::{
+        backing::Backing,
+        write_errors::WriteErrorsUse, //
+    },
     session::{
         attachment::{
             Attachment,
@@ -83,6 +86,16 @@ pub(super) const WITHDRAWN: Refusal = Refusal::new(
     "the volume was just withdrawn, or its drive has no size",
 );
 
+const FULL: Refusal = Refusal::new(
+    Reason::NoResources,
+    "its session has no room for another volume",
+);
+
+const OWN_SESSION: Refusal = Refusal::new(
+    Reason::OwnSession,
+    "its session must begin with it, because of its memory or its data",
+);
+
 const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
 impl Registry {
@@ -134,6 +147,11 @@ impl Registry {
             Ok(()) => EndReason::Withdrawn,
             Err(_) => EndReason::Second,
         });
+        let is_decided_again = matches!(listed, Ok(()) | Err(EBUSY | ENODEV));
+        if is_decided_again && session.is_of_host() {
+            // The next decision needs its handle. No request has reached the drive.
+            wait_for(|ms| attachment.has_ended_within(ms), || session.is_ending())?;
+        }
         match listed {
             // The volume was withdrawn, or the host forbidden or evicted: the next decision finds
             // it.
@@ -287,6 +305,7 @@ impl Attaching {
             replace: false,
             queues: self.session.queue_count(),
             resume,
+            alone: false,
             largest: self.session.largest(),
             session: disk,
             epoch,
@@ -298,7 +317,9 @@ impl Attaching {
     fn carry_out(&self) {
         let request = self.request();
         let outcome = self.attach(&request).map_err(|refusal| {
-            if may_print(Lines::Refusals) {
+            // The initiator begins a session of the volume instead.
+            let is_failure = refusal.reason() != Reason::OwnSession;
+            if is_failure && may_print(Lines::Refusals) {
                 pr_warn!(
                     "refused {} for volume {}: {refusal}\n",
                     request.host,
@@ -320,9 +341,9 @@ impl Attaching {
             attachment.end(EndReason::Second);
             return Err(ENDED);
         }
-        if attachment.publish().is_err() {
+        if let Err(e) = attachment.publish() {
             attachment.end(EndReason::Second);
-            return Err(Refusal::NO_MEMORY);
+            return Err(if e == EIO { ENDED } else { Refusal::NO_MEMORY });
         }
         let geometry = attachment.geometry();
         let (id, epoch, host) = (request.session.0, request.epoch.0, request.host);
@@ -350,15 +371,27 @@ impl Attaching {
                 return Err(ENDED);
             }
             let (view, found) = registry.view(request, proven);
-            match (decide(request, &view), found.volume, found.attachment) {
+            let decision = decide(request, &view);
+            let volume = found.volume.as_ref();
+            let wants_peers = volume.and_then(|v| v.with_backing(Backing::wants_peers));
+            // Decided first, since the request for a session of the volume waits for older ones.
+            if wants_peers == Some(true) && decision.is_grant() {
+                return Err(OWN_SESSION);
+            }
+            match (decision, found.volume, found.attachment) {
                 (Decision::Begin, Some(volume), _) => {
                     registry.check_count(request, &volume)?;
+                    if !self.session.has_room() {
+                        return Err(FULL);
+                    }
                     let exported = volume.export().ok_or(WITHDRAWN)?;
-                    if exported.backing.wants_peers() || !exported.backing.bears_change() {
-                        return Err(Refusal::new(
-                            Reason::OwnSession,
-                            "its memory or its data cannot share a session with other volumes",
-                        ));
+                    // Alone, it is served as in version 2: without an eager ring, which needs RDMA
+                    // READ.
+                    let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
+                    let bears_ring = has_no_ring || exported.backing.bears_change();
+                    // The volume may have been exported anew since it was looked at.
+                    if exported.backing.wants_peers() || !bears_ring {
+                        return Err(OWN_SESSION);
                     }
                     let write_errors = exported
                         .records
@@ -380,6 +413,16 @@ impl Attaching {
                     let _waits = registry.wait_for_drive_of(request, volume.as_ref())?;
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
+                }
+                // A host whose proof does not hold for the volume must not learn whether that
+                // exists, as if it had made the proof for this volume.
+                (
+                    Decision::Refuse(Reason::UnknownVolume | Reason::Forbidden | Reason::NotProven),
+                    volume,
+                    _,
+                ) if self.session.proof().is_some() => {
+                    let why = registry.why_unproven(volume.as_ref(), request.host);
+                    return Err(Refusal::new(Reason::NotProven, why));
                 }
                 (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
                     let why = "its session does not prove its identity, which the volume demands";

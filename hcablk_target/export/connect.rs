@@ -247,9 +247,13 @@ impl Connect {
             Err((request, refusal)) => (request, refusal, None),
         };
         identify::reject(&id, &Reject::new(refusal.reason()), seal.as_ref());
+        let lines = match request {
+            Some(ConnectRequest { volume: None, .. }) => Lines::NamelessRefusals,
+            _ => Lines::Refusals,
+        };
         match request {
             // Rate-limited: a refused peer may try again at once.
-            _ if !may_print(Lines::Refusals) => {}
+            _ if !may_print(lines) => {}
             Some(ConnectRequest {
                 host,
                 volume: Some(volume),
@@ -281,6 +285,7 @@ impl Connect {
                     ))
                 }
                 (Decision::Begin, Some(volume), _) => {
+                    self.end_bare(request, seal, link)?;
                     if let Some(attachment) = self.begin_session(request, seal, id, &volume)? {
                         return Ok((attachment, volume));
                     }
@@ -325,6 +330,21 @@ impl Connect {
                 _ => return Err(Refusal::NO_MEMORY),
             }
         }
+    }
+
+    /// Ends the session of an older epoch to which the initiator did not attach the volume, and
+    /// waits until its memory is free: the initiator begins a session with the volume instead.
+    fn end_bare(
+        &self,
+        request: &ConnectRequest,
+        seal: Option<&Seal>,
+        link: &CmLink,
+    ) -> Result<(), Refusal> {
+        let Some(old) = self.registry.bare_session(request, seal.is_some()) else {
+            return Ok(());
+        };
+        old.end(EndReason::Replaced);
+        wait_for(|ms| old.has_ended_within(ms), || link.is_lost())
     }
 
     /// Returns why the queue pair of `id` cannot belong to `session`, or `None` if it can.
@@ -404,6 +424,12 @@ impl Connect {
             let (view, found) = self.registry.view_of_host(request, proven(seal));
             match (decide(request, &view), found) {
                 (Decision::Begin, _) => {
+                    if self
+                        .registry
+                        .has_many_sessions(request.host, seal.is_some())
+                    {
+                        return Err(Refusal::TOO_MANY);
+                    }
                     let ends = self.registry.session_ends().clone();
                     let session = self.make_session(request, seal, id, ends)?;
                     match self.registry.add_session(&session) {
@@ -426,7 +452,8 @@ impl Connect {
                 }
                 (Decision::Join, Some(session)) => return Ok(session),
                 (Decision::ReplaceQueue, Some(session)) => {
-                    let _waits = self.registry.wait_for_drive_of(request, None)?;
+                    let volume = session.lone_attachment().map(|a| a.volume().clone());
+                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
                     if !session.replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
@@ -435,7 +462,8 @@ impl Connect {
                     }
                 }
                 (Decision::Replace, Some(old)) => {
-                    let _waits = self.registry.wait_for_drive_of(request, None)?;
+                    let volume = old.lone_attachment().map(|a| a.volume().clone());
+                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
                 }

@@ -88,6 +88,15 @@ impl Lists {
         let mine = |a: &&Arc<Attachment>| a.host() == host && a.is_of(volume);
         self.attachments.iter().filter(mine).count()
     }
+
+    /// Returns whether `host` has no room for another session that begins without a volume. Those
+    /// that were begun with a proof, and those without, are counted apart.
+    fn has_many_sessions(&self, host: HostId, proven: bool) -> bool {
+        let is_alike = |s: &&Arc<Session>| s.host() == host && s.proof().is_some() == proven;
+        let alike = || self.sessions.iter().filter(is_alike);
+        let bare = || alike().filter(|s| s.is_bare()).count();
+        alike().count() >= SESSIONS_PER_HOST || (!proven && bare() >= BARE_PER_HOST)
+    }
 }
 
 /// The module's workqueues.
@@ -113,8 +122,13 @@ pub(crate) struct WorkQueues {
     pub(crate) ends: Arc<WorkQueue>,
 }
 
-/// The most sessions of a host that begin without a volume. Usually a host has one for each path.
-const SESSIONS_PER_HOST: usize = 64;
+/// The most sessions of a host that begin without a volume. A host has one for each path, or one
+/// for each path of each disk.
+const SESSIONS_PER_HOST: usize = 1024;
+
+/// The most sessions without a volume that were begun without a proof in the name of a host: anyone
+/// can begin them.
+const BARE_PER_HOST: usize = 64;
 
 /// A place for an initiator that must prove its identity.
 type Challenge = Option<Entry<Arc<Challenged<KernelCrypto>>>>;
@@ -332,20 +346,31 @@ impl Registry {
         proven: Proven,
     ) -> (admission::View, Option<Arc<Session>>) {
         let lists = self.lists.lock();
-        let session = lists.sessions.iter().find(|s| s.is_named_by(request));
-        // The other queue pairs of a session are proven with the session's key.
-        let allowed = session.is_some() && !request.is_admin()
-            || lists
-                .volumes
-                .iter()
-                .any(|v| v.entry(request.host, proven).is_some());
+        let named = |s: &&Arc<Session>| s.is_named_by(request, proven.is_proven());
+        let session = lists.sessions.iter().find(named);
+        // Whether the host may use any volume, and whether it is evicted from all of those.
+        let rights = || {
+            let volumes = lists.volumes.iter();
+            let mut entries = volumes.filter_map(|v| v.entry(request.host, proven));
+            let first = entries.next();
+            let evicted = first.as_ref().is_some_and(|entry| entry.evicted);
+            (
+                first.is_some(),
+                evicted && entries.all(|entry| entry.evicted),
+            )
+        };
+        let (allowed, evicted) = match request.is_admin() {
+            true => rights(),
+            // The other queue pairs need a session, and are proven with its key.
+            false => (true, false),
+        };
         let view = admission::View {
             volume: Some(admission::Volume {
                 unproven: false,
-                revoked: false,
+                revoked: !allowed && proven.made().is_some(),
                 withdrawn: false,
                 allowed,
-                evicted: false,
+                evicted,
                 superseded: false,
             }),
             session: session.map(|s| admission::Session {
@@ -360,20 +385,34 @@ impl Registry {
         (view, session.cloned())
     }
 
+    /// Returns the session without volumes that `request`, for a volume, names in an older epoch;
+    /// one that was begun with a proof if `proven`.
+    pub(crate) fn bare_session(
+        &self,
+        request: &ConnectRequest,
+        proven: bool,
+    ) -> Option<Arc<Session>> {
+        let lists = self.lists.lock();
+        let older = |s: &&Arc<Session>| {
+            s.is_named_by(request, proven) && s.epoch() < request.epoch && s.is_bare()
+        };
+        lists.sessions.iter().find(older).cloned()
+    }
+
+    /// Returns whether `host` has no room for another session that begins without a volume, with a
+    /// proof if `proven`. The decisive check is made when a session is listed.
+    pub(crate) fn has_many_sessions(&self, host: HostId, proven: bool) -> bool {
+        self.lists.lock().has_many_sessions(host, proven)
+    }
+
     /// Lists a new session without volumes. Fails with `EEXIST` if there is a session of its name,
-    /// with `EMFILE` if its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
+    /// with `EMFILE` if its host has [too many](Self::has_many_sessions), and with `ENOMEM`.
     pub(crate) fn add_session(&self, session: &Arc<Session>) -> Result {
         let mut lists = self.lists.lock();
-        let of_host = lists.sessions.iter().filter(|s| s.host() == session.host());
-        let (mut count, mut is_there) = (0, false);
-        for other in of_host {
-            count += 1;
-            is_there |= other.id() == session.id();
-        }
-        if is_there {
+        if lists.sessions.iter().any(|s| s.has_name_of(session)) {
             return Err(EEXIST);
         }
-        if count >= SESSIONS_PER_HOST {
+        if lists.has_many_sessions(session.host(), session.proof().is_some()) {
             return Err(EMFILE);
         }
         lists.sessions.push(session.clone(), GFP_KERNEL)?;

@@ -301,6 +301,11 @@ impl Attachment {
         }
     }
 
+    /// Returns the workqueue for teardowns that wait for the volume's drive.
+    pub(super) fn ends(&self) -> &WorkQueue {
+        &self.ends
+    }
+
     /// Returns the session to which the volume is attached.
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
@@ -614,7 +619,7 @@ impl Attachment {
     }
 
     /// Returns the volume.
-    pub(super) fn volume(&self) -> &Arc<Volume> {
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 

@@ -67,6 +67,12 @@ impl Admin {
         let state = self.state.lock();
         match state.fence() {
             Fence::Responded(Some(fenced)) => Ok(fenced),
+            Fence::Gone => {
+                drop(state);
+                // A path without its volume must not be asked again.
+                self.fail(Failure::Disconnected);
+                Err(Failure::Disconnected)
+            }
             Fence::Responded(None) => {
                 Err(Failure::Broken("the target knows no such path to fence"))
             }

@@ -63,6 +63,7 @@ impl Admin {
             Err(what) => return self.violated(what, Some(response.tag)),
         }
         match response.tag.index {
+            tag::ATTACH => self.attach_response.set(),
             tag::FENCE => self.fence_response.set(),
             tag::RESERVE => self.reserve_response.set(),
             _ => {}

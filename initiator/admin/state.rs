@@ -4,21 +4,30 @@
 //! each response. A pure state machine. Uses nothing but `core` and the wire format: its tests run
 //! on the host, and the client in user space shares it.
 //!
+//! [`AdminState`] has the requests about the session and the target, [`Attachment`] those about the
+//! volume. In version 2 of the protocol the volume comes with the session; in version 3 it is
+//! attached first.
+//!
 //! There is one request of each kind in flight. The tag is its [kind](tag), the generation counts
 //! the requests of that kind. A function that returns a request has recorded it as sent: the caller
 //! posts it, or ends the session.
 
 use super::life::Life;
-use hcablk_core::proto::message::{
-    AdminOp,
-    AdminRequest,
-    AdminResponse,
-    Handle,
-    ReservationInfo,
-    Status,
-    Tag,
-    VolumeLimits,
-    VolumeState, //
+use hcablk_core::proto::{
+    connect::Reason,
+    message::{
+        AdminOp,
+        AdminRequest,
+        AdminResponse,
+        Attach,
+        Attached,
+        Handle,
+        ReservationInfo,
+        Status,
+        Tag,
+        VolumeLimits,
+        VolumeState, //
+    }, //
 };
 
 /// The tags of requests, and the numbers of their buffers: each kind has one.
@@ -30,8 +39,10 @@ pub(super) mod tag {
     pub(in super::super) const WATCH: u16 = 2;
     pub(in super::super) const RESERVE: u16 = 3;
     pub(in super::super) const PORTALS: u16 = 4;
+    /// Also the tag of the request to detach the volume, which is sent when it is attached.
+    pub(in super::super) const ATTACH: u16 = 5;
     /// The number of kinds.
-    pub(in super::super) const KINDS: usize = 5;
+    pub(in super::super) const KINDS: usize = 6;
 }
 
 /// The most sends whose completions are outstanding: they may be reported later than the responses
@@ -82,9 +93,11 @@ impl News {
 ///  Due(known) ────► Watching(known) ───────────► Noticed(changed) ───────────────────► Due(changed)
 /// ```
 ///
-/// A target that reports limits responds to the first watch at once.
+/// Before the volume is known it is `NotYet`. A target that reports limits responds to the first
+/// watch at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
+    NotYet,
     Due(News),
     Watching(News),
     Noticed(News),
@@ -99,8 +112,6 @@ pub(crate) struct Watching {
     pub(crate) flushes: bool,
     /// The target reports limits.
     pub(crate) limits: bool,
-    /// The target reports its portals.
-    pub(crate) portals: bool,
 }
 
 /// The state of keep-alives. Their times are counted in rounds of the timer: time in which nothing
@@ -150,6 +161,24 @@ pub(super) enum Fence {
     Asked,
     /// The response; `None`: the target refuses to say.
     Responded(Option<bool>),
+    /// The response: the volume is not attached any more.
+    Gone,
+}
+
+/// The state of the request to attach a volume, and of the one to detach it.
+///
+/// ```text
+///             SEND           response               SEND             response
+///  Nothing ─────────► Asked ──────────► Responded(Ok) ────► Detaching ───────► Detached
+///                       └─────────────► Responded(Err)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attaching {
+    Nothing,
+    Asked,
+    Responded(Result<Attached, Reason>),
+    Detaching,
+    Detached,
 }
 
 /// The response to a reservation request, with the state of the reservations if it asked for that.
@@ -215,6 +244,40 @@ pub(super) enum NotAsked {
     NotLive,
 }
 
+/// The requests about a volume.
+struct Attachment {
+    /// The name of the volume in requests.
+    handle: Handle,
+    /// The volume was attached to the session, so that it can be detached while the session
+    /// continues.
+    is_attached: bool,
+    fence: Fence,
+    reserving: Reserving,
+    watch: Watch,
+    /// The flag in each watch that the disk sends flushes.
+    flushes: bool,
+    /// The disk follows the limits.
+    follows_limits: bool,
+    /// Notices since the timer's last round.
+    notices: u32,
+}
+
+impl Attachment {
+    /// Creates the state of a volume that is not known yet.
+    const fn new() -> Self {
+        Self {
+            handle: Handle::FIRST,
+            is_attached: false,
+            fence: Fence::Nothing,
+            reserving: Reserving::Nothing,
+            watch: Watch::NotYet,
+            flushes: false,
+            follows_limits: false,
+            notices: 0,
+        }
+    }
+}
+
 /// The state of an admin queue pair; see the module.
 pub(super) struct AdminState {
     life: Life,
@@ -223,41 +286,22 @@ pub(super) struct AdminState {
     /// How many requests of each kind were sent, modulo 2^16.
     generations: [u16; tag::KINDS],
     keep_alive: KeepAlive,
-    fence: Fence,
-    reserving: Reserving,
-    watch: Watch,
-    /// The flag in each watch that the disk sends flushes.
-    flushes: bool,
-    /// The disk follows the limits.
-    follows_limits: bool,
     portals: Portals,
-    /// Notices since the timer's last round.
-    notices: u32,
+    attaching: Attaching,
+    volume: Attachment,
 }
 
 impl AdminState {
     /// Creates the state of an admin queue pair that is being connected.
     pub(super) const fn new() -> Self {
-        let known = News {
-            state: VolumeState {
-                sectors: 0,
-                read_only: false,
-                write_cache: None,
-            },
-            limits: None,
-        };
         Self {
             life: Life::Connecting,
             sends: 0,
             generations: [0; tag::KINDS],
             keep_alive: KeepAlive::Responded { ms: 0 },
-            fence: Fence::Nothing,
-            reserving: Reserving::Nothing,
-            watch: Watch::Due(known),
-            flushes: false,
-            follows_limits: false,
             portals: Portals::Unsupported,
-            notices: 0,
+            attaching: Attaching::Nothing,
+            volume: Attachment::new(),
         }
     }
 
@@ -271,24 +315,54 @@ impl AdminState {
         self.life == Life::Live
     }
 
-    /// Goes live; the first keep-alive and the first watch are due. Returns `false` if the queue
-    /// pair was stopped in the meantime.
-    pub(super) fn go_live(&mut self, watching: Watching) -> bool {
+    /// Goes live; the first keep-alive is due, and the first request for changes of the portals if
+    /// the target reports these. Returns `false` if the queue pair was stopped in the meantime.
+    pub(super) fn go_live(&mut self, portals: bool) -> bool {
         if self.life != Life::Connecting {
             return false;
         }
         self.life = Life::Live;
         self.keep_alive = KeepAlive::Responded { ms: u32::MAX };
-        self.watch = Watch::Due(News {
-            state: watching.known,
-            limits: None,
-        });
-        self.flushes = watching.flushes;
-        self.follows_limits = watching.limits;
-        if watching.portals {
+        if portals {
             self.portals = Portals::Due(0);
         }
         true
+    }
+
+    /// Returns the request to attach a volume.
+    pub(super) fn ask_attach(&mut self, attach: Attach) -> Result<AdminRequest, NotAsked> {
+        self.may_ask(self.attaching != Attaching::Nothing)?;
+        let request = self.request(tag::ATTACH, AdminOp::Attach(attach));
+        let request = request.ok_or(NotAsked::Busy)?;
+        self.attaching = Attaching::Asked;
+        Ok(request)
+    }
+
+    /// Returns the request to detach the volume that was attached. Fails if a keep-alive has had no
+    /// response for a round of the timer.
+    pub(super) fn ask_detach(&mut self) -> Result<AdminRequest, NotAsked> {
+        let is_silent = matches!(self.keep_alive, KeepAlive::Asked { ms } if ms > 0);
+        let is_attached = matches!(self.attaching, Attaching::Responded(Ok(_)));
+        self.may_ask(is_silent || !is_attached)?;
+        let request = self.request(tag::ATTACH, AdminOp::Detach);
+        let request = request.ok_or(NotAsked::Busy)?;
+        self.attaching = Attaching::Detaching;
+        Ok(request)
+    }
+
+    /// Returns the state of the last request to attach or detach a volume.
+    pub(super) fn attaching(&self) -> Attaching {
+        self.attaching
+    }
+
+    /// Makes the first watch due, since the volume is known.
+    pub(super) fn watch(&mut self, watching: Watching) {
+        self.volume.watch = Watch::Due(News {
+            state: watching.known,
+            limits: None,
+        });
+        self.volume.flushes = watching.flushes;
+        self.volume.follows_limits = watching.limits;
     }
 
     /// Stops sending.
@@ -314,11 +388,13 @@ impl AdminState {
             generation: *generation,
         };
         self.sends += 1;
-        Some(AdminRequest {
-            tag,
-            volume: Handle::FIRST,
-            op,
-        })
+        let volume = match op {
+            AdminOp::KeepAlive { .. } | AdminOp::Portals { .. } | AdminOp::Attach(_) => {
+                Handle::FIRST
+            }
+            _ => self.volume.handle,
+        };
+        Some(AdminRequest { tag, volume, op })
     }
 
     /// Counts a round of the timer. Returns `false` if a keep-alive has had no response for `tmo_s`
@@ -329,7 +405,7 @@ impl AdminState {
             return true;
         }
         self.keep_alive = self.keep_alive.after(period_ms(tmo_s));
-        self.notices = 0;
+        self.volume.notices = 0;
         let silent =
             matches!(self.keep_alive, KeepAlive::Asked { ms } if ms >= u32::from(tmo_s) * 1000);
         !silent
@@ -350,20 +426,20 @@ impl AdminState {
 
     /// Returns the watch if it is due.
     pub(super) fn watch_due(&mut self) -> Option<AdminRequest> {
-        let Watch::Due(known) = self.watch else {
+        let Watch::Due(known) = self.volume.watch else {
             return None;
         };
-        if !self.is_live() || self.notices >= NOTICES {
+        if !self.is_live() || self.volume.notices >= NOTICES {
             return None;
         }
         let generation = known.limits.map_or(0, |(generation, _)| generation);
         let watch = AdminOp::Watch {
             known: known.state,
-            flushes: self.flushes,
-            generation: self.follows_limits.then_some(generation),
+            flushes: self.volume.flushes,
+            generation: self.volume.follows_limits.then_some(generation),
         };
         let request = self.request(tag::WATCH, watch)?;
-        self.watch = Watch::Watching(known);
+        self.volume.watch = Watch::Watching(known);
         Some(request)
     }
 
@@ -382,28 +458,28 @@ impl AdminState {
 
     /// Returns a request for a fence or for durability.
     pub(super) fn ask_fence(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
-        self.may_ask(self.fence == Fence::Asked)?;
+        self.may_ask(self.volume.fence == Fence::Asked)?;
         let request = self.request(tag::FENCE, question).ok_or(NotAsked::Busy)?;
-        self.fence = Fence::Asked;
+        self.volume.fence = Fence::Asked;
         Ok(request)
     }
 
     /// Returns the state of the last fence request.
     pub(super) fn fence(&self) -> Fence {
-        self.fence
+        self.volume.fence
     }
 
     /// Returns a reservation request.
     pub(super) fn ask_reservation(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
-        self.may_ask(self.reserving == Reserving::Asked)?;
+        self.may_ask(self.volume.reserving == Reserving::Asked)?;
         let request = self.request(tag::RESERVE, question).ok_or(NotAsked::Busy)?;
-        self.reserving = Reserving::Asked;
+        self.volume.reserving = Reserving::Asked;
         Ok(request)
     }
 
     /// Returns the state of the last reservation request.
     pub(super) fn reserving(&self) -> Reserving {
-        self.reserving
+        self.volume.reserving
     }
 
     fn may_ask(&self, is_asked: bool) -> Result<(), NotAsked> {
@@ -416,7 +492,7 @@ impl AdminState {
 
     /// Returns the target's report, if the disk has not followed it yet.
     pub(super) fn news(&self) -> Option<News> {
-        match self.watch {
+        match self.volume.watch {
             Watch::Noticed(changed) => Some(changed),
             _ => None,
         }
@@ -424,8 +500,8 @@ impl AdminState {
 
     /// Records that the disk has followed the report that [`Self::news`] returned.
     pub(super) fn followed(&mut self) {
-        if let Watch::Noticed(changed) = self.watch {
-            self.watch = Watch::Due(changed);
+        if let Watch::Noticed(changed) = self.volume.watch {
+            self.volume.watch = Watch::Due(changed);
         }
     }
 
@@ -462,14 +538,26 @@ impl AdminState {
         if sent != Some(&tag.generation) {
             return Err(UNASKED);
         }
-        if portals.is_some() != (tag.index == tag::PORTALS) || attached.is_some() {
+        if portals.is_some() != (tag.index == tag::PORTALS) {
             return Err(NONSENSE);
         }
+        let attaches = tag.index == tag::ATTACH && self.attaching == Attaching::Asked;
+        if attached.is_some() != attaches {
+            return Err(NONSENSE);
+        }
+        if let Some(outcome) = attached {
+            if let Ok(attached) = outcome {
+                self.volume.handle = attached.handle;
+                self.volume.is_attached = true;
+            }
+            self.attaching = Attaching::Responded(outcome);
+            return Ok(Then::Nothing);
+        }
         if tag.index == tag::RESERVE {
-            if self.reserving != Reserving::Asked || volume.is_some() {
+            if self.volume.reserving != Reserving::Asked || volume.is_some() {
                 return Err(UNASKED);
             }
-            self.reserving = Reserving::Responded((status, reservation));
+            self.volume.reserving = Reserving::Responded((status, reservation));
             return Ok(Then::Nothing);
         }
         if reservation.is_some() {
@@ -481,38 +569,52 @@ impl AdminState {
                 Ok(Then::Nothing)
             }
             (tag::FENCE, Status::Ok | Status::Draining | Status::Invalid, None) => {
-                if self.fence != Fence::Asked {
+                if self.volume.fence != Fence::Asked {
                     return Err(UNASKED);
                 }
-                self.fence = Fence::Responded(match status {
+                self.volume.fence = Fence::Responded(match status {
                     Status::Ok => Some(true),
                     Status::Draining => Some(false),
                     _ => None,
                 });
                 Ok(Then::Nothing)
             }
+            (tag::FENCE, Status::Gone, None) if self.volume.is_attached => {
+                if self.volume.fence != Fence::Asked {
+                    return Err(UNASKED);
+                }
+                self.volume.fence = Fence::Gone;
+                Ok(Then::Nothing)
+            }
+            (tag::ATTACH, Status::Ok, None) => {
+                if self.attaching != Attaching::Detaching {
+                    return Err(UNASKED);
+                }
+                self.attaching = Attaching::Detached;
+                Ok(Then::Nothing)
+            }
             (tag::WATCH, Status::Ok, Some(state)) => {
-                let Watch::Watching(known) = self.watch else {
+                let Watch::Watching(known) = self.volume.watch else {
                     return Err(UNASKED);
                 };
                 let now = News { state, limits };
                 let follows_cache = known.state.write_cache.is_some();
                 if follows_cache != state.write_cache.is_some()
-                    || self.follows_limits != limits.is_some()
+                    || self.volume.follows_limits != limits.is_some()
                 {
                     return Err(NONSENSE);
                 }
                 if known.tells(&now) {
                     return Err(NO_CHANGE);
                 }
-                self.watch = Watch::Noticed(now);
-                self.notices += 1;
-                Ok(match self.follows_limits && known.limits.is_none() {
+                self.volume.watch = Watch::Noticed(now);
+                self.volume.notices += 1;
+                Ok(match self.volume.follows_limits && known.limits.is_none() {
                     true => Then::Begin,
                     false => Then::Follow,
                 })
             }
-            (tag::WATCH, Status::Gone, None) => match self.watch {
+            (tag::WATCH, Status::Gone, None) => match self.volume.watch {
                 Watch::Watching(_) => Ok(Then::End),
                 _ => Err(UNASKED),
             },
@@ -528,17 +630,25 @@ impl AdminState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hcablk_core::proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            SessionId, //
+        },
+        name::VolumeName, //
+    };
 
     const TMO_S: u16 = 4;
 
     fn live(limits: bool) -> AdminState {
         let mut state = AdminState::new();
-        assert!(state.go_live(Watching {
+        assert!(state.go_live(true));
+        state.watch(Watching {
             known: volume(8),
             flushes: true,
             limits,
-            portals: true,
-        }));
+        });
         state
     }
 
@@ -689,5 +799,137 @@ mod tests {
         );
         assert!(state.reserving() == Reserving::Responded((Status::Ok, None)));
         assert!(state.fence() == Fence::Asked);
+    }
+
+    const HANDLE: Handle = Handle(3);
+
+    fn attach() -> Attach {
+        Attach {
+            volume: VolumeName::parse("vol0").unwrap(),
+            disk: SessionId(7),
+            epoch: Epoch(1),
+            resume: false,
+        }
+    }
+
+    fn attached(request: AdminRequest, outcome: Result<Handle, Reason>) -> AdminResponse {
+        let geometry = Geometry {
+            capacity: 8 << 9,
+            logical_block_shift: 9,
+            physical_block_shift: 12,
+            ..Geometry::of_session(1 << 20)
+        };
+        AdminResponse {
+            attached: Some(outcome.map(|handle| Attached {
+                handle,
+                geometry,
+                id: None,
+                instance: None,
+            })),
+            ..response(request, Status::Ok)
+        }
+    }
+
+    /// A session to which a volume is attached that is watched.
+    fn with_volume() -> AdminState {
+        let mut state = AdminState::new();
+        assert!(state.go_live(false));
+        let request = state.ask_attach(attach()).unwrap();
+        assert_eq!(request.volume, Handle::FIRST);
+        let response = attached(request, Ok(HANDLE));
+        assert_eq!(state.handle_response(&response), Ok(Then::Nothing));
+        state.watch(Watching {
+            known: volume(8),
+            flushes: true,
+            limits: false,
+        });
+        state
+    }
+
+    #[test]
+    fn keep_alives_are_sent_while_a_volume_is_being_attached_and_nothing_about_it() {
+        let mut state = AdminState::new();
+        assert_eq!(state.ask_attach(attach()), Err(NotAsked::NotLive));
+        assert!(state.go_live(true));
+        let request = state.ask_attach(attach()).unwrap();
+        assert_eq!(state.ask_attach(attach()), Err(NotAsked::Pending));
+        assert_eq!(state.ask_detach(), Err(NotAsked::Pending));
+        assert_eq!(state.watch_due(), None);
+        assert!(state.keep_alive_due(TMO_S).is_some());
+        assert!(state.portals_due().is_some());
+        let refused = attached(request, Err(Reason::Evicted));
+        assert_eq!(state.handle_response(&refused), Ok(Then::Nothing));
+        assert!(state.attaching() == Attaching::Responded(Err(Reason::Evicted)));
+        assert_eq!(
+            state.ask_detach(),
+            Err(NotAsked::Pending),
+            "there is no volume"
+        );
+        assert_eq!(state.handle_response(&refused), Err(NONSENSE), "twice");
+    }
+
+    #[test]
+    fn requests_about_an_attached_volume_have_its_handle_and_those_about_the_session_none() {
+        let mut state = with_volume();
+        let of_volume = [
+            state.watch_due().unwrap(),
+            state.ask_fence(AdminOp::Durable).unwrap(),
+            state.ask_reservation(AdminOp::ReadReservation).unwrap(),
+            state.ask_detach().unwrap(),
+        ];
+        assert!(of_volume.iter().all(|request| request.volume == HANDLE));
+        assert_eq!(state.keep_alive_due(TMO_S).unwrap().volume, Handle::FIRST);
+        let detached = response(of_volume[3], Status::Ok);
+        assert_eq!(state.handle_response(&detached), Ok(Then::Nothing));
+        assert!(state.attaching() == Attaching::Detached);
+        assert_eq!(state.handle_response(&detached), Err(UNASKED), "twice");
+    }
+
+    #[test]
+    fn a_volume_is_not_detached_from_a_silent_target() {
+        let mut state = with_volume();
+        let keep_alive = state.keep_alive_due(TMO_S).unwrap();
+        assert!(state.round(TMO_S));
+        assert_eq!(state.ask_detach(), Err(NotAsked::Pending));
+        state
+            .handle_response(&response(keep_alive, Status::Ok))
+            .unwrap();
+        assert!(state.ask_detach().is_ok());
+    }
+
+    #[test]
+    fn an_attached_volume_may_be_gone_when_a_request_names_it() {
+        let mut state = with_volume();
+        let fence = state.ask_fence(AdminOp::Durable).unwrap();
+        let gone = response(fence, Status::Gone);
+        assert_eq!(state.handle_response(&gone), Ok(Then::Nothing));
+        assert!(state.fence() == Fence::Gone);
+        let watch = state.watch_due().unwrap();
+        assert_eq!(
+            state.handle_response(&response(watch, Status::Gone)),
+            Ok(Then::End)
+        );
+    }
+
+    #[test]
+    fn only_the_response_to_an_attach_has_its_form() {
+        let mut state = with_volume();
+        let fence = state.ask_fence(AdminOp::Durable).unwrap();
+        assert_eq!(
+            state.handle_response(&attached(fence, Ok(HANDLE))),
+            Err(NONSENSE),
+            "another request"
+        );
+        let detach = state.ask_detach().unwrap();
+        assert_eq!(
+            state.handle_response(&attached(detach, Ok(HANDLE))),
+            Err(NONSENSE),
+            "a detach"
+        );
+        let mut state = AdminState::new();
+        assert!(state.go_live(false));
+        let request = state.ask_attach(attach()).unwrap();
+        let bare = response(request, Status::Ok);
+        assert_eq!(state.handle_response(&bare), Err(NONSENSE), "not attached");
     }
 }

@@ -17,12 +17,16 @@ use super::{
 };
 use crate::{
     connect::AttemptLinks,
-    failure::Failure,
+    failure::{
+        ConnectStep, //
+        Failure,
+    },
     io::Retired,
     session::{
         Session,
         VolumeInfo, //
     },
+    settings::Offer, //
 };
 use hcablk_core::{
     proto::connect::{
@@ -115,23 +119,56 @@ impl Device {
             return not_begun(Failure::DeviceRemoved);
         }
         let deadline = self.attempt_end(plan, pace);
+        let response = || pace.response_ms(delay, plan.path.usual_ms(), deadline.left_ms());
+        let times = (Deadline::new(u32::MAX), deadline);
+        let mut offer = plan.settings.first_offer();
+        let mut is_refused = false;
+        loop {
+            match self.attempt_with(links.clone(), plan, offer, &response, times) {
+                (Attempt::Failed(..), Some(next)) if !deadline.has_passed() => {
+                    offer = next;
+                    is_refused = true;
+                }
+                // The disk must not be given up because of a refusal that says nothing about its
+                // volume. The target needs more time for both offers.
+                (Attempt::Failed(..), Some(_)) => {
+                    return Attempt::Failed(Failure::Timeout(ConnectStep::Response), Outcome::Late);
+                }
+                (Attempt::Failed(failure @ Failure::Timeout(_), _), None) if is_refused => {
+                    return Attempt::Failed(failure, Outcome::Late);
+                }
+                (attempt, _) => return attempt,
+            }
+        }
+    }
+
+    /// Makes an attempt with an offer of versions, which waits for the target's first response for
+    /// `response` milliseconds. `begun`: when the first offer was made. On failure also returns the
+    /// offer to make next.
+    fn attempt_with(
+        self: &Arc<Self>,
+        links: Arc<AttemptLinks>,
+        plan: &Plan,
+        offer: Offer,
+        response: &dyn Fn() -> u32,
+        (begun, deadline): (Deadline, Deadline),
+    ) -> (Attempt, Option<Offer>) {
         let head = Some(plan.head.clone());
         let number = plan.path.number();
-        let begun = match self.epoch_for(plan) {
+        let made = match self.epoch_for(plan) {
             Ok(Some(epoch)) => {
-                self.begin_session((&plan.path, links), plan.settings, epoch, head, deadline)
+                let offered = (plan.settings, offer);
+                self.begin_session((&plan.path, links), offered, epoch, head, deadline)
             }
-            Ok(None) => return Attempt::Over,
+            Ok(None) => return (Attempt::Over, None),
             Err(e) => Err(Failure::Setup("a session", e)),
         };
-        let (session, first, _) = match begun {
-            Ok(begun) => begun,
-            Err(failure) => return not_begun(failure),
+        let (session, first, _) = match made {
+            Ok(made) => made,
+            Err(failure) => return (not_begun(failure), None),
         };
-        let response = pace.response_ms(delay, plan.path.usual_ms(), deadline.left_ms());
         let is_proven = first.is_proven();
-        let deadlines = (Deadline::new(response), deadline);
-        let begun = Deadline::new(u32::MAX);
+        let deadlines = (Deadline::new(response()), deadline);
         let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
         if result.is_ok() {
             plan.path.set_usual_ms(begun.gone_ms());
@@ -148,23 +185,25 @@ impl Device {
                 if let Some(failure) = session.has_ended() {
                     self.session_lost(&session, failure);
                 }
-                Attempt::Over
+                (Attempt::Over, None)
             }
             Ok(false) => {
                 session.finish();
                 session.stop_device_watch();
-                Attempt::Over
+                (Attempt::Over, None)
             }
             Err(failure) => {
                 // The failure of the session is the cause; report it rather than its consequence.
                 let failure = session.failure().unwrap_or(failure);
                 let outcome = outcome(failure, session.has_responded(is_proven));
+                let next = session.next_offer(failure);
+                let of_volume = session.as_of_volume(failure);
                 // The queue pairs may need a long time to drain.
                 self.fail_fast_if_due(plan);
                 session.fail(failure);
                 session.wait();
                 session.stop_device_watch();
-                Attempt::Failed(failure, outcome)
+                (Attempt::Failed(of_volume, outcome), next)
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::{
         Rising, //
     },
     failure::{
+        ConnectStep,
         Failure,
         Violation, //
     },
@@ -25,7 +26,10 @@ use crate::{
         Session,
         VolumeInfo, //
     },
-    settings::Settings,
+    settings::{
+        Offer,
+        Settings, //
+    },
     shape::QueueShape, //
 };
 use core::net::SocketAddr;
@@ -73,14 +77,42 @@ impl Device {
         self: &Arc<Self>,
         path: &Path,
         settings: Settings,
-        epoch: Epoch,
+        mut epoch: Epoch,
         lost: Option<VolumeId>,
         deadline: Deadline,
     ) -> Result<Active, Failure> {
         let attempt = path.begin_attempt()?;
-        let (session, first, head) =
-            self.begin_session((path, attempt), settings, epoch, None, deadline)?;
-        let begun = Deadline::new(u32::MAX);
+        let times = (Deadline::new(u32::MAX), deadline);
+        let mut offer = settings.first_offer();
+        loop {
+            let by = (path, attempt.clone());
+            match self.connect_by(by, (settings, offer), epoch, lost, times) {
+                Err((_, Some(next))) if !deadline.has_passed() => {
+                    offer = next;
+                    let next = self.identities.next_epoch();
+                    epoch = next.map_err(|e| Failure::Setup("a session", e))?;
+                }
+                // The refusal says nothing about the volume.
+                Err((_, Some(_))) => return Err(Failure::Timeout(ConnectStep::Response)),
+                result => return result.map_err(|(failure, _)| failure),
+            }
+        }
+    }
+
+    /// Does the work of [`Self::connect`] with an offer of versions. `begun`: when the first offer
+    /// was made. On failure also returns the offer to make next.
+    fn connect_by(
+        self: &Arc<Self>,
+        (path, attempt): (&Path, Arc<AttemptLinks>),
+        offered: (Settings, Offer),
+        epoch: Epoch,
+        lost: Option<VolumeId>,
+        (begun, deadline): (Deadline, Deadline),
+    ) -> Result<Active, (Failure, Option<Offer>)> {
+        let (settings, _) = offered;
+        let (session, first, head) = self
+            .begin_session((path, attempt), offered, epoch, None, deadline)
+            .map_err(|failure| (failure, None))?;
         let deadlines = (deadline, deadline);
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
             path.set_usual_ms(begun.gone_ms());
@@ -131,9 +163,10 @@ impl Device {
             Err(failure) => {
                 // The failure of the session is the cause; report it rather than its consequence.
                 let failure = session.failure().unwrap_or(failure);
+                let next = session.next_offer(failure);
                 session.finish();
                 self.show_session(path.number(), None);
-                Err(failure)
+                Err((failure, next))
             }
         }
     }
@@ -143,7 +176,7 @@ impl Device {
     pub(super) fn begin_session(
         self: &Arc<Self>,
         (path, attempt): (&Path, Arc<AttemptLinks>),
-        settings: Settings,
+        (settings, offer): (Settings, Offer),
         epoch: Epoch,
         head: Option<Arc<Head>>,
         deadline: Deadline,
@@ -181,9 +214,8 @@ impl Device {
         };
         let session = Session::new(
             (self.clone(), path.workqueues().clone()),
-            self.identity.on_path(path.number()),
-            epoch,
-            settings,
+            (self.identity.on_path(path.number()), epoch),
+            (settings, offer),
             shape,
             pd,
             &head,
@@ -222,7 +254,8 @@ impl Device {
             None => one.bring_up_admin(session, response),
             Some(pair) => one.prove(session, pair, &address, &attempt, (response, deadline)),
         }?;
-        let volume = VolumeInfo::from_reply(&reply);
+        session.begin(&reply)?;
+        let volume = session.attach(&reply, deadline)?;
         let expected = session.settings().expect_wwid;
         if expected.is_some() && volume.wwid != expected {
             return Err(Failure::OtherVolume);
@@ -234,7 +267,7 @@ impl Device {
         let count = session.queue_count();
         let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {
-            if !volume.is_in(reply) {
+            if !session.agrees(reply) {
                 return Err(Failure::Protocol(Violation::new(
                     "its queues disagree about the volume",
                     None,
@@ -246,6 +279,7 @@ impl Device {
         }
         let volume = VolumeInfo { limits, ..volume };
         session.go_live(volume)?;
+        session.report_fall_back();
         Ok(volume)
     }
 }

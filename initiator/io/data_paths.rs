@@ -83,7 +83,7 @@ pub(super) struct WriteLimits {
     eager: Atomic<u32>,
     /// The target posts no RDMA READ.
     only_eager: Atomic<bool>,
-    /// The transport knows RDMA WRITEs with an immediate value.
+    /// The transport knows RDMA WRITEs with an immediate value, and these are about the volume.
     immediates: bool,
 }
 
@@ -143,7 +143,7 @@ impl WriteLimits {
         self.only_eager.load(Relaxed)
     }
 
-    /// Returns whether the transport knows RDMA WRITEs with an immediate value.
+    /// Returns whether a write may be one RDMA WRITE with an immediate value.
     #[inline(always)]
     pub(super) fn knows_immediates(&self) -> bool {
         self.immediates

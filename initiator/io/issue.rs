@@ -43,7 +43,6 @@ use hcablk_core::{
     },
     proto::message::{
         self,
-        Handle,
         Tag, //
     },
     rdma::wr::{
@@ -222,7 +221,7 @@ impl Queue {
         let Issued { tag, quiet, .. } = issued;
         let message = message::IoRequest {
             tag,
-            volume: Handle::FIRST,
+            volume: self.volume,
             op,
             quiet,
         }

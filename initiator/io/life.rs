@@ -48,7 +48,6 @@ use hcablk_core::{
         credits::Credits,
         message::{
             self,
-            Handle,
             IoResponse,
             Op,
             Tag, //
@@ -412,7 +411,7 @@ impl Queue {
                 index: self.depth,
                 generation: 0,
             },
-            volume: Handle::FIRST,
+            volume: self.volume,
             op: Op::Nop,
             quiet: false,
         };

@@ -115,7 +115,10 @@ use hcablk_core::{
             Epoch,
             SessionId, //
         },
-        message::BUFFER_LEN, //
+        message::{
+            Handle,
+            BUFFER_LEN, //
+        }, //
     },
     rdma::{
         buffer::MessageBuffers,
@@ -185,6 +188,8 @@ pub(crate) struct Queue {
     /// The session of the queue, for trace events.
     pub(super) session_id: SessionId,
     pub(super) epoch: Epoch,
+    /// The name of the volume in requests.
+    pub(super) volume: Handle,
     /// The user's settings.
     pub(super) settings: Settings,
     pub(super) session: Arc<Session>,
@@ -311,6 +316,7 @@ impl Queue {
             depth: shape.depth,
             session_id: config.session,
             epoch: config.epoch,
+            volume: config.volume,
             settings,
             session,
             pair: parts.pair,
@@ -320,7 +326,11 @@ impl Queue {
             starved: Atomic::new(false),
             remote_invalidate: settings.remote_invalidate,
             read_bounce: parts.read_bounce,
-            limits: WriteLimits::new(shape.inline_segments, !iwarp),
+            // An immediate value names no volume: it is about the one with this handle.
+            limits: WriteLimits::new(
+                shape.inline_segments,
+                !iwarp && config.volume == Handle::FIRST,
+            ),
             outgoing: parts.outgoing,
             incoming: parts.incoming,
             completed_sends: CompletedSends::new(),
@@ -496,6 +506,8 @@ pub(crate) struct QueueConfig {
     pub(crate) index: u8,
     /// For polled I/O.
     pub(crate) polled: bool,
+    /// The name of the volume in requests.
+    pub(crate) volume: Handle,
     /// The settings that users made.
     pub(crate) settings: Settings,
     /// The disk's account of writes that no flush has covered.

@@ -49,10 +49,7 @@ use core::net::SocketAddr;
 use hcablk_core::{
     blkdev::ByAge,
     proto::{
-        connect::{
-            ConnectRequest, //
-            Reply,
-        },
+        connect::ConnectRequest,
         QUEUES_MAX,
         TRANSFER_USUAL, //
     },
@@ -149,7 +146,7 @@ impl Session {
         let deadline = Deadline::new(self.settings.connect_timeout_s.saturating_mul(1000));
         let (new, reply) = connect::bring_up_instead(self, &address, request, deadline)?;
         new.time(old.is_timed());
-        let live = if self.is_same_volume(&reply) {
+        let live = if self.agrees(&reply) {
             new.go_live(&reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))
         } else {
@@ -211,26 +208,24 @@ impl Session {
     ) -> Option<(SocketAddr, ConnectRequest)> {
         let settings = &self.settings;
         let request = ConnectRequest {
-            version_min: settings.protocol.0,
-            version_max: settings.protocol.1,
+            version_min: self.offer.min,
+            version_max: self.offer.max,
             depth: self.shape.depth,
             queue,
             replace,
             queues: self.queue_count(),
-            resume: self.head.has_begun(),
+            resume: !self.offer.is_of_host && self.head.has_begun(),
+            alone: self.offer.is_of_host,
             largest: self.shape.bytes.max(TRANSFER_USUAL),
             session: self.id,
             epoch: self.epoch,
             host: settings.host?,
-            volume: Some(settings.volume?),
+            volume: match self.offer.is_of_host {
+                true => None,
+                false => Some(settings.volume?),
+            },
         };
         Some((self.address()?, request))
-    }
-
-    /// Returns whether the reply is about the disk's volume; its size, and whether it is read-only,
-    /// may differ.
-    fn is_same_volume(&self, reply: &Reply) -> bool {
-        self.volume().is_some_and(|volume| volume.is_in(reply))
     }
 }
 

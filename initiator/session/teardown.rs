@@ -31,6 +31,7 @@ impl Session {
         let _alone = self.closing.lock();
         // The replacement may have added a new queue.
         self.stop_queues();
+        self.detach();
         self.close_queues();
         let again = self.fence_own();
         self.end_parked(again);

@@ -55,10 +55,19 @@ impl Session {
             .is_some_and(|admin| is_proven || admin.is_of_target())
     }
 
-    /// Starts watching the volume and the target, after `reply` has granted the admin queue pair:
-    /// its portals, its write cache, and its limits, if the target reports these. Returns the
-    /// limits, waiting for them until `deadline`. Fails if the volume has a volatile write cache
-    /// whose changes the target does not report, but the disk sends no flushes. Sleeps.
+    /// Starts sending keep-alives, after `reply` has granted the admin queue pair, and follows the
+    /// portals of a target that reports them. May sleep.
+    pub(crate) fn begin(&self, reply: &Reply) -> Result<(), Failure> {
+        let admin = self.admin().ok_or(Failure::Disconnected)?;
+        admin
+            .go_live(self.workqueues.keep_alive(), reply.tells_portals)
+            .map_err(|e| Failure::Setup("the admin queue pair", e))
+    }
+
+    /// Starts watching the volume, which is attached: its size, its write cache, and its limits, if
+    /// `reply` says that the target reports these. Returns the limits, waiting for them until
+    /// `deadline`. Fails if the volume has a volatile write cache whose changes the target does not
+    /// report, but the disk sends no flushes. Sleeps.
     pub(crate) fn watch(
         &self,
         volume: &VolumeInfo,
@@ -78,11 +87,10 @@ impl Session {
             known,
             flushes: flushes && reply.tells_cache,
             limits: reply.tells_cache && reply.tells_limits,
-            portals: reply.tells_portals,
         };
         let admin = self.admin().ok_or(Failure::Disconnected)?;
         admin
-            .go_live(self.workqueues.keep_alive(), watching)
+            .watch(watching)
             .map_err(|e| Failure::Setup("the admin queue pair", e))?;
         if !watching.limits {
             return Ok(None);

@@ -2,9 +2,10 @@
 /*
  * An initiator of version 3 of the protocol with one session for several volumes, for tests of the target.
  *
- * hcablk-attach ADDRESS PORT HOST_ID SESSION
+ * hcablk-attach ADDRESS PORT HOST_ID SESSION [alone]
  *	connects the admin queue pair of the session of this id (hexadecimal digits), without keys, and then obeys
- *	the lines of standard input, one after the other. It prints a line for each:
+ *	the lines of standard input, one after the other. With "alone" the session is for one volume. It prints a
+ *	line for each:
  *
  *	attach VOLUME DISK EPOCH	attached HANDLE capacity BYTES | refused REASON
  *	queue				queue | rejected REASON: connects the session's one queue pair for requests
@@ -43,6 +44,7 @@ enum { REQUEST = 40, BUFFER = 64, RESPONSE = 16, CONNECT = 56, SECTOR = 512, LAR
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES };
 enum { KEYED = 1, FOLLOWS = 3 };
 enum { KEEP_ALIVE = 0x21, WATCH = 0x23, ATTACH = 0x26, DETACH = 0x27, ATTACHED = 0x85 };
+enum { ALONE = 0x2000 };
 enum { GONE = 8, BUFFERS = 32, SECONDS = 60, BEGUN_MAX = 8 };
 
 struct connection {
@@ -66,6 +68,7 @@ struct connection {
 static struct addrinfo *address;
 static unsigned char host[16];
 static uint64_t session;
+static bool alone;
 static struct connection *admin, *queue;
 static unsigned int sends;
 static uint16_t generation;
@@ -202,6 +205,7 @@ static unsigned int connect_queue(struct connection **to, unsigned int number)
 	put(request + 6, 2, DEPTH);
 	request[8] = number;
 	request[9] = 1;
+	put(request + 10, 2, alone ? ALONE : 0);
 	put(request + 12, 8, session);
 	put(request + 20, 4, 1);
 	memcpy(request + 24, host, 16);
@@ -358,7 +362,8 @@ int main(int argc, char **argv)
 	unsigned int digits = 0, reason, handle, begun[BEGUN_MAX], count = 0;
 	unsigned long long number;
 
-	if (argc != 5 || getaddrinfo(argv[1], argv[2], NULL, &address))
+	alone = argc == 6 && !strcmp(argv[5], "alone");
+	if (argc != 5 + alone || getaddrinfo(argv[1], argv[2], NULL, &address))
 		failed("wrong arguments");
 	for (const char *p = argv[3]; *p && digits < 32; p++) {
 		unsigned int digit;

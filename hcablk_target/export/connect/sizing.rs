@@ -169,10 +169,14 @@ impl Connect {
     ) -> Result<Arc<Queue>, Refusal> {
         let session = attachment.session();
         let backing = attachment.backing().ok_or(ENDED)?;
-        let served = match session.is_of_host() {
-            true => Served::any_volumes(),
-            false => Served::from_volume(attachment, &backing),
+        let mut served = match session.capacity() {
+            // Its memory may have been charged before the volume was known, as for any volume.
+            1 => Served::from_volume(attachment, &backing),
+            _ => Served::any_volumes(),
         };
+        // The reply of such a session does not say that the volume is read-only, and without RDMA
+        // READ an initiator then needs a ring.
+        served.writes |= session.is_of_host() && !crate::rdma_read();
         let frame = self.frame(session, served, request, id);
         let client = session.client().ok_or(ENDED)?;
         let shape = frame.shape(session.largest(), client.queue_bytes())?;

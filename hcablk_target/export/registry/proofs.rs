@@ -35,6 +35,7 @@ use hcablk_core::{
             ConnectRequest, //
             Epoch,
         },
+        name::HostId, //
     },
     sync::atomic::Relaxed,
     system, //
@@ -46,6 +47,10 @@ use kernel::{
         UniqueArc, //
     },
 };
+
+const NO_VOLUME: &str = "there is no such volume";
+const NOT_ALLOWED: &str = "this host is not allowed";
+const NO_KEY: &str = "no key of this host is set";
 
 impl Registry {
     /// Returns the exported volume of this name.
@@ -104,13 +109,27 @@ impl Registry {
         // The work is the same in all cases, so that its duration reveals nothing.
         let nobodys = |why| by(&Keys::new(), Some(why));
         match &volume {
-            None => nobodys("there is no such volume"),
+            None => nobodys(NO_VOLUME),
             Some(volume) => volume.with_keys(request.host, |keys| match keys {
-                None => nobodys("this host is not allowed"),
-                Some(keys) if keys.count() == 0 => nobodys("no key of this host is set"),
+                None => nobodys(NOT_ALLOWED),
+                Some(keys) if keys.count() == 0 => nobodys(NO_KEY),
                 Some(keys) => by(keys, None),
             }),
         }
+    }
+
+    /// Returns why a proof that `host` has made for other volumes does not hold for `volume`.
+    pub(crate) fn why_unproven(&self, volume: Option<&Arc<Volume>>, host: HostId) -> &'static str {
+        let Some(volume) = volume else {
+            return NO_VOLUME;
+        };
+        volume.with_keys(host, |keys| match keys {
+            None => NOT_ALLOWED,
+            Some(keys) if keys.count() == 0 => NO_KEY,
+            Some(_) => {
+                "its session was not begun with keys that are set for the volume and this target"
+            }
+        })
     }
 
     /// Returns the keys for checking a proof that was made with one of `of_host`. Fails with

@@ -25,6 +25,7 @@ fn request() -> ConnectRequest {
         replace: false,
         queues: 4,
         resume: true,
+        alone: false,
         largest: 1 << 20,
         session: SessionId(0x1122_3344_5566_7788),
         epoch: Epoch(7),

@@ -6,8 +6,8 @@ use super::{
     super::{
         name::{HostId, VolumeName, VOLUME_NAME_LEN},
         wire::{prefix, Reader, Writer},
-        ADMIN_QUEUE, DEPTH_MAX, DEPTH_MIN, MAGIC, QUEUES_MAX, TRANSFER_MAX, TRANSFER_USUAL,
-        VERSION_MAX, VERSION_MIN, VERSION_OF_HOST, VERSION_OF_VOLUME,
+        ADMIN_QUEUE, ATTACHED_MAX, DEPTH_MAX, DEPTH_MIN, MAGIC, QUEUES_MAX, TRANSFER_MAX,
+        TRANSFER_USUAL, VERSION_MAX, VERSION_MIN, VERSION_OF_HOST, VERSION_OF_VOLUME,
     },
     Epoch, Reason, SessionId, REQUEST_LEN, TRANSFER_UNIT,
 };
@@ -19,7 +19,9 @@ const _: () = assert!(QUEUES_MAX <= ADMIN_QUEUE & !REPLACE);
 
 /// In the field of the largest data length: the session continues the writes of its former epochs.
 const RESUME: u16 = 0x8000;
-const _: () = assert!(TRANSFER_MAX / TRANSFER_UNIT < RESUME as u32);
+/// In the same field: at most one volume will be attached to the session.
+const ALONE: u16 = 0x2000;
+const _: () = assert!(TRANSFER_MAX / TRANSFER_UNIT < ALONE as u32);
 
 /// An initiator's request to connect one queue pair of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,9 @@ pub struct ConnectRequest {
     /// A flush must cover the writes of the session's former epochs, and end with their unreported
     /// errors. Otherwise the session starts without earlier writes.
     pub resume: bool,
+    /// At most one volume will be attached to the session. Only of a session whose volumes are
+    /// attached later; one that names its volume has no other in any case.
+    pub alone: bool,
     /// Largest data length in bytes that it would like to ask for, a multiple of 4096:
     /// [`TRANSFER_USUAL`] to [`TRANSFER_MAX`].
     pub largest: u32,
@@ -73,7 +78,8 @@ impl ConnectRequest {
                 match self.largest {
                     0..=TRANSFER_USUAL => 0,
                     largest => (largest / TRANSFER_UNIT) as u16,
-                } | if self.resume { RESUME } else { 0 },
+                } | if self.resume { RESUME } else { 0 }
+                    | if self.alone { ALONE } else { 0 },
             )
             .u64(self.session.0)
             .u32(self.epoch.0)
@@ -118,7 +124,8 @@ impl ConnectRequest {
             replace: queue != ADMIN_QUEUE && queue & REPLACE != 0,
             queues,
             resume: largest & RESUME != 0,
-            largest: match u32::from(largest & !RESUME) * TRANSFER_UNIT {
+            alone: largest & ALONE != 0,
+            largest: match u32::from(largest & !(RESUME | ALONE)) * TRANSFER_UNIT {
                 0 => TRANSFER_USUAL,
                 1..=TRANSFER_USUAL => return Err(Reason::Malformed),
                 largest => largest,
@@ -137,6 +144,7 @@ impl ConnectRequest {
             || request.largest > TRANSFER_MAX
             || request.session.0 == 0
             || request.epoch.0 == 0
+            || (request.alone && request.volume.is_some())
             || version_max < request.version()
         {
             return Err(Reason::Malformed);
@@ -152,6 +160,14 @@ impl ConnectRequest {
         match self.volume {
             Some(_) => VERSION_OF_VOLUME,
             None => VERSION_OF_HOST,
+        }
+    }
+
+    /// Returns the most volumes that the session can have.
+    pub fn volumes(&self) -> u16 {
+        match self.volume.is_some() || self.alone {
+            true => 1,
+            false => ATTACHED_MAX,
         }
     }
 }

@@ -28,6 +28,7 @@ fn request() -> ConnectRequest {
         replace: false,
         queues: 4,
         resume: false,
+        alone: false,
         largest: 3 << 20,
         session: SessionId(0x1122_3344_5566_7788),
         epoch: Epoch(7),
@@ -186,6 +187,22 @@ fn a_session_of_a_host_names_no_volume() {
     assert_eq!(bytes[40..], [0; 16]);
     assert_eq!(ConnectRequest::decode(&bytes), Ok(of_host));
     assert_eq!((request().version(), of_host.version()), (2, 3));
+    let alone = ConnectRequest {
+        alone: true,
+        ..of_host
+    };
+    assert_eq!(alone.encode()[10..12], [0, 0x23]);
+    assert_eq!(ConnectRequest::decode(&alone.encode()), Ok(alone));
+    let counts = [request(), of_host, alone].map(|request| request.volumes());
+    assert_eq!(counts, [1, 256, 1]);
+    let named = ConnectRequest {
+        alone: true,
+        ..request()
+    };
+    assert_eq!(
+        ConnectRequest::decode(&named.encode()),
+        Err(Reason::Malformed)
+    );
     for (asked, min, max, reason) in [
         (of_host, 1, 2, Reason::Malformed),
         (request(), 3, 3, Reason::Version),

@@ -13,6 +13,9 @@ static enum trick fitting(enum trick trick, unsigned char op)
 	/* A state of the volume (unchanged, impossible, gone) fits only the answer to a watch. */
 	if (op == WATCH || (op == PORTALS && trick != ADMIN_SIZE))
 		return trick;
+	/* An initiator that detaches its volume leaves, regardless of the answer. */
+	if (op == DETACH)
+		return FAIR;
 	return trick == ADMIN_SAME || trick == ADMIN_SIZE || trick == ADMIN_GONE ? FAIR : trick;
 }
 
@@ -28,11 +31,14 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 
 	if (p->end_by)
 		return;
-	/* At the end of an export it asks whether all is durable, instead of a fence. */
-	kind = b[0] == DURABLE ? FENCE - KEEP_ALIVE : b[0] - KEEP_ALIVE;
-	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > PORTALS || !zero(b + 1, 3) || get(b + 4, 2) != kind ||
+	if (n == REQUEST && b[0] == ATTACH)
+		return take_attach(p, b);
+	/* At the end of an export it asks whether all is durable, instead of a fence; a volume is detached after it was attached. */
+	kind = b[0] == DURABLE ? FENCE - KEEP_ALIVE : b[0] == DETACH ? ATTACH - KEEP_ALIVE : b[0] - KEEP_ALIVE;
+	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > (p->attached ? DETACH : PORTALS) || b[1] ||
+	    get(b + 2, 2) != (b[0] == KEEP_ALIVE || b[0] == PORTALS ? 0 : p->handle) || get(b + 4, 2) != kind ||
 	    get(b + 6, 2) != (++p->asked[kind] & 0xffff) || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20) ||
-	    (b[0] == PORTALS ? get(b + 8, 8) != p->portals : !get(b + 8, 8) != (b[0] == DURABLE)) || (b[0] == KEEP_ALIVE && get(b + 8, 8) > TMO_MAX)) {
+	    (b[0] == PORTALS ? get(b + 8, 8) != p->portals : !get(b + 8, 8) != (b[0] == DURABLE || b[0] == DETACH)) || (b[0] == KEEP_ALIVE && get(b + 8, 8) > TMO_MAX)) {
 		tell("admin message", b, n < REQUEST ? n : REQUEST);
 		failed("the initiator sent nonsense on its admin queue pair");
 	}

@@ -21,7 +21,7 @@ static unsigned int judge_request(const struct asked *a)
 {
 	const unsigned char *b = a->request;
 	/* The field of the largest data length has flags, too. */
-	unsigned int end = 0, largest = get(b + 10, 2) & ~(RESUME | PROVES);
+	unsigned int end = 0, largest = get(b + 10, 2) & ~(RESUME | PROVES | ALONE);
 	bool named = true;
 
 	/* The transport pads with zeroes, which are part of the array. */
@@ -40,7 +40,7 @@ static unsigned int judge_request(const struct asked *a)
 		if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", b[40 + i]))
 			named = false;
 	/* Requests without a name are of version 3, with a name of version 2. */
-	if ((!end && b[5] < 3) || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
+	if ((!end && b[5] < 3) || (end && get(b + 10, 2) & ALONE) || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
 	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 127 || (b[8] != ADMIN && (b[8] & ~REPLACE) >= b[9]) ||
 	    (largest && (largest <= 256 || largest > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
 		return MALFORMED;

@@ -32,8 +32,8 @@ enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE, PORTALS, ATTACH, DETACH };
 /* Its operations on reservations. */
 enum { REGISTER = 0x30, RESERVE, RELEASE, PREEMPT, CLEAR, READ_KEY, READ_RESERVATION };
 enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, LIMITS_ANSWER = 64, TMO_MAX = 600, GONE = 8 };
-/* Flags: the queue replaces the existing one; the session resumes. */
-enum { REPLACE = 0x80, RESUME = 0x8000 };
+/* Flags: the queue replaces the existing one; the session resumes; the session is for one volume. */
+enum { REPLACE = 0x80, RESUME = 0x8000, ALONE = 0x2000 };
 /* Flags of a request: the answer need not wake up its reader; the write is atomic. */
 enum { QUIET = 8, ATOMIC = 16 };
 /* A bit of a reply: the target does no RDMA READs. */

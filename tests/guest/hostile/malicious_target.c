@@ -73,6 +73,17 @@ static const struct {
 	[ADMIN_GONE] = { "admin-gone", ADMINISTERING, 6, false },
 	/* Only with --only, as above. */
 	[ADMIN_SILENT] = { "admin-silent", ADMINISTERING, 0, false },
+	[ATTACH_LENGTH] = { "attach-length", ATTACHING, 30, false },
+	[ATTACH_FORM] = { "attach-form", ATTACHING, 30, false },
+	[ATTACH_HANDLE] = { "attach-handle", ATTACHING, 30, false },
+	[ATTACH_SIZE] = { "attach-size", ATTACHING, 30, false },
+	[ATTACH_LARGE] = { "attach-large", ATTACHING, 30, false },
+	[ATTACH_RESERVED] = { "attach-reserved", ATTACHING, 30, false },
+	[ATTACH_REASON] = { "attach-reason", ATTACHING, 30, false },
+	[ATTACH_REFUSED] = { "attach-refused", ATTACHING, 30, false },
+	[ATTACH_TAG] = { "attach-tag", ATTACHING, 30, false },
+	[ATTACH_TWICE] = { "attach-twice", ATTACHING, 30, false },
+	[ATTACH_AHEAD] = { "attach-ahead", ATTACHING, 30, false },
 };
 
 static enum trick only = TRICKS;
@@ -93,6 +104,11 @@ const char *trick_name(enum trick trick)
 bool is_nopless(void)
 {
 	return only == NOPLESS;
+}
+
+bool attaches_always(void)
+{
+	return only != TRICKS && tricks[only].stage == ATTACHING;
 }
 
 bool grants_always(void)

@@ -7,20 +7,27 @@
 /* Returns the largest request that the initiator asks for. */
 static uint64_t asked_for(const unsigned char *request)
 {
-	uint64_t pages = get(request + 10, 2) & ~RESUME;
+	uint64_t pages = get(request + 10, 2) & ~(RESUME | ALONE);
 
 	return pages ? pages * 4096 : 1 << 20;
+}
+
+/* Returns whether the reply to a request without a volume describes none; unknown flags are ignored. */
+static bool is_bare(const unsigned char *b)
+{
+	return zero(b + 8, 10) && !(b[18] & 7) && zero(b + 40, 12);
 }
 
 bool good_reply(const unsigned char *b, const unsigned char *request)
 {
 	uint64_t size = get(b + 8, 8), transfer = get(b + 20, 4), grant = get(b + 52, 4);
+	bool of_host = request[4] == 3;
 
-	return !memcmp(b, "HCAB\2", 5) &&
+	return !memcmp(b, "HCAB", 4) && b[4] == request[4] &&
 	       (request[8] == ADMIN ? get(b + 6, 2) == ADMIN_DEPTH : get(b + 6, 2) && get(b + 6, 2) <= get(request + 6, 2)) &&
-	       b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 &&
+	       (of_host ? is_bare(b) :
+		b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 && size && size <= INT64_MAX && !(size % (1 << b[16]))) &&
 	       transfer >= 4096 && transfer <= asked_for(request) && !(transfer % 4096) &&
-	       size && size <= INT64_MAX && !(size % (1 << b[16])) &&
 	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4) && get(b + 36, 4) <= 65536 &&
 	       !(grant % 4096) && grant <= 1 << 24 && (!(b[5] & 2) || b[18] & 1 || grant >= transfer);
 }
@@ -42,14 +49,16 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		*n = chance(r, 700) ? REJECT : below(r, REPLY);
 		return;
 	}
-	b[4] = 2;
+	b[4] = request[4];
 	/* Quiet requests (though all answers wake up their reader), and several requests in a message. */
 	b[5] = 1 | 4;
 	put(b + 6, 2, 1 + below(r, depth < CREDITS ? depth : CREDITS));
-	put(b + 8, 8, CAPACITY);
-	b[16] = 9;
-	b[17] = 12;
-	b[18] = 6;
+	if (request[4] == 2) {
+		put(b + 8, 8, CAPACITY);
+		b[16] = 9;
+		b[17] = 12;
+		b[18] = 6;
+	}
 	put(b + 20, 4, SLOT);
 	memcpy(b + 24, request + 12, 8);
 	memcpy(b + 32, request + 20, 4);

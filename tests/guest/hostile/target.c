@@ -16,7 +16,7 @@ static struct peer *peers[PEERS];
 static bool slot_busy[SLOTS];
 /* No new connection is accepted any more. */
 static bool enough;
-static uint64_t served, several, wrongs, reached, late, connects, refusals, ends;
+static uint64_t served, several, wrongs, reached, late, connects, refusals, ends, older;
 uint64_t early, values;
 
 /* Connection requests whose answer is delayed. */
@@ -78,6 +78,33 @@ static void drop(unsigned int place)
 	ends++;
 }
 
+/* Returns the admin queue pair of the session that a request names, if it is still there. */
+static struct peer *admin_of(const unsigned char *request)
+{
+	for (unsigned int i = 0; i < PEERS; i++)
+		if (peers[i] && peers[i]->admin && !memcmp(peers[i]->session, request + 12, sizeof(peers[i]->session)))
+			return peers[i];
+	return NULL;
+}
+
+/* Returns whether the target grants sessions that begin without a volume; otherwise it speaks version 2 only. */
+static bool grants_host(void)
+{
+	struct rng r = stream('v', number);
+
+	return attaches_always() || chance(&r, 500);
+}
+
+static void reject(struct rdma_cm_id *id, unsigned int reason)
+{
+	unsigned char b[REJECT] = "HCAB";
+
+	put(b + 4, 2, reason);
+	b[6] = b[7] = 2;
+	rdma_reject(id, b, REJECT);
+	rdma_destroy_id(id);
+}
+
 static void welcome(struct rdma_cm_event *event)
 {
 	struct rng r = stream('q', number);
@@ -85,27 +112,37 @@ static void welcome(struct rdma_cm_event *event)
 	struct rdma_conn_param param = { .private_data = reply, .rnr_retry_count = 7, .initiator_depth = 8 };
 	enum trick trick = pick(&r, CONNECTING, number);
 	struct rdma_cm_id *id = event->id;
+	struct peer *p, *admin = NULL;
 	unsigned int place = 0;
-	struct peer *p;
+	bool of_host;
 
 	connects++;
 	if (event->param.conn.private_data_len < CONNECT)
 		failed("the initiator's connection request is too short");
 	memcpy(request, event->param.conn.private_data, CONNECT);
-	if (memcmp(request, "HCAB\2\2", 6) || !get(request + 6, 2) ||
+	of_host = !memcmp(request, "HCAB\3\3", 6);
+	if ((!of_host && memcmp(request, "HCAB\2\2", 6)) || !get(request + 6, 2) ||
+	    of_host != !!(get(request + 10, 2) & ALONE) || of_host != zero(request + 40, 16) ||
 	    (request[8] != ADMIN && (request[8] & ~REPLACE) >= request[9]))
 		failed("the initiator's connection request is wrong");
+	if (of_host && request[8] == ADMIN && !grants_host()) {
+		rdma_ack_cm_event(event);
+		reject(id, VERSION);
+		older++;
+		return;
+	}
+	if (of_host && request[8] != ADMIN) {
+		admin = admin_of(request);
+		if (admin && !admin->attached && !admin->end_by)
+			failed("the initiator connects a queue pair of a session without a volume");
+	}
 	if (event->param.conn.initiator_depth < param.initiator_depth)
 		param.initiator_depth = event->param.conn.initiator_depth;
 	rdma_ack_cm_event(event);
 	number++;
 	/* A target may refuse a replacement queue pair, and then the session ends. */
 	if (request[8] != ADMIN && request[8] & REPLACE) {
-		unsigned char reject[REJECT] = "HCAB";
-
-		put(reject + 4, 2, MALFORMED);
-		rdma_reject(id, reject, REJECT);
-		rdma_destroy_id(id);
+		reject(id, MALFORMED);
 		refusals++;
 		return;
 	}
@@ -142,6 +179,8 @@ static void welcome(struct rdma_cm_event *event)
 	p->c->owner = p;
 	p->trick = trick;
 	p->admin = request[8] == ADMIN;
+	p->of_host = of_host;
+	p->handle = admin ? admin->handle : 0;
 	p->credits = p->held = get(reply + 6, 2);
 	p->behind = reply[5] & 4 ? get(reply + 36, 4) : 0;
 	memcpy(p->session, request + 12, sizeof(p->session));
@@ -163,6 +202,13 @@ static void established(struct peer *p)
 
 	if (p->trick == EAGER && !p->end_by)
 		speak_first(p, &r);
+	if (p->admin && p->of_host && !p->end_by && pick(&r, ATTACHING, number) == ATTACH_AHEAD) {
+		/* The first request has generation 1. */
+		static const unsigned char tag[4] = { ATTACH - KEEP_ALIVE, 0, 2, 0 };
+
+		expect_end(p, "it attached a volume that was not asked for");
+		attach_unasked(p, tag);
+	}
 	if (p->trick == VANISH)
 		p->c->broken = true;
 }
@@ -233,7 +279,8 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 	struct key now = { get(b + 20, 4), get(b + 24, 8) };
 	unsigned int i = 0, tag = get(b + 4, 2);
 
-	if (b[0] < READ || (b[0] > FLUSH && b[0] != NOP) || b[1] & ~(3 | QUIET) || b[3] || !zero(b + 33, 7) ||
+	if (b[0] < READ || (b[0] > FLUSH && b[0] != NOP) || b[1] & ~(3 | QUIET) || b[3] || b[33] || !zero(b + 36, 4) ||
+	    get(b + 34, 2) != p->handle ||
 	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET) && !is_eager_request(p, b)) ||
 	    (b[0] == WRITE && b[32] != EAGER_RING && p->no_read) || get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR ||
 	    (!immediate && in_flight(p, b + 4))) {
@@ -296,6 +343,8 @@ static void take_immediate(struct peer *p, const struct ibv_wc *wc)
 
 	if (p->end_by)
 		return;
+	if (p->handle)
+		failed("an immediate value is about a volume with a handle");
 	immediate_request(p, wc, b);
 	take_request(p, b, true);
 }
@@ -462,12 +511,12 @@ int play_target(const char *port, const char *only)
 	printf("passed %llu messages, %llu requests served, %llu times several in a message, %llu wrong answers, "
 	       "%llu reaches for memory refused, %llu answers before the data, %llu accesses after it, %llu answers by a value, "
 	       "%llu eager writes by an immediate value, %llu by a request, %llu times several of them answered at once, %llu messages on admin queue pairs, "
-	       "%llu connections, %llu refused, %llu ended; %llu ms\n",
+	       "%llu connections, %llu refused, %llu of a later version, %llu volumes attached, %llu ended; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several,
 	       (unsigned long long)wrongs, (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
 	       (unsigned long long)immediate, (unsigned long long)by_request, (unsigned long long)at_once,
 	       (unsigned long long)administered,
-	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
+	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)older, (unsigned long long)attached, (unsigned long long)ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

@@ -33,10 +33,13 @@ enum trick {
 	/* On the answer to a message on the admin queue pair. */
 	ADMIN_LENGTH, ADMIN_OPCODE, ADMIN_TAG, ADMIN_TWICE, ADMIN_STATUS, ADMIN_RESERVED, ADMIN_SAME, ADMIN_SIZE, ADMIN_VALUE, ADMIN_GONE,
 	ADMIN_LEAVE, ADMIN_SILENT,
+	/* On the request to attach a volume. */
+	ATTACH_LENGTH, ATTACH_FORM, ATTACH_HANDLE, ATTACH_SIZE, ATTACH_LARGE, ATTACH_RESERVED, ATTACH_REASON, ATTACH_REFUSED, ATTACH_TAG,
+	ATTACH_TWICE, ATTACH_AHEAD,
 	TRICKS
 };
 
-enum stage { CONNECTING, SERVING, ANSWERING, EAGERLY, ADMINISTERING };
+enum stage { CONNECTING, SERVING, ANSWERING, EAGERLY, ADMINISTERING, ATTACHING };
 
 struct request {
 	bool used, begun, answered;
@@ -72,7 +75,10 @@ struct peer {
 	unsigned char session[12];
 	/* The peer is the admin queue pair; its messages get no more answers; messages of each kind. */
 	bool admin, mute;
-	unsigned int asked[5];
+	unsigned int asked[6];
+	/* The session began without a volume; its volume is attached, with this handle. */
+	bool of_host, attached;
+	unsigned int handle;
 	/* The last reported generation of the portals. */
 	uint32_t portals;
 	/* Credits: granted at first, held by the initiator at most, granted later. */
@@ -108,7 +114,7 @@ static inline uint64_t work_id(unsigned int kind, unsigned int i)
 	return (uint64_t)kind << 32 | i;
 }
 
-extern uint64_t administered, early, values, immediate, by_request, at_once;
+extern uint64_t administered, attached, early, values, immediate, by_request, at_once;
 
 /* Notes that the initiator must end the session for this reason. */
 void expect_end(struct peer *p, const char *why);
@@ -134,6 +140,13 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 /* Returns whether an initiator must accept a reply. */
 bool good_reply(const unsigned char *reply, const unsigned char *request);
 
+/* attach.c */
+
+/* Answers a request to attach a volume, truly or falsely. */
+void take_attach(struct peer *p, const unsigned char *b);
+/* Sends an answer to a request to attach a volume that was not sent. */
+void attach_unasked(struct peer *p, const unsigned char *tag);
+
 /* admin.c */
 
 /* Answers a message on the admin queue pair, truly or falsely. */
@@ -158,6 +171,8 @@ const char *trick_name(enum trick trick);
 void choose_only(enum trick trick);
 /* Returns whether a NOP that takes the only credit is not answered. */
 bool is_nopless(void);
+/* Returns whether every session begins without a volume. */
+bool attaches_always(void);
 /* Returns whether every queue pair gets an eager ring. */
 bool grants_always(void);
 /* Returns the key of another request in flight, or 0. */

@@ -447,6 +447,7 @@ pub(crate) fn connection() -> Connect {
         replace: false,
         queues: 4,
         resume: true,
+        alone: false,
         largest: 3 << 20,
         session: SessionId(7),
         epoch: Epoch(1),

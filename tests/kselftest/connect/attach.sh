@@ -11,9 +11,10 @@
 [ "$rdma" = rxe ] || skip "the program's library speaks soft-RoCE only"
 
 id=$(host_id c1)
+# begin_session SESSION [alone]
 begin_session() {
-	must on c1 "rm -f /tmp/words /tmp/said; mkfifo /tmp/words; { while ! [ -e /tmp/stop ]; do sleep 1; done; } > /tmp/words &
-		hcablk-attach $target_address 7744 $id $1 < /tmp/words > /tmp/said 2>&1 &
+	must on c1 "rm -f /tmp/words /tmp/said /tmp/stop; mkfifo /tmp/words; { while ! [ -e /tmp/stop ]; do sleep 1; done; } > /tmp/words &
+		hcablk-attach $target_address 7744 $id $* < /tmp/words > /tmp/said 2>&1 &
 		until [ -s /tmp/said ]; do usleep 10000; done"
 	same "a session begins without a volume" session "$(on c1 'cat /tmp/said')"
 }
@@ -121,3 +122,15 @@ same "the session ends" disconnected "$(ask end)"
 must on c1 'touch /tmp/stop'
 check "the target has no queue pair left" wait_until target 30 "$no_queue_pairs"
 silent "the second volume has no client any more" hosts_of vol2
+
+begin_session 4711000b1 alone
+same "a session for one volume attaches one" "attached 0 capacity $size2" "$(ask attach vol2 4711000b2 1)"
+same "a session for one volume does not attach a second one" "refused 5" "$(ask attach slow 4711000b3 1)"
+same "a session for one volume gets a queue pair" queue "$(ask queue)"
+same "a session for one volume reads its volume" "status 0 third" "$(ask read 0 16)"
+same "a session for one volume has no other handle than 0" "status 1 " "$(ask read 1 8)"
+less "the volume counts the messages of a session for one volume" 0 "$(stat_of target $target/volumes/vol2 receives)"
+same "the volume of a session for one volume is detached" "status 0" "$(ask detach 0)"
+same "a session for one volume ends with its volume" disconnected "$(ask end)"
+must on c1 'touch /tmp/stop'
+check "the target has no queue pair left after a session for one volume" wait_until target 30 "$no_queue_pairs"

@@ -28,15 +28,15 @@ silence() {
 unsilence() {
 	netem target "$1"
 }
-# sessions GUEST WORD: prints how many lines of this kind the target on GUEST has logged about sessions
-sessions() {
-	on "$1" "dmesg | grep -c 'vol1: session .* $2'"
+# attaches: prints how often the other machine's target has attached the volume
+attaches() {
+	on c2 "dmesg | grep -c 'vol1: disk .* attached'"
 }
 # another_attempt: waits until the other machine has granted one more session, which ended
 another_attempt() {
-	local begun
-	begun=$(sessions c2 begun)
-	wait_until c2 60 "[ \$(dmesg | grep -c 'vol1: session .* begun') -gt $begun ]"
+	local attached
+	attached=$(attaches)
+	wait_until c2 60 "[ \$(dmesg | grep -c 'vol1: disk .* attached') -gt $attached ]"
 }
 check "the other machine is asked while a path is live" another_attempt
 silence path1

@@ -28,6 +28,7 @@ several=$(sed -n 's/.* \([0-9]*\) times several in a message.*/\1/p' <<< "$targe
 less "some messages had several requests" 0 "${several:-0}"
 like "some eager writes came with an immediate value, and some with a request" " [1-9][0-9]* eager writes by an immediate value, [1-9][0-9]* by a request" "$target_output"
 like "some messages came on admin queue pairs" " [1-9][0-9]* messages on admin queue pairs" "$target_output"
+like "some volumes were attached to sessions, and some sessions began with their volume" " [1-9][0-9]* of a later version, [1-9][0-9]* volumes attached" "$target_output"
 less "no read ended before its answer" "${stale:-1}" $((${early:--1} + 1))
 
 refused="not an hcablk target|no target listens|the target (does not|did not|speaks|exports|is|holds|ended)"
@@ -69,6 +70,17 @@ trick admin-size "the reported size is invalid \(admin queue pair"
 trick admin-value "it sent data that was not asked for \(admin queue pair\)|$broken"
 trick admin-leave "$broken"
 trick admin-gone "the target ends the export of the volume"
+trick attach-length "$nonsense \(admin queue pair\)"
+trick attach-form "$nonsense \(admin queue pair"
+trick attach-handle "$nonsense \(admin queue pair\)"
+trick attach-size "$nonsense \(admin queue pair\)"
+trick attach-large "a volume has larger requests than its session \(admin queue pair\)|$nonsense \(admin queue pair\)"
+trick attach-reserved "$nonsense \(admin queue pair\)"
+trick attach-reason "$nonsense \(admin queue pair\)"
+trick attach-refused "the target (does not|did not|asks|sent|lets|speaks|exports|is|has|holds|ended)|a later instance of this host"
+trick attach-tag "it sent an unexpected response \(admin queue pair, tag [0-9]+, generation [0-9]+\)"
+trick attach-twice "$nonsense \(admin queue pair, tag 5, generation 1\)"
+trick attach-ahead "it sent an unexpected response \(admin queue pair, tag 5, generation 2\)"
 for trick in fair partial late status immediate lean; do
 	harmless $trick
 done

@@ -65,7 +65,7 @@ says "a request that is sealed for another epoch is refused" queue-epoch "admin 
 says "a request with the number of an earlier one is refused" queue-replayed "admin granted queue granted queue 7!" "repeats an earlier request"
 says "a request with an invalid number is refused" queue-old "admin granted queue granted queue 7!" "repeats an earlier request"
 
-# false_target WRONG: lets c1's driver connect to a false target, which is c2; prints the driver's error.
+# false_target WRONG: lets c1's driver connect to a false target, which is c2 and speaks version 2; prints the driver's error.
 must on c1 'modprobe hcablk'
 secret=$(key_digits c1 host) target_secret=$(key_digits target target)
 false_target() {
@@ -73,7 +73,7 @@ false_target() {
 	must wait_until c2 20 'grep -q listens /tmp/prove'
 	on c1 "mkdir -p /sys/kernel/config/hcablk/false && cd /sys/kernel/config/hcablk/false && echo 10.77.0.3 > address &&
 		echo 7745 > port && echo vol1 > volume && echo $id > host_id && echo $secret > host_key && echo $target_secret > target_key &&
-		echo 0 > ctrl_loss_tmo && ! env echo 1 > enable 2> /dev/null && cat error"
+		echo 2-2 > protocol && echo 0 > ctrl_loss_tmo && ! env echo 1 > enable 2> /dev/null && cat error"
 	must on c1 'rmdir /sys/kernel/config/hcablk/false'
 	on c2 'killall -q hcablk-prove; cat /tmp/prove' >&2
 }

@@ -110,7 +110,8 @@ impl Admin {
     /// Starts to send keep-alives, and to watch the volume.
     pub(crate) fn go_live(&mut self, watching: Watching) -> Result<(), Failure> {
         // Nothing else changes it before.
-        let _ = self.state.go_live(watching);
+        let _ = self.state.go_live(false);
+        self.state.watch(watching);
         self.send_due()
     }
 
@@ -244,7 +245,7 @@ impl Admin {
             match self.state.fence() {
                 Fence::Responded(Some(durable)) => return Ok(durable),
                 // A write-back has failed.
-                Fence::Responded(None) => return Err(Failure::ExportEnds),
+                Fence::Responded(None) | Fence::Gone => return Err(Failure::ExportEnds),
                 Fence::Nothing | Fence::Asked => {}
             }
             match wait_for(self.pair.cq.as_fd(), deadline) {

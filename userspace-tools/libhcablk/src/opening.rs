@@ -166,7 +166,6 @@ impl Opening {
             // The applications send flushes if the volume had a cache when they began.
             flushes: reply.tells_cache && geometry.write_cache,
             limits: reply.tells_cache && reply.tells_limits,
-            portals: false,
         })?;
         let mut begun = Begun {
             admin,
@@ -222,6 +221,7 @@ impl Opening {
             replace: false,
             queues: self.options.queues,
             resume: self.known.is_some() || self.options.past.is_some(),
+            alone: false,
             largest: TRANSFER_USUAL,
             session: self.identity.id(),
             epoch: self.identity.next_epoch()?,

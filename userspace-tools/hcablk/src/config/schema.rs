@@ -290,8 +290,8 @@ table! {
         batch_upper: Number<0, 1024> = "batch_upper", Some("32"), Disabled;
         /// Stop batching below this many requests in flight.
         batch_lower: Number<0, 1024> = "batch_lower", Some("16"), Disabled;
-        /// The protocol versions that the initiator offers, for tests of refusal.
-        protocol: Protocol = "protocol", Some("2-2"), Disabled;
+        /// The lowest and the highest protocol version that the initiator offers.
+        protocol: Protocol = "protocol", Some("2-3"), Disabled;
         /// Whether the durations of requests are measured.
         timing: bool = "timing", Some("0"), Online;
         /// Whether to accept a target without a key, although this host has one.

@@ -39,7 +39,7 @@ const DEVICE: &[(&str, &str)] = &[
     ("batch_lower", "16"),
     ("policy", "queue-depth"),
     ("paths_auto", "0"),
-    ("protocol", "2-2"),
+    ("protocol", "2-3"),
     ("enable", "0"),
     ("force_disconnect", "0"),
     ("state", "new"),
