@@ -176,7 +176,7 @@ impl<'a> Gather<'a> {
     }
 
     fn entries(&mut self, folder: &Path, names: &[String], depth: usize) {
-        for name in names.iter().filter(|name| !secrets::is_secret(name)) {
+        for name in names {
             let path = folder.join(name);
             if let Ok(inside) = self.system.entries(&path) {
                 if inside.is_empty() {
@@ -184,6 +184,10 @@ impl<'a> Gather<'a> {
                 } else if depth > 0 {
                     self.entries(&path, &inside, depth - 1);
                 }
+                continue;
+            }
+            // A volume or a disk may have such a name, an attribute not.
+            if secrets::is_secret(name) {
                 continue;
             }
             let is_readable = |mode: u32| mode & 0o444 != 0;
