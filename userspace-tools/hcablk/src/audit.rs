@@ -22,8 +22,10 @@ pub const FACILITY: u8 = 10;
 pub const PRIORITY: u8 = 5;
 /// The most characters of the details in a line.
 const LONGEST: usize = 3000;
-/// The most characters of the command in a line: it may name many hosts. The field has all of it.
+/// The most characters of the command in a line: it may name many hosts.
 const LONGEST_COMMAND: usize = 1000;
+/// The most characters of the command in its field: the journal refuses a datagram that its socket has no room for.
+const LONGEST_FIELD: usize = 30_000;
 
 /// The process that runs a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub struct Caller {
     pub ssh_client: Option<String>,
     /// The name of the parent process.
     pub parent: Option<String>,
+    /// Whether another process of this command has started it for a part of its work.
+    pub is_helper: bool,
 }
 
 /// An entry of the audit log.
@@ -78,8 +82,7 @@ fn action(command: &Command) -> Option<&'static str> {
 fn target_action(command: &TargetCommand) -> Option<&'static str> {
     Some(match command {
         TargetCommand::Export(_) => "target export",
-        // The process that was started with --here is part of the command that is recorded.
-        TargetCommand::Unexport(args) if !args.here => "target unexport",
+        TargetCommand::Unexport(_) => "target unexport",
         TargetCommand::Allow(_) => "target allow",
         TargetCommand::Forbid(_) => "target forbid",
         TargetCommand::Evict(_) => "target evict",
@@ -98,6 +101,11 @@ pub fn record(system: &dyn System, command: &Command, result: &Result<Outcome, E
     let Some(action) = action(command) else {
         return;
     };
+    let caller = system.caller();
+    // The process is part of a command that is recorded.
+    if caller.is_helper {
+        return;
+    }
     let is_retry = matches!(command, Command::Target(TargetCommand::Apply(args)) if args.retry);
     let ended = Ended::of(result);
     // A timer retries every minute.
@@ -108,7 +116,7 @@ pub fn record(system: &dyn System, command: &Command, result: &Result<Outcome, E
     if is_retry && is_idle {
         return;
     }
-    system.audit(&entry(action, ended, result, &system.caller()));
+    system.audit(&entry(action, ended, result, &caller));
 }
 
 /// How a command has ended.
@@ -162,7 +170,7 @@ fn entry(action: &str, ended: Ended, result: &Result<Outcome, Error>, caller: &C
     }
     let mut fields = vec![
         ("HCABLK_ACTION", action.to_owned()),
-        ("HCABLK_COMMAND", command),
+        ("HCABLK_COMMAND", cut(&command, LONGEST_FIELD)),
         ("HCABLK_OUTCOME", ended.word().to_owned()),
         ("HCABLK_EXIT_CODE", ended.exit_code().to_string()),
         ("HCABLK_UID", caller.uid.to_string()),
@@ -309,7 +317,12 @@ mod tests {
             not_undone: vec!["a".to_owned(), "b".to_owned()],
             ..Error::new(Kind::Failed, "log is busy")
         });
-        let entry = entry("target unexport", Ended::of(&failed), &failed, &caller(&["x"]));
+        let entry = entry(
+            "target unexport",
+            Ended::of(&failed),
+            &failed,
+            &caller(&["x"]),
+        );
         assert_eq!(
             entry.message,
             "x: failed: log is busy; done: data is unexported; not undone: a, b (uid 0)"

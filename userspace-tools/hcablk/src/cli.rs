@@ -65,16 +65,6 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// The root of the machine's file tree, for tests
-    #[arg(
-        long,
-        global = true,
-        hide = true,
-        env = "HCABLK_SYSROOT",
-        default_value = "/"
-    )]
-    pub sysroot: PathBuf,
-
     /// The command to run
     #[command(subcommand)]
     pub command: Command,

@@ -25,6 +25,7 @@ use crate::error::{describe, Error, Kind};
 
 pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
 pub use machine::Machine;
+pub use selves::{HELPER, SYSROOT};
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

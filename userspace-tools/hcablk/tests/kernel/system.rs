@@ -290,7 +290,9 @@ impl System for Kernel {
             }
             Some(super::run::hcablk(self, &line.join(" ")).map(drop))
         };
+        self.helper.set(true);
         let results: Vec<_> = lines.iter().map(run).collect();
+        self.helper.set(false);
         if results.iter().any(Option::is_none) {
             match timeout {
                 Some(timeout) => self.time.set(self.time.get() + timeout),
@@ -376,6 +378,7 @@ impl System for Kernel {
             login_uid: Some(1000),
             sudo_user: Some("alice".to_owned()),
             parent: Some("sudo".to_owned()),
+            is_helper: self.helper.get(),
             ..Caller::default()
         }
     }
