@@ -98,7 +98,9 @@ pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         .mode(0o600)
         .open(path)
         .map_err(|error| (Op::Open, error))?;
-    file.write_all(bytes).map_err(|error| {
+    // A network file system may report a full drive only now.
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    written.map_err(|error| {
         // Half an archive is of no use. The failure to write is the one to report.
         let _ = fs::remove_file(path);
         (Op::Write, error)

@@ -279,6 +279,15 @@ impl System for Kernel {
         self.run_program(program, arguments)
     }
 
+    fn run_within(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        _limit: Duration,
+    ) -> Result<String, String> {
+        self.print(program, arguments)
+    }
+
     fn run_selves(
         &self,
         lines: &[Vec<String>],
