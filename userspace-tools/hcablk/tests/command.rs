@@ -36,6 +36,21 @@ fn machine() -> TempDir {
     root
 }
 
+#[test]
+fn a_file_of_the_configuration_that_is_not_utf8_is_not_written_back() {
+    let root = machine();
+    let file = root.path().join("etc/hcablk/hcablk.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, b"# B\xfcro\n").unwrap();
+    let output = hcablk(root.path())
+        .args(["connect", "10.0.0.1", "data", "--persist"])
+        .assert()
+        .code(2);
+    let error = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    assert!(error.contains("hcablk.toml is not UTF-8"), "{error}");
+    assert_eq!(fs::read(&file).unwrap(), b"# B\xfcro\n");
+}
+
 fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();

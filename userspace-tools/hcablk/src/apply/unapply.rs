@@ -23,7 +23,7 @@ pub fn unapply(
     unit: Option<&str>,
     timeout: Option<Duration>,
 ) -> Result<Outcome> {
-    let _lock = super::lock(system, Some(LOCK_LIMIT))?;
+    let _lock = config::lock(system, Some(LOCK_LIMIT))?;
     let record = Record::new(system);
     // Checked before anything changes: with a mistake in the configuration, the next start would fail.
     if let Some(unit) = unit.filter(|unit| is_restarted(system, unit)) {

@@ -267,6 +267,9 @@ impl Kernel {
 
     /// Writes 0 or 1 to `enable`.
     fn enable(&self, group: &Path, on: bool) -> Result<(), Errno> {
+        if on {
+            self.others_act();
+        }
         if paths::is_path(group) {
             return self.enable_path(group, on);
         }
@@ -283,6 +286,13 @@ impl Kernel {
         }
         self.set(group, "enable", if on { "1" } else { "0" });
         Ok(())
+    }
+
+    /// Lets another process act while a disk connects or a volume is enabled.
+    fn others_act(&self) {
+        if let Some(act) = self.while_enabling.take() {
+            act(self);
+        }
     }
 
     /// Sets an attribute, without the checks of its driver.

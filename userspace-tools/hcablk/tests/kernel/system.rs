@@ -240,6 +240,9 @@ impl System for Kernel {
             }
         }
         self.file(path, text);
+        if self.not_synced.take() {
+            return Err(OpError::new(Op::Sync, path, Errno::EIO));
+        }
         Ok(())
     }
 

@@ -120,6 +120,7 @@ impl Kernel {
 
     /// Runs the program of a unit: it fails, makes a disk, or takes over the one that was left.
     pub fn serve(&self, unit: &str) {
+        self.others_act();
         let name = disk(unit);
         let wanted: Wanted = files::read(self, &files::wanted(name)).unwrap().unwrap();
         if let Some((errno, message)) = self.unserved.borrow().get(&wanted.volume) {
