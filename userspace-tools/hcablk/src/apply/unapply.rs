@@ -30,7 +30,7 @@ pub fn unapply(
         if let Err(error) = config::load(system) {
             let mut outcome = ended(Vec::new(), Vec::new());
             outcome.note(format!(
-                "{unit} is restarted, but no export was ended, since the configuration has a mistake and could not be applied again: {}",
+                "{unit} is restarted, but no export or port was ended, since the configuration has a mistake and could not be applied again: {}",
                 error.message
             ));
             return Ok(outcome);
@@ -107,7 +107,7 @@ fn ended(volumes: Vec<String>, ports: Vec<String>) -> Outcome {
         ports,
     });
     if nothing {
-        outcome.note("no export ended");
+        outcome.note("no export or port ended");
     }
     outcome
 }

@@ -132,7 +132,7 @@ Examples:
 
     /// Show how long requests to volumes take, by state
     ///
-    /// Like `hcablk times`. The states of the target divide the state "sent" of the client.
+    /// Like `hcablk times`. The states are the parts of the client's state "sent" that the target sees.
     ///
     ///   waiting    for transfer buffers
     ///
@@ -329,8 +329,8 @@ impl TargetApplyArgs {
 /// Arguments of `target unapply`.
 #[derive(Args, Debug)]
 pub struct UnapplyArgs {
-    /// The unit of systemd that is stopping. If it is restarted and the configuration has mistakes, no export ends,
-    /// since the configuration could not be applied again
+    /// The unit of systemd that is stopping. If it is restarted and the configuration has mistakes, no export or port
+    /// ends, since the configuration could not be applied again
     #[arg(long)]
     pub unit: Option<String>,
 
