@@ -83,6 +83,11 @@ Example:
   /dev/hcablk0
   client# hcablk list
 
+Times and sizes are numbers in the unit that the option names, or have one of their own, as in the
+configuration: s, min, h, d; B, KiB, MiB, GiB, TiB:
+  hcablk connect 10.0.0.1 data --ctrl-loss-tmo never --io-timeout 2min
+  hcablk target export db /dev/nvme1n1 --cache-mib 4GiB
+
 Exit codes:
   0    done, or no change needed; `check`: no failure
   1    failed

@@ -8,6 +8,7 @@ use clap::{value_parser, Args, ValueEnum};
 use uuid::Uuid;
 
 use super::Switch;
+use crate::config::value::options;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::hostid;
@@ -37,7 +38,7 @@ pub struct ConnectArgs {
 
     /// For disks of the configuration: retry for this time while the target is down, or does not allow this host
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
-        value_parser = value_parser!(u32).range(0..=604_800))]
+        value_parser = options::seconds::<0, 604_800>)]
     pub wait: u32,
 
     /// The target's port
@@ -205,7 +206,7 @@ pub struct DiscoverArgs {
     pub insecure: bool,
 
     /// Fail when the target does not reply to a question within this time [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 600>)]
     pub connect_timeout: Option<u32>,
 }
 
@@ -242,7 +243,7 @@ pub struct DisconnectArgs {
 
     /// While the disk is mounted or open, retry for this time
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
-        value_parser = value_parser!(u32).range(0..=604_800))]
+        value_parser = options::seconds::<0, 604_800>)]
     pub wait: u32,
 
     /// Do not fail when there is no such device

@@ -12,8 +12,9 @@ use uuid::Uuid;
 use super::{HowArgs, StatsArgs, Switch};
 use crate::apply::plan::Scope;
 use crate::apply::{Apply, Recording};
+use crate::config::value::{options, MIB};
 use crate::hostid;
-use crate::names::{parse_chunk_kib, parse_provider, VolumeName, CHUNK_KIB};
+use crate::names::{parse_provider, VolumeName, CHUNK_KIB};
 use crate::target::{Export, Listen, Mode, Unexport, WriteCache, DEFAULT_PORT};
 
 /// `hcablk target …`.
@@ -188,12 +189,12 @@ pub struct ExportArgs {
     /// that of the PCI device; 0: no cache. Only with the modes direct and p2p, and only for a device or file that no
     /// other volume exports
     #[arg(long, value_name = "MIB", default_value_t = 0,
-        value_parser = value_parser!(u32).range(0..=1_048_576))]
+        value_parser = options::size::<MIB, 0, 1_048_576, 1>)]
     pub cache_mib: u32,
 
     /// Move large requests in chunks of this many KiB, so that drive and network work at the same time: 64, 128, 256 or
     /// 512; 0: do not split requests. No effect on files, or on data in the page cache
-    #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = parse_chunk_kib)]
+    #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = options::chunk_kib)]
     pub chunk_kib: u32,
 
     /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the nearest device
@@ -278,7 +279,7 @@ pub struct UnexportArgs {
 
     /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
     /// no limit]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 
     /// Unexport in this process; the command uses this internally
@@ -336,7 +337,7 @@ pub struct UnapplyArgs {
 
     /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
     /// no limit]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 }
 
@@ -389,7 +390,7 @@ pub struct EvictArgs {
 
     /// Fail when the drive has not finished the requests of these hosts within this time; they stay evicted [default:
     /// no limit]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 }
 
@@ -432,11 +433,11 @@ pub struct ListenArgs {
 
     /// Memory for the data of each session, in MiB; 0: 16 MiB or, if that is more, twice the largest request for each
     /// queue pair [default: 0]
-    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(0..=1024))]
+    #[arg(long, value_name = "MIB", value_parser = options::size::<MIB, 0, 1024, 1>)]
     pub buffer_mib: Option<u32>,
 
     /// The memory limit of all sessions together, in MiB [default: half of the free memory, 1024 to 4096]
-    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1_048_576))]
+    #[arg(long, value_name = "MIB", value_parser = options::size::<MIB, 1, 1_048_576, 1>)]
     pub memory_mib: Option<u32>,
 
     /// Receive buffers for each queue; 0: as many as the client asks for [default: 0]
