@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{value_parser, Args, ValueEnum};
 use uuid::Uuid;
 
@@ -14,6 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{Connect, Discover, Which};
 use crate::names::{DeviceName, VolumeName};
+use crate::output::columns;
 use crate::target::DEFAULT_PORT;
 use crate::tuning::Tuning;
 
@@ -256,6 +258,15 @@ impl DisconnectArgs {
     pub fn which(&self) -> Which {
         self.device.clone().map_or(Which::All, Which::One)
     }
+}
+
+/// Arguments of `list`.
+#[derive(Args, Debug)]
+pub struct ListDisksArgs {
+    /// Show only disks, with these columns, which are members of the JSON; sizes are bytes, times are seconds
+    #[arg(long, value_name = "NAMES", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(columns::DISKS))]
+    pub columns: Vec<String>,
 }
 
 /// Arguments of `acknowledge-loss`.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{value_parser, Args, Subcommand};
 use uuid::Uuid;
 
@@ -15,6 +16,7 @@ use crate::apply::{Apply, Recording};
 use crate::config::value::{options, MIB};
 use crate::hostid;
 use crate::names::{parse_provider, VolumeName, CHUNK_KIB};
+use crate::output::columns;
 use crate::target::{Export, Listen, Mode, Unexport, WriteCache, DEFAULT_PORT};
 
 /// `hcablk target …`.
@@ -120,7 +122,11 @@ Examples:
     Unapply(UnapplyArgs),
 
     /// List volumes, the hosts they allow or have evicted, their clients, and ports
-    List,
+    #[command(after_help = "\
+Examples:
+  hcablk target list
+  hcablk target list --columns name,path,wwid")]
+    List(ListVolumesArgs),
 
     /// Show the counters of volumes and ports, or rates
     ///
@@ -147,6 +153,15 @@ Examples:
   hcablk target times data --measure on
   hcablk target times --json")]
     Times(TargetTimesArgs),
+}
+
+/// Arguments of `target list`.
+#[derive(Args, Debug)]
+pub struct ListVolumesArgs {
+    /// Show only volumes, with these columns, which are members of the JSON; sizes are bytes
+    #[arg(long, value_name = "NAMES", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(columns::VOLUMES))]
+    pub columns: Vec<String>,
 }
 
 /// Arguments of `target export`.
