@@ -18,27 +18,17 @@ pub mod record;
 pub mod step;
 mod unapply;
 
-use std::path::Path;
-use std::time::Duration;
-
-use crate::config::{self, Config, Paths};
+use crate::config::{self, lock, Config, Paths};
 use crate::error::{Error, Kind, Result};
 use crate::initiator::sync_by_name;
 use crate::output::{Outcome, Report};
-use crate::system::{Lock, System};
+use crate::system::System;
 
 use carry_out::Failed;
 use plan::{Plan, Scope, Unplanned};
 use record::{Mark, Record};
 use step::{Pending, Table};
 pub use unapply::unapply;
-
-/// The folder of the configuration, which is locked while it is applied.
-const FOLDER: &str = "/etc/hcablk";
-
-/// The pause between two attempts to get the lock, and the time between two reports that the command waits for it.
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
-const LOCK_WORD: Duration = Duration::from_secs(10);
 
 /// The arguments of `hcablk apply`.
 #[derive(Clone, Copy, Debug)]
@@ -64,38 +54,6 @@ pub enum Recording {
     Write,
     /// It tries only what failed before, and writes the records.
     Retry,
-}
-
-/// Waits until no other command applies the configuration: two of them would make the same objects, and each would undo
-/// what its rival needs. After `limit` it proceeds without the lock: the rival may wait for a drive that hangs.
-pub(crate) fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
-    let folder = Path::new(FOLDER);
-    // Without the folder nothing is configured.
-    if !system.exists(folder) {
-        return Ok(None);
-    }
-    let began = system.now();
-    let mut next_word = began;
-    loop {
-        if let Some(lock) = system.try_lock(folder)? {
-            return Ok(Some(lock));
-        }
-        if system.interrupted() {
-            return Err(Error::interrupted());
-        }
-        let now = system.now();
-        if limit.is_some_and(|limit| now >= began + limit) {
-            system.progress(
-                "another command still applies the configuration; continuing without the lock",
-            );
-            return Ok(None);
-        }
-        if now >= next_word {
-            next_word = now + LOCK_WORD;
-            system.progress("another command applies the configuration; waiting for it");
-        }
-        system.pause(LOCK_PAUSE);
-    }
 }
 
 /// Runs `hcablk apply`.

@@ -20,8 +20,12 @@ pub const IDENTIFIER: &str = "hcablk";
 pub const FACILITY: u8 = 10;
 /// See [`FACILITY`].
 pub const PRIORITY: u8 = 5;
-/// The most characters of a line; a command may name many hosts.
-const LONGEST: usize = 4000;
+/// The most characters of the details in a line.
+const LONGEST: usize = 3000;
+/// The most characters of the command in a line: it may name many hosts.
+const LONGEST_COMMAND: usize = 1000;
+/// The most characters of the command in its field: the journal refuses a datagram that its socket has no room for.
+const LONGEST_FIELD: usize = 30_000;
 
 /// The process that runs a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub struct Caller {
     pub ssh_client: Option<String>,
     /// The name of the parent process.
     pub parent: Option<String>,
+    /// Whether another process of this command has started it for a part of its work.
+    pub is_helper: bool,
 }
 
 /// An entry of the audit log.
@@ -76,8 +82,7 @@ fn action(command: &Command) -> Option<&'static str> {
 fn target_action(command: &TargetCommand) -> Option<&'static str> {
     Some(match command {
         TargetCommand::Export(_) => "target export",
-        // The process that was started with --here is part of the command that is recorded.
-        TargetCommand::Unexport(args) if !args.here => "target unexport",
+        TargetCommand::Unexport(_) => "target unexport",
         TargetCommand::Allow(_) => "target allow",
         TargetCommand::Forbid(_) => "target forbid",
         TargetCommand::Evict(_) => "target evict",
@@ -96,13 +101,22 @@ pub fn record(system: &dyn System, command: &Command, result: &Result<Outcome, E
     let Some(action) = action(command) else {
         return;
     };
-    let is_retry = matches!(command, Command::Target(TargetCommand::Apply(args)) if args.retry);
-    let ended = Ended::of(result);
-    // A timer retries every half minute.
-    if is_retry && ended == Ended::Unchanged {
+    let caller = system.caller();
+    // The process is part of a command that is recorded.
+    if caller.is_helper {
         return;
     }
-    system.audit(&entry(action, ended, result, &system.caller()));
+    let is_retry = matches!(command, Command::Target(TargetCommand::Apply(args)) if args.retry);
+    let ended = Ended::of(result);
+    // A timer retries every minute.
+    let is_idle = match result {
+        Ok(outcome) => outcome.report.is_changed() == Some(false),
+        Err(error) => error.kind == Kind::Usage,
+    };
+    if is_retry && is_idle {
+        return;
+    }
+    system.audit(&entry(action, ended, result, &caller));
 }
 
 /// How a command has ended.
@@ -149,14 +163,14 @@ impl Ended {
 fn entry(action: &str, ended: Ended, result: &Result<Outcome, Error>, caller: &Caller) -> Entry {
     let words: Vec<_> = caller.words.iter().map(|word| quoted(word)).collect();
     let command = one_line(&words.join(" "));
-    let mut message = format!("{command}: {}", ended.word());
+    let mut message = format!("{}: {}", cut(&command, LONGEST_COMMAND), ended.word());
     let details = one_line(&details(result));
     if !details.is_empty() {
-        message.push_str(&format!(": {details}"));
+        message.push_str(&format!(": {}", cut(&details, LONGEST)));
     }
     let mut fields = vec![
         ("HCABLK_ACTION", action.to_owned()),
-        ("HCABLK_COMMAND", command),
+        ("HCABLK_COMMAND", cut(&command, LONGEST_FIELD)),
         ("HCABLK_OUTCOME", ended.word().to_owned()),
         ("HCABLK_EXIT_CODE", ended.exit_code().to_string()),
         ("HCABLK_UID", caller.uid.to_string()),
@@ -173,8 +187,6 @@ fn entry(action: &str, ended: Ended, result: &Result<Outcome, Error>, caller: &C
     add("HCABLK_SUDO_USER", "sudo user", caller.sudo_user.clone());
     add("HCABLK_SSH_CLIENT", "ssh from", caller.ssh_client.clone());
     add("HCABLK_PARENT", "called by", caller.parent.clone());
-    // Who it was is never cut off.
-    let message: String = message.chars().take(LONGEST).collect();
     Entry {
         message: format!("{message} ({})", who.join(", ")),
         fields,
@@ -184,7 +196,15 @@ fn entry(action: &str, ended: Ended, result: &Result<Outcome, Error>, caller: &C
 /// Returns what a command has changed, or why it failed. Answers of commands that show something may have a key.
 fn details(result: &Result<Outcome, Error>) -> String {
     match result {
-        Err(error) => error.message.clone(),
+        Err(error) => {
+            let mut text = error.message.clone();
+            for (what, changes) in [("done", &error.done[..]), ("not undone", &error.not_undone)] {
+                if !changes.is_empty() {
+                    text.push_str(&format!("; {what}: {}", changes.join(", ")));
+                }
+            }
+            text
+        }
         Ok(outcome) => match &outcome.report {
             Report::Done { .. } | Report::Applied { .. } | Report::HostId { .. } => {
                 outcome.report.to_string()
@@ -200,8 +220,15 @@ fn one_line(text: &str) -> String {
     let text = without_keys(&lines.join("; "));
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
-        .take(LONGEST)
         .collect()
+}
+
+/// Returns at most `most` characters of a text, and marks the cut.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
 }
 
 /// Returns a word of a command line, in quotes if it has other than plain characters.
@@ -273,12 +300,33 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_never_cut_off() {
+    fn the_outcome_and_the_caller_are_never_cut_off() {
         let long = "x".repeat(10_000);
         let failed = Err(Error::new(Kind::Failed, long.clone()));
         let entry = entry("connect", Ended::of(&failed), &failed, &caller(&[&long]));
-        assert!(entry.message.ends_with(" (uid 0)"));
-        assert!(entry.message.len() < LONGEST + 20);
+        assert!(entry.message.contains("x…: failed: x"));
+        assert!(entry.message.ends_with("x… (uid 0)"));
+        assert!(entry.message.len() < LONGEST + LONGEST_COMMAND + 40);
+        assert!(entry.fields.contains(&("HCABLK_COMMAND", long)));
+    }
+
+    #[test]
+    fn a_failure_names_the_changes_that_stay() {
+        let failed = Err(Error {
+            done: vec!["data is unexported".to_owned()].into(),
+            not_undone: vec!["a".to_owned(), "b".to_owned()],
+            ..Error::new(Kind::Failed, "log is busy")
+        });
+        let entry = entry(
+            "target unexport",
+            Ended::of(&failed),
+            &failed,
+            &caller(&["x"]),
+        );
+        assert_eq!(
+            entry.message,
+            "x: failed: log is busy; done: data is unexported; not undone: a, b (uid 0)"
+        );
     }
 
     #[test]

@@ -36,13 +36,14 @@ use crate::hostid;
 
 pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeArgs, ShowArgs};
 pub use initiator::{
-    AcknowledgeLossArgs, ConnectArgs, DisconnectArgs, DiscoverArgs, PathsFrom, TimesArgs, Wanted,
+    AcknowledgeLossArgs, ConnectArgs, DisconnectArgs, DiscoverArgs, ListDisksArgs, PathsFrom,
+    TimesArgs, Wanted,
 };
 pub use key::{AddArgs, ApplyKeysArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs, PathSyncArgs};
 pub use target::{
-    AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetApplyArgs,
-    TargetCommand, TargetTimesArgs, UnapplyArgs, UnexportArgs, UnlistenArgs,
+    AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListVolumesArgs, ListenArgs,
+    TargetApplyArgs, TargetCommand, TargetTimesArgs, UnapplyArgs, UnexportArgs, UnlistenArgs,
 };
 pub use trace::{RecordArgs, ShowTraceArgs, TraceCommand};
 pub use usage::explain;
@@ -65,16 +66,6 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// The root of the machine's file tree, for tests
-    #[arg(
-        long,
-        global = true,
-        hide = true,
-        env = "HCABLK_SYSROOT",
-        default_value = "/"
-    )]
-    pub sysroot: PathBuf,
-
     /// The command to run
     #[command(subcommand)]
     pub command: Command,
@@ -92,6 +83,11 @@ Example:
   client# hcablk connect 10.0.0.1 data
   /dev/hcablk0
   client# hcablk list
+
+Times and sizes are numbers in the unit that the option names, or have one of their own, as in the
+configuration: s, min, h, d; B, KiB, MiB, GiB, TiB:
+  hcablk connect 10.0.0.1 data --ctrl-loss-tmo never --io-timeout 2min
+  hcablk target export db /dev/nvme1n1 --cache-mib 4GiB
 
 Exit codes:
   0    done, or no change needed; `check`: no failure
@@ -223,7 +219,11 @@ Examples:
     Apply(ApplyArgs),
 
     /// List the devices of this machine, and the paths of those that have several
-    List,
+    #[command(after_help = "\
+Examples:
+  hcablk list
+  hcablk list --columns name,state,policy")]
+    List(ListDisksArgs),
 
     /// Show the counters of this machine's devices, or rates
     ///
@@ -371,10 +371,10 @@ impl Command {
             Self::Key(command) => matches!(command, KeyCommand::Apply(_)),
             Self::Target(command) => !matches!(
                 command,
-                TargetCommand::List | TargetCommand::Stats(_) | TargetCommand::Times(_)
+                TargetCommand::List(_) | TargetCommand::Stats(_) | TargetCommand::Times(_)
             ),
             Self::AcknowledgeLoss(_)
-            | Self::List
+            | Self::List(_)
             | Self::Stats(_)
             | Self::Metrics(_)
             | Self::Check(_)

@@ -12,12 +12,16 @@
 //! | [`check`] | keys that contradict each other |
 //! | [`running`] | the kernel's state, as a configuration |
 //! | [`commands`] | `hcablk config …` |
+//! | `lock` | the lock on the configuration |
 //! | `persist` | writing what a command has made into the files |
+//! | `edit` | changing the text of a file, and only what differs |
 
 pub mod check;
 pub mod commands;
+mod edit;
 pub mod files;
 pub mod loaded;
+mod lock;
 pub mod paths;
 pub(crate) mod persist;
 pub mod running;
@@ -26,5 +30,6 @@ pub mod value;
 
 pub use files::load;
 pub use loaded::{ConfigPlace, MAIN};
+pub(crate) use lock::lock;
 pub use paths::{DiskPath, Paths};
 pub use schema::{Config, Disk, Export, Host, Port};

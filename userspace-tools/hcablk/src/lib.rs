@@ -107,7 +107,7 @@ fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Resul
         Command::Path(PathCommand::Policy(args)) => {
             initiator::set_policy(system, &args.device, args.policy)
         }
-        Command::List => initiator::list(system),
+        Command::List(args) => in_columns(initiator::list(system), &args.columns),
         Command::Stats(args) => {
             let wanted = args.wanted()?;
             stats::of_disks(system, wanted.only, wanted.every, say)
@@ -153,7 +153,9 @@ fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Resul
             let ids = (!args.all).then_some(args.ids.as_slice());
             target::unlisten(system, ids, args.if_exists)
         }
-        Command::Target(TargetCommand::List) => target::list(system),
+        Command::Target(TargetCommand::List(args)) => {
+            in_columns(target::list(system), &args.columns)
+        }
         Command::Target(TargetCommand::Stats(args)) => {
             let (only, every) = args.of_volume()?;
             stats::of_volumes(system, only.as_ref(), every, say)
@@ -169,6 +171,13 @@ fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Resul
         })),
         Command::Man(args) => generate::man(&args.folder),
     }
+}
+
+/// Sets the columns of a list.
+fn in_columns(list: Result<Outcome>, columns: &[String]) -> Result<Outcome> {
+    let mut list = list?;
+    list.report.set_columns(columns);
+    Ok(list)
 }
 
 fn configuration(system: &dyn System, command: &ConfigCommand) -> Result<Outcome> {

@@ -10,7 +10,7 @@ use clap::Parser as _;
 use hcablk::cli::{explain, Cli};
 use hcablk::error::{Error, Kind};
 use hcablk::output::{error_json, Outcome};
-use hcablk::system::Machine;
+use hcablk::system::{Machine, SYSROOT};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -47,7 +47,9 @@ fn fail(error: &Error, wants_json: bool) -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<Outcome, Error> {
-    let mut machine = Machine::new(&cli.sysroot);
+    // The root of the machine's file tree, for tests.
+    let root = std::env::var_os(SYSROOT).filter(|root| !root.is_empty());
+    let mut machine = Machine::new(root.unwrap_or_else(|| "/".into()));
     if cli.command.holds_signals() {
         machine.hold_signals()?;
     }

@@ -5,6 +5,7 @@
 //! The JSON is one object with `"version": 1`. Within a version, members are added but never renamed or removed, and
 //! their meaning stays; sizes are bytes, times are seconds, unknown or inapplicable values are `null`.
 
+pub mod columns;
 mod configuration;
 mod device;
 mod discovered;
@@ -226,7 +227,12 @@ fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok
 )]
 pub enum Report {
     /// `list`.
-    Devices { devices: Vec<Device> },
+    Devices {
+        devices: Vec<Device>,
+        /// The columns of the text; empty: the usual ones.
+        #[serde(skip)]
+        columns: Vec<String>,
+    },
     /// `stats`.
     DeviceStats { devices: Vec<Counters> },
     /// `stats` with an interval, each time.
@@ -273,6 +279,9 @@ pub enum Report {
     Exports {
         volumes: Vec<Volume>,
         ports: Vec<Port>,
+        /// The columns of the text; empty: the usual ones.
+        #[serde(skip)]
+        columns: Vec<String>,
     },
     /// `target stats`.
     ExportStats {
@@ -341,6 +350,13 @@ impl Report {
         } = self
         {
             *changed |= is_changed;
+        }
+    }
+
+    /// Sets the columns of a list of disks or volumes.
+    pub(crate) fn set_columns(&mut self, wanted: &[String]) {
+        if let Self::Devices { columns, .. } | Self::Exports { columns, .. } = self {
+            *columns = wanted.to_vec();
         }
     }
 

@@ -9,6 +9,7 @@ mod audit;
 mod durable;
 mod listen;
 mod machine;
+mod programs;
 mod replace;
 mod selves;
 
@@ -25,6 +26,7 @@ use crate::error::{describe, Error, Kind};
 
 pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
 pub use machine::Machine;
+pub use selves::{HELPER, SYSROOT};
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +187,15 @@ pub trait System {
 
     /// Runs a program and waits for its end; returns what it has printed. The error is a reason to print.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String>;
+
+    /// Runs a program for at most `limit`, and some seconds more if it does not end then; returns what it has printed.
+    /// A program that the kernel does not let end is left. The error is a reason to print.
+    fn run_within(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<String, String>;
 
     /// Runs this program in parallel, once with each of these lists of arguments, for at most `timeout`, or until the
     /// user stops the command. Returns how each process has ended; `None` for one that continues because the kernel

@@ -8,6 +8,9 @@ use std::str::FromStr;
 use clap::{value_parser, Args, ValueEnum};
 use serde::Serialize;
 
+use crate::config::value::options::{seconds, size, timeout};
+use crate::config::value::KIB;
+
 /// The rule that chooses the path of a request among a disk's live paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -86,48 +89,46 @@ settings! {
     pub queue_depth: u16,
 
     /// Reconnect a queue when a request has no response within this time [default: 30]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 3600>)]
     pub io_timeout: u32,
 
     /// Give up when the target does not respond within this time [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 600>)]
     pub connect_timeout: u32,
 
-    /// When the connection is lost, keep the disk and retry for this time; -1: for ever; 0: requests fail and the disk
-    /// is removed [default: 600]
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true,
-        value_parser = value_parser!(i64).range(-1..=604_800))]
+    /// When the connection is lost, keep the disk and retry for this time; `never` or -1: without a limit; 0: requests
+    /// fail and the disk is removed [default: 600]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = timeout)]
     pub ctrl_loss_tmo: i64,
 
-    /// When the connection is lost, fail requests after this time; the disk stays and is reconnected; -1: they wait
-    /// [default: -1]
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true,
-        value_parser = value_parser!(i64).range(-1..=604_800))]
+    /// When the connection is lost, fail requests after this time; the disk stays and is reconnected; `never` or -1: they
+    /// wait [default: never]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = timeout)]
     pub fast_io_fail_tmo: i64,
 
     /// Take the path for lost when a keep-alive has no response within this time; one is sent every half of it
     /// [default: 5]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 600>)]
     pub keep_alive_tmo: u32,
 
     /// Pause between two attempts to reconnect [default: 1]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=60))]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 60>)]
     pub reconnect_delay: u32,
 
     /// Copy the data of reads up to this size instead of registering memory; 0: never [default: 8192]
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
+    #[arg(long, value_name = "BYTES", value_parser = size::<1, 0, 65536, 1>)]
     pub small_read: u32,
 
     /// Send the data of writes up to this size with the request instead of registering memory; 0: never [default: 4096]
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
+    #[arg(long, value_name = "BYTES", value_parser = size::<1, 0, 65536, 1>)]
     pub small_write: u32,
 
     /// Use the target's eager ring for writes up to this size; 0: never [default: 32768]
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=1_048_576))]
+    #[arg(long, value_name = "BYTES", value_parser = size::<1, 0, 1_048_576, 1>)]
     pub eager_write: u32,
 
     /// Ask for at most this many KiB in one request, a multiple of 4; more takes more memory [default: 1024]
-    #[arg(long, value_name = "KIB", value_parser = max_io_kib)]
+    #[arg(long, value_name = "KIB", value_parser = size::<KIB, 4, 4096, 4>)]
     pub max_io_kib: u32,
 
     /// Put up to this many requests that are issued together into one message; 1: one message for each [default: 8]
@@ -145,12 +146,4 @@ settings! {
     /// The rule that chooses the path of a request, if there are several [default: queue-depth]
     #[arg(long)]
     pub policy: Policy,
-}
-
-/// Parses a size of requests, in KiB.
-fn max_io_kib(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(kib @ 4..=4096) if kib % 4 == 0 => Ok(kib),
-        _ => Err("not a multiple of 4 from 4 to 4096".to_owned()),
-    }
 }

@@ -109,6 +109,24 @@ fn a_failure_is_recorded_with_its_reason_and_exit_code() {
 }
 
 #[test]
+fn a_process_that_is_part_of_a_command_is_not_recorded_and_its_option_hides_nothing() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data /dev/sdb");
+    ok(&kernel, "target export log /dev/sdc");
+    lines(&kernel);
+    ok(&kernel, "target unexport data");
+    assert_eq!(
+        lines(&kernel),
+        ["target unexport data: done: data is no longer exported"]
+    );
+    ok(&kernel, "target unexport log --here");
+    assert_eq!(
+        lines(&kernel),
+        ["target unexport log --here: done: log is no longer exported"]
+    );
+}
+
+#[test]
 fn what_only_shows_is_not_recorded() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data /dev/sdb");

@@ -36,6 +36,21 @@ fn machine() -> TempDir {
     root
 }
 
+#[test]
+fn a_file_of_the_configuration_that_is_not_utf8_is_not_written_back() {
+    let root = machine();
+    let file = root.path().join("etc/hcablk/hcablk.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, b"# B\xfcro\n").unwrap();
+    let output = hcablk(root.path())
+        .args(["connect", "10.0.0.1", "data", "--persist"])
+        .assert()
+        .code(2);
+    let error = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    assert!(error.contains("hcablk.toml is not UTF-8"), "{error}");
+    assert_eq!(fs::read(&file).unwrap(), b"# B\xfcro\n");
+}
+
 fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -360,6 +375,19 @@ fn errors_go_to_standard_error() {
     assert_eq!(json["error"]["kind"], "not-found");
 }
 
+/// A rule of sudo that allows a command with any options must not let its user choose the files that root writes.
+#[test]
+fn the_root_of_the_file_tree_is_no_option() {
+    let root = machine();
+    for line in [
+        ["--sysroot", "/", "list", ""],
+        ["target", "list", "--sysroot", "/"],
+    ] {
+        let line = line.iter().filter(|word| !word.is_empty());
+        hcablk(root.path()).args(line).assert().code(2);
+    }
+}
+
 #[test]
 fn wrong_usage_is_told_as_all_failures_are() {
     let root = machine();
@@ -369,7 +397,6 @@ fn wrong_usage_is_told_as_all_failures_are() {
             "the following required arguments were not provided: <ADDRESS|DISK>",
         ),
         ("lst", "unrecognized subcommand 'lst'"),
-        ("", "a command is missing"),
         ("list --jsn", "unexpected argument '--jsn' found"),
     ] {
         let run = |more: &[&str]| {
@@ -389,6 +416,12 @@ fn wrong_usage_is_told_as_all_failures_are() {
         assert_eq!(json["error"]["message"], message);
         assert!(json["error"]["advice"].as_str().unwrap().len() > 10);
     }
+    // Without any word the help says more.
+    let output = hcablk(root.path()).assert().code(2);
+    assert!(text(&output.get_output().stderr).contains("Usage: hcablk "));
+    let output = hcablk(root.path()).arg("--json").assert().code(2);
+    let json: serde_json::Value = serde_json::from_slice(&output.get_output().stderr).unwrap();
+    assert_eq!(json["error"]["message"], "a command is missing");
     let output = hcablk(root.path())
         .arg("list")
         .arg("--help")

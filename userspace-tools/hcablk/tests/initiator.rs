@@ -554,6 +554,31 @@ fn times_are_measured_when_asked_for() {
     );
 }
 
+/// Each value of a disk can be a column, and nothing else.
+#[test]
+fn a_list_has_the_columns_that_are_asked_for() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(
+        ok(&kernel, "list --columns state,name,queue_depth,error"),
+        "STATE  NAME  QUEUE_DEPTH  ERROR\nlive   data          128  -\n"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&hcablk(&kernel, "list --columns name").unwrap().to_json()).unwrap();
+    let columns = hcablk::output::columns::DISKS;
+    let members = json["devices"][0].as_object().unwrap();
+    for column in columns {
+        assert!(members.contains_key(column), "{column}");
+    }
+    for (name, value) in members {
+        let is_column = columns.contains(&name.as_str());
+        assert!(
+            is_column || ["paths", "session"].contains(&name.as_str()),
+            "{name}: {value}"
+        );
+    }
+}
+
 #[test]
 fn results_as_json() {
     let kernel = Kernel::loaded();

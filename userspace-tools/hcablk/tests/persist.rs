@@ -54,7 +54,7 @@ fn a_disk_is_connected_and_written_in_one_step() {
         outcome.notes[..2],
         [
             "data is connected already".to_owned(),
-            format!("the configuration has it already, in {MAIN}")
+            format!("configured already: [disk.data] in {MAIN}")
         ]
     );
     assert_eq!(kernel.snapshot(), before);
@@ -140,7 +140,7 @@ fn an_export_is_made_and_written_with_its_port() {
     assert_eq!(text(&kernel, MAIN).matches("[export.").count(), 3);
     is_applied(&kernel);
     assert!(notes(&kernel, "target export tmp /dev/sdd --persist")
-        .contains(&format!("the configuration has it already, in {MAIN}")));
+        .contains(&format!("configured already: [export.tmp] in {MAIN}")));
 }
 
 #[test]
@@ -222,6 +222,274 @@ fn a_disk_in_user_space_is_written_too() {
     let outcome = hcablk(&kernel, line).unwrap();
     assert_eq!(outcome.report.is_changed(), Some(false));
     each_failure_is_undone(prepare, line);
+}
+
+/// The commands that write a table.
+const COMMANDS: [&str; 3] = [
+    "connect 10.0.0.1 data --persist",
+    "connect --user 10.0.0.1 data --persist",
+    "target export data /dev/sdb --persist",
+];
+
+/// A machine with both modules, and with all that disks in user space need.
+fn complete() -> Kernel {
+    let kernel = machine();
+    kernel.folder("/run/systemd/system");
+    for file in [
+        "/usr/sbin/hcablk-ublk",
+        "/dev/ublk-control",
+        "/dev/infiniband/rdma_cm",
+    ] {
+        kernel.file(file, "");
+    }
+    kernel
+}
+
+/// Connecting may take minutes, in which an editor or another command writes the files.
+#[test]
+fn a_change_of_the_files_while_the_disk_connects_stays() {
+    let other = "# theirs\n[disk.log]\naddress = \"10.0.0.2\" # rack 7\n";
+    for line in COMMANDS {
+        for before in [None, Some("# mine\n")] {
+            let kernel = complete();
+            if let Some(text) = before {
+                kernel.file(MAIN, text);
+            }
+            *kernel.while_enabling.borrow_mut() = Some(Box::new(move |kernel| {
+                assert!(!kernel.applies.get(), "{line}: the files are locked");
+                kernel.file(MAIN, other);
+            }));
+            ok(&kernel, line);
+            assert!(kernel.while_enabling.borrow().is_none(), "{line}");
+            let config = text(&kernel, MAIN);
+            assert!(config.starts_with(other), "{line}: {config}");
+            assert!(config.contains(".data]\n"), "{line}: {config}");
+        }
+    }
+}
+
+#[test]
+fn a_mistake_that_is_made_while_the_disk_connects_undoes_it() {
+    for line in COMMANDS {
+        let kernel = complete();
+        *kernel.while_enabling.borrow_mut() = Some(Box::new(|kernel| {
+            kernel.file(MAIN, "[disk.x]\nadress = \"10.0.0.1\"\n");
+        }));
+        let error = fails(&kernel, line);
+        assert_eq!(error.kind, Kind::Usage, "{line}");
+        assert_eq!(error.not_undone, [""; 0], "{line}");
+        for gone in [
+            "/sys/kernel/config/hcablk/data",
+            "/sys/kernel/config/hcablk_target/volumes/data",
+            "/dev/ublkb0",
+        ] {
+            assert!(!kernel.has(gone), "{line}: {gone}");
+        }
+    }
+}
+
+#[test]
+fn commands_that_write_the_files_wait_for_each_other() {
+    let lines = COMMANDS.into_iter().chain(["config save"]);
+    for line in lines {
+        let kernel = complete();
+        kernel.applies.set(true);
+        let free = |kernel: &Kernel| {
+            assert!(!kernel.has(MAIN));
+            kernel.applies.set(false);
+        };
+        *kernel.meanwhile.borrow_mut() = Some((3, Box::new(free)));
+        ok(&kernel, line);
+        assert!(kernel.has(MAIN), "{line}");
+        assert!(kernel.pauses.get() >= 3, "{line}");
+        assert!(!kernel.applies.get(), "{line}: the lock is still held");
+    }
+}
+
+#[test]
+fn a_machine_without_the_folder_gets_it_for_the_lock() {
+    let kernel = Kernel::loaded();
+    kernel.folder("/etc");
+    ok(&kernel, "connect 10.0.0.1 data --persist");
+    assert!(kernel
+        .log
+        .borrow()
+        .contains(&"mkdir /etc/hcablk".to_owned()));
+    assert!(kernel.has(MAIN));
+}
+
+/// Replacing a file can fail when the new one is in place.
+#[test]
+fn a_file_that_may_not_last_gets_its_former_text() {
+    for line in COMMANDS {
+        for before in [None, Some("# mine\n")] {
+            let kernel = complete();
+            if let Some(text) = before {
+                kernel.file(MAIN, text);
+            }
+            *kernel.while_enabling.borrow_mut() =
+                Some(Box::new(|kernel| kernel.not_synced.set(true)));
+            let error = fails(&kernel, line);
+            assert!(error.message.starts_with("cannot sync "), "{error:?}");
+            assert_eq!(error.not_undone, [""; 0], "{line}");
+            match before {
+                Some(text) => assert_eq!(kernel.text(MAIN) + "\n", text, "{line}"),
+                None => assert!(!kernel.has(MAIN), "{line}"),
+            }
+            assert!(!kernel.has("/sys/kernel/config/hcablk/data"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_the_files_had_otherwise_are_named() {
+    let other = "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11";
+    let kernel = machine();
+    kernel.file(
+        MORE,
+        &format!(
+            "[disk.data]\naddress = \"10.0.0.9\"\nwwid = \"{other}\"\nqueues = 8\ntiming = true\n\
+             [export.data]\ndevice = \"/dev/sdb\"\nallow = [\"{HOST}\", \"{other}\"]\n"
+        ),
+    );
+    assert_eq!(
+        notes(&kernel, "connect 10.0.0.1 data --ctrl-loss-tmo 60 --persist")[..2],
+        [
+            format!("configured now: [disk.data] in {MORE}"),
+            "[disk.data] had other values than what runs: removed queues, wwid; changed address; added ctrl_loss_tmo"
+                .to_owned(),
+        ]
+    );
+    let line = format!("target export data /dev/sdb --allow {HOST} --no-port --persist");
+    assert_eq!(
+        notes(&kernel, &line)[..2],
+        [
+            format!("configured now: [export.data] in {MORE}"),
+            "[export.data] had other values than what runs: changed allow".to_owned(),
+        ]
+    );
+    // A new table has nothing to lose.
+    let said = notes(&kernel, "connect 10.0.0.1 data --name new --persist");
+    assert!(
+        !said.iter().any(|note| note.contains("other values")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_measurement_that_runs_is_not_written() {
+    let kernel = machine();
+    ok(&kernel, "connect 10.0.0.1 data");
+    ok(&kernel, "target export data /dev/sdb");
+    ok(&kernel, "times data --measure on");
+    ok(&kernel, "target times data --measure on");
+    assert_eq!(kernel.device("data", "timing"), "1");
+    ok(&kernel, "connect 10.0.0.1 data --persist");
+    ok(&kernel, "target export data /dev/sdb --persist");
+    assert!(!text(&kernel, MAIN).contains("timing"));
+    // A configured one stays.
+    let kernel = machine();
+    let config = "[disk.data]\naddress = \"10.0.0.1\"\ntiming = true\n";
+    kernel.file(MAIN, config);
+    ok(&kernel, "connect 10.0.0.1 data --persist");
+    assert_eq!(text(&kernel, MAIN), config);
+}
+
+#[test]
+fn names_of_further_paths_stay_names() {
+    let kernel = machine();
+    let line = "connect 10.0.0.1 data --path localhost:7745 --path 10.0.1.1 --persist";
+    ok(&kernel, line);
+    let config = text(&kernel, MAIN);
+    assert!(
+        config.contains("paths = { 1 = \"localhost:7745\", 2 = \"10.0.1.1:7744\" }\n"),
+        "{config}"
+    );
+    let address = kernel.path("data", 1, "address");
+    assert_ne!(address, "localhost");
+    is_applied(&kernel);
+    // Also if the command line has addresses.
+    let line = format!("connect 10.0.0.1 data --path [{address}]:7745 --path 10.0.1.1 --persist");
+    let line = if address.contains(':') {
+        line
+    } else {
+        line.replace(['[', ']'], "")
+    };
+    ok(&kernel, &line);
+    assert_eq!(text(&kernel, MAIN), config);
+}
+
+#[test]
+fn a_device_under_a_name_that_may_change_is_named_with_one_that_stays() {
+    let kernel = machine();
+    kernel.file("/dev/sdb", "");
+    kernel.folder("/dev/disk/by-id");
+    let warning = |device: &str, name: &str| {
+        let line = format!("target export {name} {device} --persist");
+        let mut said = notes(&kernel, &line);
+        said.retain(|note| note.contains("after a restart"));
+        said
+    };
+    assert_eq!(
+        warning("/dev/sdb", "a"),
+        ["after a restart /dev/sdb may be another drive, which would be exported instead; /dev/disk/by-id has no \
+          other name for it"]
+    );
+    for link in ["scsi-3600", "wwn-0x600", "other"] {
+        let link = format!("/dev/disk/by-id/{link}");
+        kernel.file(&link, "");
+        let device = if link.ends_with("other") {
+            "/dev/sdc"
+        } else {
+            "/dev/sdb"
+        };
+        kernel.link(&link, device);
+    }
+    assert_eq!(
+        warning("/dev/sdb", "b"),
+        ["after a restart /dev/sdb may be another drive, which would be exported instead; this drive always has the \
+          name /dev/disk/by-id/wwn-0x600: set that as `device` in the configuration"]
+    );
+    assert_eq!(warning("/dev/disk/by-id/wwn-0x600", "c"), [""; 0]);
+    kernel.file("/srv/image", "");
+    assert_eq!(warning("/srv/image", "d"), [""; 0]);
+    // Nothing is written.
+    let said = notes(&kernel, "target export e /dev/sdb");
+    assert!(
+        !said.iter().any(|note| note.contains("after a restart")),
+        "{said:?}"
+    );
+}
+
+/// The target's service ends what the configuration has, so that acknowledged data is written before a shutdown.
+#[test]
+fn the_service_ends_an_export_that_was_persisted() {
+    let export = "/sys/kernel/config/hcablk_target/volumes/data";
+    let port = "/sys/kernel/config/hcablk_target/ports/1";
+    let kernel = machine();
+    let said = notes(&kernel, "target export data /dev/sdb --persist");
+    assert!(
+        said.iter()
+            .any(|note| note.ends_with("systemctl start hcablk-target")),
+        "{said:?}"
+    );
+    ok(&kernel, "target apply --keep-going --record");
+    ok(&kernel, "target unapply");
+    assert!(!kernel.has(export) && !kernel.has(port));
+
+    let kernel = machine();
+    kernel.file(MAIN, "[export.log]\ndevice = \"/dev/sdc\"\n");
+    ok(&kernel, "target apply --keep-going --record");
+    ok(&kernel, "target export data /dev/sdb");
+    ok(&kernel, "target unapply");
+    assert!(kernel.has(export), "by hand, and not configured");
+    let said = notes(&kernel, "target export data /dev/sdb --persist");
+    assert!(
+        !said.iter().any(|note| note.contains("hcablk-target")),
+        "{said:?}"
+    );
+    ok(&kernel, "target unapply");
+    assert!(!kernel.has(export) && !kernel.has(port));
 }
 
 #[test]

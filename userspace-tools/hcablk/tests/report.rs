@@ -206,6 +206,27 @@ fn a_source_that_cannot_be_read_is_named() {
 }
 
 #[test]
+fn the_kernels_own_log_is_read_where_the_journal_is_empty() {
+    let kernel = machine();
+    let log = |journal: &str| {
+        let mut printed = kernel.printed.borrow_mut();
+        printed.insert("journalctl --dmesg", journal.to_owned());
+        printed.insert("dmesg", "[1.0] hcablk: from the buffer\n".to_owned());
+        drop(printed);
+        report(&kernel)["kernel-log.txt"].clone()
+    };
+    for empty in ["", "-- No entries --\n"] {
+        let text = log(empty);
+        assert!(
+            text.contains("== dmesg\n[1.0] hcablk: from the buffer\n"),
+            "{text}"
+        );
+    }
+    let text = log("-- Boot 1 --\n1 kernel: usb 1-1: new device\n");
+    assert!(!text.contains("dmesg\n"), "{text}");
+}
+
+#[test]
 fn a_machine_without_anything_has_a_report() {
     let kernel = Kernel::bare();
     let files = report(&kernel);

@@ -110,7 +110,10 @@ fn a_stop_ends_what_the_service_made_and_no_more() {
     );
     assert!(is_exported(&kernel, "mine") && !is_exported(&kernel, "data") && !listens(&kernel));
     assert_eq!(kernel.port("7", "enable"), "1");
-    assert_eq!(notes(&kernel, "target unapply"), ["no export ended"]);
+    assert_eq!(
+        notes(&kernel, "target unapply"),
+        ["no export or port ended"]
+    );
     // It begins anew.
     let outcome = hcablk(&kernel, "target apply --keep-going --record").unwrap();
     assert_eq!(outcome.exit, Some(Kind::NotFound));
@@ -247,7 +250,10 @@ fn a_stop_knows_later_what_it_could_not_end() {
     kernel.hung.borrow_mut().clear();
     ok(&kernel, "target unapply");
     assert!(!is_exported(&kernel, "data"));
-    assert_eq!(notes(&kernel, "target unapply"), ["no export ended"]);
+    assert_eq!(
+        notes(&kernel, "target unapply"),
+        ["no export or port ended"]
+    );
 }
 
 /// A command that was killed while it recorded something leaves a file that is none of an export.
@@ -295,7 +301,10 @@ fn a_stop_after_an_upgrade_ends_what_is_configured() {
     ok(&kernel, "target apply");
     ok(&kernel, "target export mine /dev/sdc --no-port");
     // By hand, nothing was recorded: nothing ends.
-    assert_eq!(notes(&kernel, "target unapply"), ["no export ended"]);
+    assert_eq!(
+        notes(&kernel, "target unapply"),
+        ["no export or port ended"]
+    );
     ok(&kernel, &format!("target unapply --unit {UNIT}"));
     assert!(is_exported(&kernel, "mine") && !is_exported(&kernel, "data") && !listens(&kernel));
 }

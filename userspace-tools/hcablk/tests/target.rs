@@ -649,6 +649,34 @@ fn stats_of_all_or_one() {
     assert!(ok(&kernel, "target stats other").starts_with("COUNTER       other\n"));
 }
 
+/// Each value of a volume can be a column, and nothing else.
+#[test]
+fn a_list_has_the_columns_that_are_asked_for() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data /dev/sdb");
+    assert_eq!(
+        ok(&kernel, "target list --columns name,path,read_only,hosts"),
+        "NAME  PATH      READ_ONLY  HOSTS\ndata  /dev/sdb  no         -\n"
+    );
+    let json: serde_json::Value = serde_json::from_str(
+        &hcablk(&kernel, "target list --columns name")
+            .unwrap()
+            .to_json(),
+    )
+    .unwrap();
+    let columns = hcablk::output::columns::VOLUMES;
+    let members = json["volumes"][0].as_object().unwrap();
+    for column in columns {
+        assert!(members.contains_key(column), "{column}");
+    }
+    for (name, value) in members {
+        let is_column = columns.contains(&name.as_str());
+        let is_other =
+            ["clients", "clients_cut", "evicted", "evicted_cut"].contains(&name.as_str());
+        assert!(is_column || is_other, "{name}: {value}");
+    }
+}
+
 #[test]
 fn results_as_json() {
     let kernel = Kernel::loaded();

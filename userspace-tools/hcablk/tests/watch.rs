@@ -412,6 +412,7 @@ fn metrics_of_what_should_be_there() {
     has("hcablk_export_configured{volume=\"data\"} 1");
     has("hcablk_port_configured{port=\"1\"} 1");
     has("hcablk_disk_configured{disk=\"db\"} 1");
+    has("hcablk_disk_at_start{disk=\"db\"} 1");
     let text = ok(&kernel, "metrics");
     assert!(
         !text.contains("\"off\"") && !text.contains("\"mine\""),
@@ -424,6 +425,42 @@ fn metrics_of_what_should_be_there() {
     kernel.file("/etc/hcablk/hcablk.toml", "[export.data]\n");
     has("hcablk_configuration_valid 0");
     assert!(!ok(&kernel, "metrics").contains("hcablk_export_configured"));
+}
+
+/// A cluster manager connects a disk on one of its nodes: the others have it configured, and no unit that connects it.
+#[test]
+fn a_disk_that_nothing_connects_at_the_start_is_not_missed() {
+    let kernel = Kernel::loaded();
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        "[disk.db]\naddress = \"10.0.0.2\"\n",
+    );
+    for folder in [
+        "/run/systemd/system",
+        "/etc/systemd/system",
+        "/etc/systemd/system/hcablk.target.wants",
+    ] {
+        kernel.folder(folder);
+    }
+    let has = |value: u8| {
+        let text = ok(&kernel, "metrics");
+        let line = format!("\nhcablk_disk_at_start{{disk=\"db\"}} {value}\n");
+        assert!(text.contains(&line), "{text}");
+    };
+    kernel.file(
+        "/etc/systemd/system/hcablk.target.wants/hcablk@other.service",
+        "",
+    );
+    has(0);
+    kernel.file(
+        "/etc/systemd/system/hcablk.target.wants/hcablk@db.service",
+        "",
+    );
+    has(1);
+    let rules = std::fs::read_to_string(rules_file()).unwrap();
+    assert!(rules.contains(
+        "expr: (hcablk_disk_at_start == 1) unless on (job, instance, disk) hcablk_disk_info\n"
+    ));
 }
 
 /// The names of metrics and the matchers of labels in an expression of Prometheus: each name with its labels.
@@ -489,12 +526,14 @@ struct Alert {
     annotations: BTreeMap<String, String>,
 }
 
+fn rules_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus/hcablk.rules.yml")
+}
+
 /// An alert on a metric or a label that does not exist would never fire.
 #[test]
 fn the_alerts_fit_the_metrics() {
-    let file =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus/hcablk.rules.yml");
-    let text = std::fs::read_to_string(file).unwrap();
+    let text = std::fs::read_to_string(rules_file()).unwrap();
     let rules: Rules = serde_norway::from_str(&text).unwrap();
     assert_eq!(rules.groups.len(), 1);
     assert_eq!(rules.groups[0].name, "hcablk");

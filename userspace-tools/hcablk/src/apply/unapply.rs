@@ -23,14 +23,14 @@ pub fn unapply(
     unit: Option<&str>,
     timeout: Option<Duration>,
 ) -> Result<Outcome> {
-    let _lock = super::lock(system, Some(LOCK_LIMIT))?;
+    let _lock = config::lock(system, Some(LOCK_LIMIT))?;
     let record = Record::new(system);
     // Checked before anything changes: with a mistake in the configuration, the next start would fail.
     if let Some(unit) = unit.filter(|unit| is_restarted(system, unit)) {
         if let Err(error) = config::load(system) {
             let mut outcome = ended(Vec::new(), Vec::new());
             outcome.note(format!(
-                "{unit} is restarted, but no export was ended, since the configuration has a mistake and could not be applied again: {}",
+                "{unit} is restarted, but no export or port was ended, since the configuration has a mistake and could not be applied again: {}",
                 error.message
             ));
             return Ok(outcome);
@@ -107,7 +107,7 @@ fn ended(volumes: Vec<String>, ports: Vec<String>) -> Outcome {
         ports,
     });
     if nothing {
-        outcome.note("no export ended");
+        outcome.note("no export or port ended");
     }
     outcome
 }

@@ -4,15 +4,18 @@
 
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{value_parser, Args, ValueEnum};
 use uuid::Uuid;
 
 use super::Switch;
+use crate::config::value::options;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{Connect, Discover, Which};
 use crate::names::{DeviceName, VolumeName};
+use crate::output::columns;
 use crate::target::DEFAULT_PORT;
 use crate::tuning::Tuning;
 
@@ -37,7 +40,7 @@ pub struct ConnectArgs {
 
     /// For disks of the configuration: retry for this time while the target is down, or does not allow this host
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
-        value_parser = value_parser!(u32).range(0..=604_800))]
+        value_parser = options::seconds::<0, 604_800>)]
     pub wait: u32,
 
     /// The target's port
@@ -205,7 +208,7 @@ pub struct DiscoverArgs {
     pub insecure: bool,
 
     /// Fail when the target does not reply to a question within this time [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 600>)]
     pub connect_timeout: Option<u32>,
 }
 
@@ -242,7 +245,7 @@ pub struct DisconnectArgs {
 
     /// While the disk is mounted or open, retry for this time
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
-        value_parser = value_parser!(u32).range(0..=604_800))]
+        value_parser = options::seconds::<0, 604_800>)]
     pub wait: u32,
 
     /// Do not fail when there is no such device
@@ -255,6 +258,15 @@ impl DisconnectArgs {
     pub fn which(&self) -> Which {
         self.device.clone().map_or(Which::All, Which::One)
     }
+}
+
+/// Arguments of `list`.
+#[derive(Args, Debug)]
+pub struct ListDisksArgs {
+    /// Show only disks, with these columns, which are members of the JSON; sizes are bytes, times are seconds
+    #[arg(long, value_name = "NAMES", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(columns::DISKS))]
+    pub columns: Vec<String>,
 }
 
 /// Arguments of `acknowledge-loss`.

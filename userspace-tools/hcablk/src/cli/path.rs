@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use clap::{value_parser, Args, Subcommand};
+use clap::{Args, Subcommand};
 
+use crate::config::value::options;
 use crate::endpoint::Endpoint;
 use crate::initiator::PathId;
 use crate::tuning::Policy;
@@ -59,7 +60,7 @@ pub struct PathAddArgs {
     pub endpoint: Endpoint,
 
     /// Fail when the path is not live within this time [default: the disk's connect timeout]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 3600>)]
     pub timeout: Option<u32>,
 
     /// Keep the path when the first attempt fails; it is retried unless the target refused it

@@ -6,14 +6,17 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{value_parser, Args, Subcommand};
 use uuid::Uuid;
 
 use super::{HowArgs, StatsArgs, Switch};
 use crate::apply::plan::Scope;
 use crate::apply::{Apply, Recording};
+use crate::config::value::{options, MIB};
 use crate::hostid;
-use crate::names::{parse_chunk_kib, parse_provider, VolumeName, CHUNK_KIB};
+use crate::names::{parse_provider, VolumeName, CHUNK_KIB};
+use crate::output::columns;
 use crate::target::{Export, Listen, Mode, Unexport, WriteCache, DEFAULT_PORT};
 
 /// `hcablk target …`.
@@ -119,7 +122,11 @@ Examples:
     Unapply(UnapplyArgs),
 
     /// List volumes, the hosts they allow or have evicted, their clients, and ports
-    List,
+    #[command(after_help = "\
+Examples:
+  hcablk target list
+  hcablk target list --columns name,path,wwid")]
+    List(ListVolumesArgs),
 
     /// Show the counters of volumes and ports, or rates
     ///
@@ -132,7 +139,7 @@ Examples:
 
     /// Show how long requests to volumes take, by state
     ///
-    /// Like `hcablk times`. The states of the target divide the state "sent" of the client.
+    /// Like `hcablk times`. The states are the parts of the client's state "sent" that the target sees.
     ///
     ///   waiting    for transfer buffers
     ///
@@ -146,6 +153,15 @@ Examples:
   hcablk target times data --measure on
   hcablk target times --json")]
     Times(TargetTimesArgs),
+}
+
+/// Arguments of `target list`.
+#[derive(Args, Debug)]
+pub struct ListVolumesArgs {
+    /// Show only volumes, with these columns, which are members of the JSON; sizes are bytes
+    #[arg(long, value_name = "NAMES", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(columns::VOLUMES))]
+    pub columns: Vec<String>,
 }
 
 /// Arguments of `target export`.
@@ -188,12 +204,12 @@ pub struct ExportArgs {
     /// that of the PCI device; 0: no cache. Only with the modes direct and p2p, and only for a device or file that no
     /// other volume exports
     #[arg(long, value_name = "MIB", default_value_t = 0,
-        value_parser = value_parser!(u32).range(0..=1_048_576))]
+        value_parser = options::size::<MIB, 0, 1_048_576, 1>)]
     pub cache_mib: u32,
 
     /// Move large requests in chunks of this many KiB, so that drive and network work at the same time: 64, 128, 256 or
     /// 512; 0: do not split requests. No effect on files, or on data in the page cache
-    #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = parse_chunk_kib)]
+    #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = options::chunk_kib)]
     pub chunk_kib: u32,
 
     /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the nearest device
@@ -278,7 +294,7 @@ pub struct UnexportArgs {
 
     /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
     /// no limit]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 
     /// Unexport in this process; the command uses this internally
@@ -329,14 +345,14 @@ impl TargetApplyArgs {
 /// Arguments of `target unapply`.
 #[derive(Args, Debug)]
 pub struct UnapplyArgs {
-    /// The unit of systemd that is stopping. If it is restarted and the configuration has mistakes, no export ends,
-    /// since the configuration could not be applied again
+    /// The unit of systemd that is stopping. If it is restarted and the configuration has mistakes, no export or port
+    /// ends, since the configuration could not be applied again
     #[arg(long)]
     pub unit: Option<String>,
 
     /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
     /// no limit]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 }
 
@@ -389,7 +405,7 @@ pub struct EvictArgs {
 
     /// Fail when the drive has not finished the requests of these hosts within this time; they stay evicted [default:
     /// no limit]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 }
 
@@ -432,11 +448,11 @@ pub struct ListenArgs {
 
     /// Memory for the data of each session, in MiB; 0: 16 MiB or, if that is more, twice the largest request for each
     /// queue pair [default: 0]
-    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(0..=1024))]
+    #[arg(long, value_name = "MIB", value_parser = options::size::<MIB, 0, 1024, 1>)]
     pub buffer_mib: Option<u32>,
 
     /// The memory limit of all sessions together, in MiB [default: half of the free memory, 1024 to 4096]
-    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1_048_576))]
+    #[arg(long, value_name = "MIB", value_parser = options::size::<MIB, 1, 1_048_576, 1>)]
     pub memory_mib: Option<u32>,
 
     /// Receive buffers for each queue; 0: as many as the client asks for [default: 0]

@@ -49,6 +49,53 @@ fn what_is_not_given_is_not_set() {
 }
 
 #[test]
+fn times_and_sizes_may_have_the_units_of_the_configuration() {
+    let attributes = |options: [&str; 5]| {
+        let names = [
+            "--io-timeout",
+            "--ctrl-loss-tmo",
+            "--fast-io-fail-tmo",
+            "--max-io-kib",
+            "--small-read",
+        ];
+        let mut words = vec!["hcablk", "connect", "10.0.0.1", "data"];
+        words.extend(
+            names
+                .iter()
+                .zip(options)
+                .flat_map(|(name, value)| [name, value]),
+        );
+        let Command::Connect(args) = Cli::parse_from(words).command else {
+            panic!("{options:?}");
+        };
+        args.tuning.attributes()
+    };
+    let plain = attributes(["120", "-1", "3600", "1024", "8192"]);
+    assert_eq!(plain.len(), 5);
+    for same in [
+        ["2 min", "never", "1 h", "1 MiB", "8 KiB"],
+        ["120s", "-1", "60min", "1024KiB", "8192B"],
+    ] {
+        assert_eq!(attributes(same), plain, "{same:?}");
+    }
+    let line = [
+        "hcablk",
+        "target",
+        "export",
+        "db",
+        "/dev/sdb",
+        "--cache-mib",
+        "4 GiB",
+        "--chunk-kib",
+        "64 KiB",
+    ];
+    let Command::Target(TargetCommand::Export(args)) = Cli::parse_from(line).command else {
+        panic!("{line:?}");
+    };
+    assert_eq!((args.cache_mib, args.chunk_kib), (4096, 64));
+}
+
+#[test]
 fn wrong_usage() {
     for line in [
         "",

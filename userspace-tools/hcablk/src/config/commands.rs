@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::files::{load_files, more};
 use super::loaded::Loaded;
 use super::schema::Config;
-use super::{load, running, MAIN};
+use super::{load, lock, running, MAIN};
 use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome, Report};
 use crate::system::System;
@@ -79,10 +79,16 @@ pub fn show(system: &dyn System, is_running: bool) -> Result<Outcome> {
 
 /// Runs `hcablk config save`: writes the kernel's state into the main file, or a different one.
 pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Outcome> {
-    let (config, notes) = running::read(system)?;
-    let text = format!("{HEADER}{}", config.to_toml()?);
     let main = Path::new(MAIN);
     let file = file.unwrap_or(main);
+    // Before reading: the lock's holder may be changing the running state. Anybody can write to other files.
+    let _lock = if file == main {
+        lock(system, None)?
+    } else {
+        None
+    };
+    let (config, notes) = running::read(system)?;
+    let text = format!("{HEADER}{}", config.to_toml()?);
     if file == main {
         refuse_beside_others(system)?;
     }

@@ -75,11 +75,6 @@ fn read(system: &dyn System, files: &[PathBuf]) -> Result<Vec<(PathBuf, String)>
     files.iter().map(read).collect()
 }
 
-/// Returns the files of the configuration with their texts, in the order in which they are read.
-pub(super) fn texts(system: &dyn System) -> Result<Vec<(PathBuf, String)>> {
-    read(system, &files(system)?)
-}
-
 /// Reads texts as the files of the whole configuration.
 pub(super) fn load_texts(system: &dyn System, texts: &[(PathBuf, String)]) -> Result<Loaded> {
     let mut loaded = Loaded::default();

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 
 use super::schema::Config;
 
+/// The folder of the configuration.
+pub(super) const FOLDER: &str = "/etc/hcablk";
+
 /// The file that is read first.
 pub const MAIN: &str = "/etc/hcablk/hcablk.toml";
 

@@ -44,6 +44,18 @@ impl Paths {
     }
 }
 
+impl Paths {
+    /// Returns the paths that are configured one by one, to change them.
+    pub(super) fn these_mut(&mut self) -> impl Iterator<Item = &mut DiskPath> {
+        match self {
+            Self::Auto => None,
+            Self::These(paths) => Some(paths.values_mut()),
+        }
+        .into_iter()
+        .flatten()
+    }
+}
+
 impl<'de> Deserialize<'de> for Paths {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;

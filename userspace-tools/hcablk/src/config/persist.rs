@@ -9,43 +9,87 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use toml::Table;
-use toml_edit::{DocumentMut, Item, TableLike};
 
-use super::files::{load_texts, texts};
-use super::loaded::Loaded;
+use super::edit::edit;
+use super::files::{files, load_texts};
+use super::loaded::{Loaded, FOLDER};
+use super::lock;
 use super::schema::{Config, Disk, Export, Port};
+use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
+use crate::initiator::resolve;
 use crate::names::{DeviceName, PortName, VolumeName};
-use crate::system::System;
+use crate::output::Outcome;
+use crate::system::{Lock, Op, System};
 
 /// The first lines of a main file that this module makes.
 const HEADER: &str = "# What this machine exports and connects: see `hcablk config --help`.\n";
 
-/// The files of the configuration, and the tables that they get.
+/// Fails if the files of the configuration have a mistake, since nothing could be written to them then. A command that
+/// connects first checks them without the lock: it may wait for minutes, and the files may change meanwhile.
+pub(crate) fn check(system: &dyn System) -> Result<()> {
+    load_texts(system, &texts(system)?).map(drop)
+}
+
+/// Returns the files with their texts, in the order in which they are read.
+fn texts(system: &dyn System) -> Result<Vec<(PathBuf, String)>> {
+    let read = |file: PathBuf| {
+        // A lossy reading would replace characters, and the command would write them back.
+        let text = String::from_utf8(system.read_bytes(&file)?).map_err(|_| {
+            Error::new(Kind::Usage, format!("{} is not UTF-8", file.display()))
+                .advise("TOML is. Convert it: iconv -f LATIN1 -t UTF-8")
+        })?;
+        Ok((file, text))
+    };
+    files(system)?.into_iter().map(read).collect()
+}
+
+/// The files of the configuration, locked, and the tables that they get.
 pub(crate) struct Files<'a> {
     system: &'a dyn System,
+    _lock: Option<Lock>,
     /// The files that exist, in their order, and their texts.
     old: Vec<(PathBuf, String)>,
     loaded: Loaded,
     wanted: Config,
 }
 
+/// What [`Files::store`] has done.
+pub(crate) struct Stored {
+    notes: Vec<String>,
+    /// Whether any file was changed.
+    pub(crate) is_changed: bool,
+}
+
+impl Stored {
+    /// Adds this to the outcome of the command.
+    pub(crate) fn report(self, outcome: &mut Outcome) {
+        outcome.report.set_changed(self.is_changed);
+        outcome.notes.extend(self.notes);
+    }
+}
+
 impl<'a> Files<'a> {
-    /// Reads the files; fails if they have a mistake, since nothing could be applied then.
-    pub(crate) fn read(system: &'a dyn System) -> Result<Self> {
+    /// Locks the files and reads them; fails if they have a mistake.
+    pub(crate) fn lock(system: &'a dyn System) -> Result<Self> {
+        let folder = Path::new(FOLDER);
+        // Without the folder there is no lock. It stays, even if the command fails: a different command may have locked it.
+        if !system.exists(folder) {
+            match system.mkdir(folder) {
+                Err(error) if !system.exists(folder) => return Err(error.into()),
+                _ => (),
+            }
+        }
+        let lock = lock(system, None)?;
         let old = texts(system)?;
         let loaded = load_texts(system, &old)?;
         Ok(Self {
             system,
+            _lock: lock,
             old,
             loaded,
             wanted: Config::default(),
         })
-    }
-
-    /// Returns the machine.
-    pub(crate) fn system(&self) -> &'a dyn System {
-        self.system
     }
 
     /// Returns the configuration in the files.
@@ -53,13 +97,38 @@ impl<'a> Files<'a> {
         &self.loaded.config
     }
 
-    /// Adds a disk that shall be in the files.
-    pub(crate) fn add_disk(&mut self, name: DeviceName, disk: Disk) {
+    /// Adds a disk that shall be in the files, as it runs. `given` are its address and further paths as the command
+    /// line has them. A name there, or in the files, stays one if it means the address of the running disk.
+    pub(crate) fn add_disk(&mut self, name: DeviceName, mut disk: Disk, given: &[Endpoint]) {
+        let known = self.config().disk.get(&name);
+        let mut names: Vec<Endpoint> = known.map(Disk::endpoint).into_iter().collect();
+        let paths = known.map(|known| known.paths.these());
+        names.extend(
+            paths
+                .into_iter()
+                .flatten()
+                .map(|(_, path)| path.endpoint.clone()),
+        );
+        names.extend_from_slice(given);
+        let own = disk.endpoint();
+        if let Some(name) = named(&names, &own) {
+            disk.address = name;
+        }
+        for path in disk.paths.these_mut() {
+            if let Some(name) = named(&names, &path.endpoint) {
+                path.endpoint.address = name;
+            }
+        }
+        // A measurement that runs now need not run at each start.
+        let same_kind = known.filter(|known| known.user == disk.user);
+        disk.timing = same_kind.and_then(|known| known.timing);
         self.wanted.disk.insert(name, disk);
     }
 
-    /// Adds an export that shall be in the files.
-    pub(crate) fn add_export(&mut self, name: VolumeName, export: Export) {
+    /// Adds an export that shall be in the files, as it runs.
+    pub(crate) fn add_export(&mut self, name: VolumeName, mut export: Export) {
+        let known = self.config().export.get(&name);
+        export.timing = known.and_then(|known| known.timing);
         self.wanted.export.insert(name, export);
     }
 
@@ -68,11 +137,12 @@ impl<'a> Files<'a> {
         self.wanted.port.insert(name, port);
     }
 
-    /// Writes what was added. Returns a remark that says where it is, and whether any file was changed. If a file
-    /// cannot be written, those that were written before get their former text.
-    pub(crate) fn store(self) -> Result<(String, bool)> {
+    /// Writes what was added, and names the keys that the files had otherwise. If a file cannot be written, those that
+    /// were written before get their former text.
+    pub(crate) fn store(self) -> Result<Stored> {
         let mut new: BTreeMap<PathBuf, String> = BTreeMap::new();
-        let mut places = Vec::new();
+        let (mut known_in, mut written_to) = (Vec::new(), Vec::new());
+        let mut notes = Vec::new();
         let was = tables(self.config())?;
         for (section, name, table) in tables(&self.wanted)? {
             let full = format!("{section}.{name}");
@@ -81,10 +151,9 @@ impl<'a> Files<'a> {
                 .iter()
                 .find(|(one, other, _)| (*one, other) == (section, &name));
             let known = known.map(|(_, _, table)| table);
-            if !places.contains(&file) {
-                places.push(file.clone());
-            }
+            let place = format!("[{full}] in {}", file.display());
             if known == Some(&table) {
+                known_in.push(place);
                 continue;
             }
             let text = new.entry(file.clone()).or_insert_with(|| self.text(&file));
@@ -93,24 +162,31 @@ impl<'a> Files<'a> {
                 Error::new(Kind::Failed, message)
                     .advise("Write it by hand: hcablk config show --running")
             })?;
+            if let Some(known) = known {
+                notes.push(format!(
+                    "[{full}] had other values than what runs: {}",
+                    differences(known, &table)
+                ));
+            }
+            written_to.push(place);
         }
-        let files: Vec<_> = places
-            .iter()
-            .map(|file| file.display().to_string())
-            .collect();
-        let files = files.join(" and ");
         if new.is_empty() {
-            return Ok((
-                format!("the configuration has it already, in {files}"),
-                false,
-            ));
+            notes.insert(0, format!("configured already: {}", known_in.join(" and ")));
+            return Ok(Stored {
+                notes,
+                is_changed: false,
+            });
         }
         self.verify(&new)?;
         if self.system.interrupted() {
             return Err(Error::interrupted());
         }
         self.replace(&new)?;
-        Ok((format!("the configuration has it now, in {files}"), true))
+        notes.insert(0, format!("configured now: {}", written_to.join(" and ")));
+        Ok(Stored {
+            notes,
+            is_changed: true,
+        })
     }
 
     /// Returns the text of a file; that of a new one if it does not exist.
@@ -142,27 +218,65 @@ impl<'a> Files<'a> {
     }
 
     fn replace(&self, new: &BTreeMap<PathBuf, String>) -> Result<()> {
-        let mut written: Vec<&PathBuf> = Vec::new();
-        for (file, text) in new {
-            let Err(error) = self.system.replace(file, text) else {
-                written.push(file);
-                continue;
-            };
-            let mut error = Error::from(error);
-            for file in written {
-                let known = self.old.iter().find(|(path, _)| path == file);
-                let undone = match known {
-                    Some((_, text)) => self.system.replace(file, text),
-                    None => self.system.remove_durable_file(file),
-                };
-                error
-                    .not_undone
-                    .extend(undone.err().map(|why| why.to_string()));
+        for (index, (file, text)) in new.iter().enumerate() {
+            if let Err(error) = self.system.replace(file, text) {
+                let mut error = Error::from(error);
+                for (file, text) in new.iter().take(index + 1) {
+                    let undone = self.restore(file, text);
+                    error.not_undone.extend(undone.err());
+                }
+                return Err(error);
             }
-            return Err(error);
         }
         Ok(())
     }
+
+    /// Gives a file its former text if it has the new one: replacing a file may fail when the new one is in place, and
+    /// a power failure could restore either.
+    fn restore(&self, file: &Path, new: &str) -> Result<(), String> {
+        if self.system.read(file).is_ok_and(|text| text != new) || !self.system.exists(file) {
+            return Ok(());
+        }
+        let undone = match self.old.iter().find(|(path, _)| path == file) {
+            Some((_, text)) => self.system.replace(file, text),
+            None => self.system.remove_durable_file(file),
+        };
+        undone.map_err(|error| match error.op {
+            Op::Sync => format!(
+                "{} has its former text again, but a power failure may bring back the new one: {error}",
+                file.display()
+            ),
+            _ => format!("{} has the new text: {error}", file.display()),
+        })
+    }
+}
+
+/// Returns the name that one of `names` has for the address of an endpoint.
+fn named(names: &[Endpoint], endpoint: &Endpoint) -> Option<String> {
+    let means_it = |name: &&Endpoint| {
+        let address = resolve(&name.address);
+        address.is_ok_and(|address| same_address(&address, &endpoint.address))
+    };
+    let name = names.iter().find(means_it)?;
+    Some(name.address.clone())
+}
+
+/// Names the keys that differ between two tables.
+fn differences(old: &Table, new: &Table) -> String {
+    let removed = old.keys().filter(|key| !new.contains_key(*key));
+    let added = new.keys().filter(|key| !old.contains_key(*key));
+    let is_other = |key: &&String| old.get(*key).is_some_and(|old| new.get(*key) != Some(old));
+    let changed = new.keys().filter(is_other);
+    let kinds = [
+        ("removed", removed.cloned().collect::<Vec<_>>()),
+        ("changed", changed.cloned().collect()),
+        ("added", added.cloned().collect()),
+    ];
+    let kinds = kinds.iter().filter(|(_, keys)| !keys.is_empty());
+    let texts: Vec<_> = kinds
+        .map(|(what, keys)| format!("{what} {}", keys.join(", ")))
+        .collect();
+    texts.join("; ")
 }
 
 /// Returns the tables of a configuration, each with its section and its name, and without keys at their defaults.
@@ -198,140 +312,4 @@ fn tables(config: &Config) -> Result<Vec<(&'static str, String, Table)>> {
         Ok((section, name, table))
     });
     all.collect()
-}
-
-/// Changes the table `[section.name]` of a file from `old` to `new`, or adds it; returns the new text of the file.
-fn edit(
-    text: &str,
-    section: &str,
-    name: &str,
-    old: Option<&Table>,
-    new: &Table,
-) -> Result<String, String> {
-    let mut file: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
-    if file.is_empty() && !text.trim().is_empty() {
-        // Comments alone are the end of a file without tables: a table would come before them.
-        let table = edit("", section, name, old, new)?;
-        return Ok(format!("{}\n\n{table}", text.trim_end()));
-    }
-    let sections = file.entry(section).or_insert_with(|| {
-        let mut table = toml_edit::Table::new();
-        table.set_implicit(true);
-        Item::Table(table)
-    });
-    let is_inline = sections.is_inline_table();
-    let sections = sections
-        .as_table_like_mut()
-        .ok_or_else(|| format!("{section} is not a table"))?;
-    if let Some(table) = sections.get_mut(name) {
-        let table = table
-            .as_table_like_mut()
-            .ok_or_else(|| format!("{section}.{name} is not a table"))?;
-        change(table, old.unwrap_or(&Table::new()), new)?;
-        return Ok(file.to_string());
-    }
-    let mut table = toml_edit::Table::new();
-    change(&mut table, &Table::new(), new)?;
-    if !text.trim().is_empty() {
-        table.decor_mut().set_prefix("\n");
-    }
-    let item = if is_inline {
-        Item::Value(table.into_inline_table().into())
-    } else {
-        Item::Table(table)
-    };
-    sections.insert(name, item);
-    Ok(file.to_string())
-}
-
-/// Changes the keys that differ between `old` and `new`. A key that is in neither has its default, and stays.
-fn change(table: &mut dyn TableLike, old: &Table, new: &Table) -> Result<(), String> {
-    for key in old.keys().filter(|key| !new.contains_key(*key)) {
-        table.remove(key);
-    }
-    for (key, value) in new
-        .iter()
-        .filter(|(key, value)| old.get(*key) != Some(value))
-    {
-        let value: toml_edit::Value = value
-            .to_string()
-            .parse()
-            .map_err(|error| format!("{key}: {error}"))?;
-        match table.get_mut(key).and_then(Item::as_value_mut) {
-            // The comment after the value stays.
-            Some(known) => {
-                let decor = known.decor().clone();
-                *known = value;
-                *known.decor_mut() = decor;
-            }
-            None => drop(table.insert(key, Item::Value(value))),
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn table(text: &str) -> Table {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn a_new_table_is_added_and_the_rest_stays() {
-        let text = "# mine\n[host]\nid = \"x\" # this\n\n[disk.a] # first\naddress = \"h\"\n";
-        let new = table("address = \"10.0.0.1\"\npaths = { 1 = \"10.0.1.1:7744\" }");
-        let after = edit(text, "disk", "b", None, &new).unwrap();
-        assert_eq!(
-            after,
-            format!(
-                "{text}\n[disk.b]\naddress = \"10.0.0.1\"\npaths = {{ 1 = \"10.0.1.1:7744\" }}\n"
-            )
-        );
-        assert_eq!(
-            edit("", "disk", "b", None, &table("address = \"h\"")).unwrap(),
-            "[disk.b]\naddress = \"h\"\n"
-        );
-        assert_eq!(
-            edit("# mine\n", "disk", "b", None, &table("address = \"h\"")).unwrap(),
-            "# mine\n\n[disk.b]\naddress = \"h\"\n"
-        );
-    }
-
-    #[test]
-    fn only_keys_that_differ_are_changed() {
-        let text = "[disk.a] # first\n# the address\naddress = \"h\" # old\nqueue_depth = 128 # the default\nqueues = 4\nport = 7745\n[host]\n";
-        let old = table("address = \"h\"\nqueues = 4\nport = 7745");
-        let new = table("address = \"i\"\nport = 7745\nctrl_loss_tmo = \"never\"");
-        assert_eq!(
-            edit(text, "disk", "a", Some(&old), &new).unwrap(),
-            "[disk.a] # first\n# the address\naddress = \"i\" # old\nqueue_depth = 128 # the default\nport = 7745\nctrl_loss_tmo = \"never\"\n[host]\n"
-        );
-    }
-
-    #[test]
-    fn tables_within_a_line_and_dotted_keys_are_changed() {
-        let (old, new) = (table("address = \"h\""), table("address = \"i\""));
-        for (text, after) in [
-            (
-                "disk = { a = { address = \"h\" } }\n",
-                "disk = { a = { address = \"i\" } }\n",
-            ),
-            ("disk.a.address = \"h\"\n", "disk.a.address = \"i\"\n"),
-        ] {
-            let edited = edit(text, "disk", "a", Some(&old), &new).unwrap();
-            assert_eq!(edited, after);
-        }
-        let edited = edit(
-            "disk = { a = { address = \"h\" } }\n",
-            "disk",
-            "b",
-            None,
-            &new,
-        );
-        let edited: Table = edited.unwrap().parse().unwrap();
-        assert_eq!(edited["disk"]["b"]["address"].as_str(), Some("i"));
-        assert_eq!(edited["disk"]["a"]["address"].as_str(), Some("h"));
-    }
 }

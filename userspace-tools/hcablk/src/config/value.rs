@@ -2,6 +2,7 @@
 
 //! The values of settings. In the files values have units; in configfs they are numbers in the unit of the attribute.
 
+pub mod options;
 #[cfg(test)]
 mod tests;
 mod units;

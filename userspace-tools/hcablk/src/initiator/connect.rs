@@ -11,8 +11,7 @@ use uuid::Uuid;
 use super::explain::explain;
 use super::paths;
 use super::sync::sync_disk;
-use crate::apply::lock;
-use crate::config::persist::Files;
+use crate::config::persist::{self, Files, Stored};
 use crate::config::running::read_disk;
 use crate::configfs::{Group, Transaction, INITIATOR};
 use crate::endpoint::{same_address, Endpoint};
@@ -174,11 +173,9 @@ pub fn resolve(address: &str) -> Result<String> {
 pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     let given = wanted;
     let wanted = &wanted.resolved()?;
-    let (_lock, files) = if wanted.persist {
-        (lock(system, None)?, Some(Files::read(system)?))
-    } else {
-        (None, None)
-    };
+    if wanted.persist {
+        persist::check(system)?;
+    }
     let host_id = match wanted.host_id {
         Some(id) => id,
         None => hostid::current(system)?.0,
@@ -194,7 +191,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     let result = bring_up(&group, wanted, host_id, &mut transaction)
         .and_then(|done| Ok((done, set_paths_auto(&group, wanted, &mut transaction)?)))
         .and_then(|done| {
-            let stored = files.map(|files| persist(files, &group, &name, &given.address));
+            let stored = wanted.persist.then(|| store(&group, &name, given));
             Ok((done, stored.transpose()?))
         });
     let (((device, mut changed), is_new), stored) = transaction.finish(result)?;
@@ -215,10 +212,10 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{name} is connected already"));
     }
-    if let Some((note, is_stored)) = stored {
-        outcome.note(note);
-        outcome.report.set_changed(is_stored);
-        if is_stored {
+    if let Some(stored) = stored {
+        let is_changed = stored.is_changed;
+        stored.report(&mut outcome);
+        if is_changed {
             outcome.note(format!(
                 "to connect it at each start: systemctl enable hcablk@{name}"
             ));
@@ -233,27 +230,18 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Writes a disk into the configuration. Its address there is the one that the caller has given, which may be a name,
-/// or the configured one if that means the same.
-fn persist(
-    mut files: Files<'_>,
-    group: &Group<'_>,
-    name: &DeviceName,
-    given: &str,
-) -> Result<(String, bool)> {
+/// Writes a disk into the configuration; `given` has the addresses as the caller has given them, which may be names.
+fn store(group: &Group<'_>, name: &DeviceName, given: &Connect) -> Result<Stored> {
+    let mut files = Files::lock(group.system())?;
     let own = hostid::current(group.system()).ok().map(|(id, _)| id);
-    let Some(mut disk) = read_disk(group, own)? else {
+    let Some(disk) = read_disk(group, own)? else {
         return Err(Error::new(
             Kind::Failed,
             format!("{name} has no address or no volume"),
         ));
     };
-    let known = files.config().disk.get(name).map(|known| &known.address);
-    let means_same = |known: &&String| resolve(known).is_ok_and(|known| known == disk.address);
-    disk.address = known
-        .filter(means_same)
-        .map_or_else(|| given.to_owned(), Clone::clone);
-    files.add_disk(name.clone(), disk);
+    let given = [&[given.own()], given.paths.as_slice()].concat();
+    files.add_disk(name.clone(), disk, &given);
     files.store()
 }
 

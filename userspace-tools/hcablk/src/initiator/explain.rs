@@ -193,7 +193,7 @@ fn advice(
              On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
              says what ran out: dmesg | grep hcablk"
         ),
-        Errno::EBUSY => "The device is being changed by another command. Try again in a moment.".to_owned(),
+        Errno::EBUSY => "Something else changes it, or uses it, at this moment. Try again.".to_owned(),
         Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
         _ => SEE_THE_LOG.to_owned(),
     }

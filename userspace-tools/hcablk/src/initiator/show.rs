@@ -24,7 +24,10 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     // Without the module only disks in user space exist, and no remark is needed.
     let is_odd = !loaded && in_user_space.is_empty();
     devices.extend(in_user_space);
-    let mut outcome = Outcome::new(Report::Devices { devices });
+    let mut outcome = Outcome::new(Report::Devices {
+        devices,
+        columns: Vec::new(),
+    });
     if is_odd {
         outcome.note(not_loaded());
     }

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::table::table;
 use super::{
-    configuration, discovered, health, rates, trace, Counters, Device, DiskKind, Done, PathRef,
-    Port, Report, SyncedDisk, Volume,
+    columns, configuration, discovered, health, rates, trace, Counters, Device, DiskKind, Done,
+    PathRef, Port, Report, SyncedDisk, Volume,
 };
 use crate::endpoint::Endpoint;
 use crate::names::CHUNK_KIB;
@@ -18,19 +18,17 @@ use crate::times;
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Devices { devices } => {
-                f.write_str(&device_table(devices))?;
-                if devices.iter().any(|device| !device.paths.is_empty()) {
-                    f.write_str("\n")?;
-                    f.write_str(&path_table(devices))?;
-                }
-                Ok(())
+            Self::Devices { columns, .. } | Self::Exports { columns, .. }
+                if !columns.is_empty() =>
+            {
+                f.write_str(&self.in_columns(columns))
             }
+            Self::Devices { devices, .. } => f.write_str(&device_tables(devices)),
             Self::DeviceStats { devices } => f.write_str(&counter_table(devices)),
             Self::DeviceTimes { devices: times } | Self::ExportTimes { volumes: times } => {
                 f.write_str(&table(&times::rows(times), |column| column > 1))
             }
-            Self::Exports { volumes, ports } => {
+            Self::Exports { volumes, ports, .. } => {
                 f.write_str(&volume_table(volumes))?;
                 f.write_str("\n")?;
                 if volumes.iter().any(|volume| !volume.evicted.is_empty()) {
@@ -94,8 +92,9 @@ impl fmt::Display for Report {
                 one,
             } => {
                 trace::write(f, machines, requests, *one)?;
-                let mut written = written.iter();
-                written.try_for_each(|file| writeln!(f, "{file} is written"))
+                written
+                    .iter()
+                    .try_for_each(|file| writeln!(f, "{file} is written"))
             }
             Self::Metrics { metrics } => f.write_str(metrics),
             Self::Health {
@@ -111,6 +110,17 @@ impl fmt::Display for Report {
             Self::HostId { host_id, .. } => writeln!(f, "{host_id}"),
             Self::Script { script } => f.write_str(script),
             Self::Done { result } => write!(f, "{result}"),
+        }
+    }
+}
+
+impl Report {
+    /// Returns a list of disks or volumes with these columns.
+    fn in_columns(&self, names: &[String]) -> String {
+        match self {
+            Self::Devices { devices, .. } => columns::of(devices, names),
+            Self::Exports { volumes, .. } => columns::of(volumes, names),
+            _ => String::new(),
         }
     }
 }
@@ -325,6 +335,16 @@ pub(crate) fn size(bytes: u64) -> String {
     } else {
         format!("{whole}.{} {unit}", rest * 10 / 1024)
     }
+}
+
+/// Makes a table of the disks, and one of the paths of those that have several.
+fn device_tables(devices: &[Device]) -> String {
+    let mut text = device_table(devices);
+    if devices.iter().any(|device| !device.paths.is_empty()) {
+        text.push('\n');
+        text.push_str(&path_table(devices));
+    }
+    text
 }
 
 /// Makes a table with a row for each disk. It has a column for the server if any disk is served in user space.

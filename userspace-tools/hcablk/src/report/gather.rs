@@ -3,6 +3,7 @@
 //! Reads files, folders and the output of programs as the text of a part of a report.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::parts::Part;
 use super::secrets;
@@ -12,9 +13,8 @@ use crate::system::{OpError, System};
 
 /// Folders inside a folder are read to this depth. The deepest group of configfs is a path of a disk.
 const DEPTH: usize = 6;
-/// The seconds after which a program that hangs is ended; and those after which it is killed.
-const PATIENCE: &str = "30";
-const KILL_AFTER: &str = "5";
+/// The time limit of each program: a machine that needs a report may have programs that hang.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The last lines of a log that are kept.
 const LINES: usize = 4000;
 
@@ -107,12 +107,18 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Adds the wanted lines of a program's output, below a heading, the last ones if there are many.
-    pub(super) fn lines_of_program(&mut self, words: &[&str], wanted: impl Fn(&str) -> bool) {
+    /// Adds the wanted lines of a program's output, below a heading, the last ones if there are many. Returns whether
+    /// the program printed any lines, wanted or not; those of journalctl about itself do not count.
+    pub(super) fn lines_of_program(
+        &mut self,
+        words: &[&str],
+        wanted: impl Fn(&str) -> bool,
+    ) -> bool {
         self.heading(&words.join(" "));
         let Some(text) = self.output(words) else {
-            return;
+            return false;
         };
+        let has_any = text.lines().any(|line| !line.starts_with("-- "));
         let lines: Vec<&str> = text.lines().filter(|line| wanted(line)).collect();
         let first = lines.len().saturating_sub(LINES);
         if first > 0 {
@@ -121,13 +127,12 @@ impl<'a> Gather<'a> {
         for line in &lines[first..] {
             self.line(&secrets::without_options(line));
         }
+        has_any
     }
 
-    /// Runs a program, but not for ever, since a machine that needs a report may have programs that hang.
     fn output(&mut self, words: &[&str]) -> Option<String> {
-        let mut all = vec!["--kill-after", KILL_AFTER, PATIENCE];
-        all.extend(words);
-        match self.system.run("timeout", &all) {
+        let (program, arguments) = words.split_first()?;
+        match self.system.run_within(program, arguments, PATIENCE) {
             Ok(text) => Some(text),
             Err(why) => {
                 self.line("(not available)");
@@ -176,7 +181,7 @@ impl<'a> Gather<'a> {
     }
 
     fn entries(&mut self, folder: &Path, names: &[String], depth: usize) {
-        for name in names.iter().filter(|name| !secrets::is_secret(name)) {
+        for name in names {
             let path = folder.join(name);
             if let Ok(inside) = self.system.entries(&path) {
                 if inside.is_empty() {
@@ -184,6 +189,10 @@ impl<'a> Gather<'a> {
                 } else if depth > 0 {
                     self.entries(&path, &inside, depth - 1);
                 }
+                continue;
+            }
+            // A volume or a disk may have such a name, an attribute not.
+            if secrets::is_secret(name) {
                 continue;
             }
             let is_readable = |mode: u32| mode & 0o444 != 0;

@@ -216,10 +216,11 @@ fn kernel_log(system: &dyn System) -> Part {
         "--no-pager",
         "--output=short-iso-precise",
     ];
-    // Without the journal the kernel's own buffer is all there is.
-    if system.exists(Path::new("/run/systemd/journal/socket")) {
-        part.lines_of_program(&[&["journalctl"], &options[..]].concat(), wanted);
-    } else {
+    // A journal that keeps nothing, or that this user cannot read, is empty without an error.
+    let journal = [&["journalctl"], &options[..]].concat();
+    let has_journal = system.exists(Path::new("/run/systemd/journal/socket"))
+        && part.lines_of_program(&journal, wanted);
+    if !has_journal {
         part.lines_of_program(&["dmesg"], wanted);
     }
     part.finish()

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::unistd::{getppid, getuid};
 
-use super::System;
+use super::{selves, System};
 use crate::audit::{Caller, Entry};
 
 /// The socket of the journal, and that of syslog.
@@ -60,5 +60,6 @@ pub(super) fn caller(system: &dyn System) -> Caller {
         ssh_client: value("SSH_CONNECTION")
             .and_then(|text| text.split(' ').next().map(str::to_owned)),
         parent: line(&format!("/proc/{}/comm", getppid())),
+        is_helper: value(selves::HELPER).is_some(),
     }
 }

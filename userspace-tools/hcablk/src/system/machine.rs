@@ -19,8 +19,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::time::{clock_gettime, ClockId};
 
 use super::{
-    audit, durable, listen, replace, selves, Clock, Listen, Listener, Lock, Op, OpError, Process,
-    Rights, System,
+    audit, durable, listen, programs, replace, selves, Clock, Listen, Listener, Lock, Op, OpError,
+    Process, Rights, System,
 };
 use crate::audit::{Caller, Entry};
 use crate::error::{describe, Error, Kind};
@@ -286,6 +286,18 @@ impl System for Machine {
             }
             Err(error) => Err(format!("{program}: {error}")),
         }
+    }
+
+    fn run_within(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<String, String> {
+        if !self.is_whole_system() {
+            return Err("this is not the running system".to_owned());
+        }
+        programs::run(program, arguments, limit)
     }
 
     fn run_selves(

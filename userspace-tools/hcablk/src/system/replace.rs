@@ -87,7 +87,22 @@ pub(super) fn replace(path: &Path, text: &str, mode: Mode) -> Result<(), Failure
     if !folder.as_os_str().is_empty() {
         fs::create_dir_all(folder).map_err(|error| (Op::Mkdir, error))?;
     }
-    put(folder, &path, text, mode).map_err(|error| (Op::Open, error))
+    put(folder, &path, text, mode).map_err(|error| (Op::Open, error))?;
+    // A power failure must not restore the former file. If this fails, the new one is in place nevertheless.
+    sync_folder(folder).map_err(|error| (Op::Sync, error))
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(or_current(folder))?.sync_all()
+}
+
+/// Returns the folder of a file whose path may be its name alone.
+fn or_current(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    }
 }
 
 /// Makes a file that only the caller can read; fails if it exists.
@@ -98,7 +113,9 @@ pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         .mode(0o600)
         .open(path)
         .map_err(|error| (Op::Open, error))?;
-    file.write_all(bytes).map_err(|error| {
+    // A network file system may report a full drive only now.
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    written.map_err(|error| {
         // Half an archive is of no use. The failure to write is the one to report.
         let _ = fs::remove_file(path);
         (Op::Write, error)
@@ -106,11 +123,7 @@ pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 fn put(folder: &Path, path: &Path, text: &str, mode: Mode) -> io::Result<()> {
-    let folder = if folder.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        folder
-    };
+    let folder = or_current(folder);
     let asked = match mode {
         Mode::Keep => 0o666,
         Mode::Secret => 0o600,
@@ -137,8 +150,7 @@ fn put(folder: &Path, path: &Path, text: &str, mode: Mode) -> io::Result<()> {
     new.write_all(text.as_bytes())?;
     new.as_file().sync_all()?;
     new.persist(path).map_err(|error| error.error)?;
-    // A power failure must not restore the former file.
-    File::open(folder)?.sync_all()
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,6 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind, Result};
 
+/// The variable that names the root of the file tree, and the one that a process of its own gets which does a part of
+/// a command. Neither is an option: a rule of sudo that allows a command with any options would allow it, too, and sudo
+/// does not pass on variables.
+pub const SYSROOT: &str = "HCABLK_SYSROOT";
+/// See [`SYSROOT`].
+pub const HELPER: &str = "HCABLK_HELPER";
+
 /// The time between two checks for processes that have ended.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -45,9 +52,9 @@ fn start(root: &Path, line: &[String]) -> Result<Child> {
     };
     let program = std::env::current_exe().map_err(failed)?;
     Command::new(program)
+        .env(SYSROOT, root)
+        .env(HELPER, "1")
         .arg("--json")
-        .arg("--sysroot")
-        .arg(root)
         .args(line)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

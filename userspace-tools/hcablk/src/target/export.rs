@@ -3,7 +3,7 @@
 //! `hcablk target export`: makes a volume, or finds an existing one with the settings asked for.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -17,11 +17,10 @@ use super::ports::{ensure_port, Listen};
 use super::write_cache::{self, WriteCache};
 use super::wwids::{default_wwid, keep as keep_wwid};
 use super::{ports, volumes};
-use crate::apply::lock;
-use crate::apply::record::Record;
+use crate::apply::record::{Mark, Record};
 use crate::apply::step::Table;
 use crate::config;
-use crate::config::persist::Files;
+use crate::config::persist::{self, Files, Stored};
 use crate::config::running::{attribute, read_export, read_port};
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
@@ -148,25 +147,26 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let host = hostid::current(system).ok().map(|(id, _)| id);
     let derived = default_wwid(system, host, &wanted.volume, path);
     let wwid = wanted.wwid.or(derived);
-    let (_lock, files) = if wanted.persist {
-        (lock(system, None)?, Some(Files::read(system)?))
-    } else {
-        (None, None)
-    };
+    if wanted.persist {
+        persist::check(system)?;
+    }
     let mut transaction = Transaction::new(system);
     let result =
         set_up(&tree, &group, wanted, path, wwid, &mut transaction).and_then(|(port, evicted)| {
-            let stored = files.map(|files| persist(files, &tree, wanted, derived, port.as_ref()));
+            let stored = wanted
+                .persist
+                .then(|| store(&tree, wanted, derived, port.as_ref()));
             Ok((port, evicted, stored.transpose()?))
         });
     let changed = transaction.has_changes();
     let (port, evicted, stored) = transaction.finish(result)?;
-    if changed {
+    if changed && stored.is_none() {
         // The service neither repeats nor undoes changes of other commands.
         Record::new(system).forget(Table::Export, wanted.volume.as_str())?;
     }
 
     let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
+    let port_id = port.as_ref().map(|port| port.id.clone());
     let mut outcome = Outcome::new(Done::Export {
         volume: wanted.volume.to_string(),
         path: path.to_owned(),
@@ -183,9 +183,13 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{} is exported already", wanted.volume));
     }
-    if let Some((note, is_stored)) = stored {
-        outcome.note(note);
-        outcome.report.set_changed(is_stored);
+    if let Some((stored, has_port)) = stored {
+        stored.report(&mut outcome);
+        let port = has_port.then_some(port_id.as_deref()).flatten();
+        outcome
+            .notes
+            .extend(hand_over(system, &wanted.volume, port));
+        outcome.notes.extend(unstable_name(system, path));
     }
     if !evicted.is_empty() {
         outcome.note(format!(
@@ -227,14 +231,71 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Writes an export into the configuration, and its port if no port there listens at the same address.
-fn persist(
-    mut files: Files<'_>,
+/// Gives a configured export, and its port, to the target's service, which then ends them in order at a shutdown.
+/// Returns what the user should know about that.
+fn hand_over(system: &dyn System, volume: &VolumeName, port: Option<&str>) -> Option<String> {
+    let record = Record::new(system);
+    if !record.was_begun() {
+        return Some(
+            "hcablk-target.service does not run yet; it ends this export in order at a shutdown after: systemctl \
+             start hcablk-target"
+                .to_owned(),
+        );
+    }
+    let mark = || {
+        record.mark(Mark::Made, Table::Export, volume.as_str())?;
+        port.map_or(Ok(()), |id| record.mark(Mark::Made, Table::Port, id))
+    };
+    let failed: Error = mark().err()?;
+    Some(format!(
+        "hcablk-target.service does not end this export at a shutdown ({}) until: systemctl reload hcablk-target",
+        failed.message
+    ))
+}
+
+/// Returns a warning if a device is configured under a name that a different device may have after a restart. It has a
+/// name that stays.
+fn unstable_name(system: &dyn System, path: &str) -> Option<String> {
+    const BY_ID: &str = "/dev/disk/by-id";
+    let device = Path::new(path);
+    let real = system.real_path(device)?;
+    // A link in /dev is somebody's choice.
+    if device.parent() != Some(Path::new("/dev")) || real != device {
+        return None;
+    }
+    let names = system.entries(Path::new(BY_ID)).unwrap_or_default();
+    let links = names.iter().map(|name| Path::new(BY_ID).join(name));
+    let link = links
+        .filter(|link| system.real_path(link).as_ref() == Some(&real))
+        // Worldwide unique names first.
+        .min_by_key(|link| {
+            let name = link.to_string_lossy();
+            !["wwn-", "nvme-eui.", "nvme-uuid."]
+                .iter()
+                .any(|start| name.contains(&format!("/{start}")))
+        });
+    let stays = match link {
+        Some(link) => format!(
+            "this drive always has the name {}: set that as `device` in the configuration",
+            link.display()
+        ),
+        None => format!("{BY_ID} has no other name for it"),
+    };
+    Some(format!(
+        "after a restart {path} may be another drive, which would be exported instead; {stays}"
+    ))
+}
+
+/// Writes an export into the configuration, and its port if no port there listens at the same address. Also returns
+/// whether the configuration has the port under its id.
+fn store(
     tree: &Group<'_>,
     wanted: &Export,
     derived: Option<Uuid>,
     port: Option<&PortRef>,
-) -> Result<(String, bool)> {
+) -> Result<(Stored, bool)> {
+    let mut files = Files::lock(tree.system())?;
+    let mut has_port = false;
     let name = &wanted.volume;
     let cannot = |what: String| Error::new(Kind::Failed, format!("cannot configure {what}"));
     let Some(mut export) = read_export(&volumes(tree).child(name.as_str()))? else {
@@ -249,11 +310,13 @@ fn persist(
     }
     files.add_export(name.clone(), export);
     if let Some(port) = port {
-        let is_same =
-            |known: &&config::Port| known.enabled && known.is_at(&port.address, port.port);
-        if !files.config().port.values().any(|known| is_same(&known)) {
+        let id = port.id.parse().map_err(cannot)?;
+        let is_same = |known: &config::Port| known.enabled && known.is_at(&port.address, port.port);
+        let all = &files.config().port;
+        has_port = all.get(&id).is_some_and(is_same);
+        if !all.values().any(is_same) {
+            has_port = true;
             let mut new = read_port(&ports(tree).child(&port.id))?;
-            let id = port.id.parse().map_err(cannot)?;
             let known = files.config().port.get(&id);
             // The driver's default depends on the memory that is free.
             new.memory = known.and_then(|known| known.memory);
@@ -270,7 +333,7 @@ fn persist(
             files.add_port(id, new);
         }
     }
-    files.store()
+    Ok((files.store()?, has_port))
 }
 
 fn set_up(

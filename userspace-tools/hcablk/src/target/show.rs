@@ -20,6 +20,7 @@ use crate::times::Times;
 pub fn list(system: &dyn System) -> Result<Outcome> {
     let Some(tree) = TARGET.tree(system) else {
         let mut outcome = Outcome::new(Report::Exports {
+            columns: Vec::new(),
             volumes: Vec::new(),
             ports: Vec::new(),
         });
@@ -47,6 +48,7 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     let mut more = eviction_notes(system, &found_volumes);
     more.extend(key_notes(&tree)?);
     let mut outcome = Outcome::new(Report::Exports {
+        columns: Vec::new(),
         volumes: found_volumes,
         ports: found_ports,
     });

@@ -12,9 +12,9 @@ use uuid::Uuid;
 use super::files::{self, Failed, Wanted};
 use super::show::{self, Disk};
 use super::{settings, unit};
-use crate::apply;
-use crate::config::persist::Files;
+use crate::config::persist::{self, Files, Stored};
 use crate::configfs::INITIATOR;
+use crate::endpoint::Endpoint;
 use crate::error::{describe, Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{connecting_failed, resolve, Connect, Unreached};
@@ -60,13 +60,12 @@ enum Plan {
 
 /// Runs `hcablk connect --user`.
 pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
-    let (_lock, files) = if wanted.persist {
-        (apply::lock(system, None)?, Some(Files::read(system)?))
-    } else {
-        (None, None)
-    };
+    if wanted.persist {
+        persist::check(system)?;
+    }
     let (name, device, did) = bring_up_as(system, &asked(system, wanted)?)?;
-    let stored = match files.map(|files| persist(files, &name, wanted)).transpose() {
+    let stored = wanted.persist.then(|| store(system, &name, wanted));
+    let stored = match stored.transpose() {
         Ok(stored) => stored,
         // The requests of a disk that was taken over would be lost.
         Err(error) if matches!(did, Plan::Make) => return Err(undo(system, &name, error)),
@@ -81,10 +80,10 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{name} is connected already"));
     }
-    if let Some((note, is_stored)) = stored {
-        outcome.note(note);
-        outcome.report.set_changed(is_stored);
-        if is_stored {
+    if let Some(stored) = stored {
+        let is_changed = stored.is_changed;
+        stored.report(&mut outcome);
+        if is_changed {
             outcome.note(format!(
                 "to connect it at each start: systemctl enable hcablk@{name}"
             ));
@@ -94,19 +93,19 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
 }
 
 /// Writes a disk into the configuration.
-fn persist(mut files: Files<'_>, name: &str, wanted: &Connect) -> Result<(String, bool)> {
-    let all = super::configured::read(files.system())?;
+fn store(system: &dyn System, name: &str, wanted: &Connect) -> Result<Stored> {
+    let mut files = Files::lock(system)?;
+    let all = super::configured::read(system)?;
     let found = all.into_iter().find(|(known, _)| known.as_str() == name);
-    let Some((name, mut disk)) = found else {
+    let Some((name, disk)) = found else {
         let message = format!("the disk {name} is gone again");
         return Err(Error::new(Kind::Failed, message));
     };
-    let known = files.config().disk.get(&name).map(|known| &known.address);
-    let means_same = |known: &&String| resolve(known).ok() == resolve(&disk.address).ok();
-    disk.address = known
-        .filter(means_same)
-        .map_or_else(|| wanted.address.clone(), Clone::clone);
-    files.add_disk(name, disk);
+    let given = Endpoint {
+        address: wanted.address.clone(),
+        port: wanted.port,
+    };
+    files.add_disk(name, disk, &[given]);
     files.store()
 }
 

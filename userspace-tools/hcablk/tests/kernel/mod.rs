@@ -70,6 +70,12 @@ pub struct Kernel {
     /// The words of the last command line, and the entries of the audit log.
     pub words: RefCell<Vec<String>>,
     pub audited: RefCell<Vec<Entry>>,
+    /// Whether the command line is part of another command.
+    pub helper: Cell<bool>,
+    /// The next file that is replaced is in place, and its folder is not synced.
+    pub not_synced: Cell<bool>,
+    /// The action of another process while a disk connects or a volume is enabled.
+    pub while_enabling: RefCell<Option<Meanwhile>>,
     /// Where links lead to.
     pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
     /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,
@@ -261,6 +267,9 @@ impl Kernel {
 
     /// Writes 0 or 1 to `enable`.
     fn enable(&self, group: &Path, on: bool) -> Result<(), Errno> {
+        if on {
+            self.others_act();
+        }
         if paths::is_path(group) {
             return self.enable_path(group, on);
         }
@@ -277,6 +286,13 @@ impl Kernel {
         }
         self.set(group, "enable", if on { "1" } else { "0" });
         Ok(())
+    }
+
+    /// Lets another process act while a disk connects or a volume is enabled.
+    fn others_act(&self) {
+        if let Some(act) = self.while_enabling.take() {
+            act(self);
+        }
     }
 
     /// Sets an attribute, without the checks of its driver.

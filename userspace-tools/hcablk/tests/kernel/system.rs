@@ -240,6 +240,9 @@ impl System for Kernel {
             }
         }
         self.file(path, text);
+        if self.not_synced.take() {
+            return Err(OpError::new(Op::Sync, path, Errno::EIO));
+        }
         Ok(())
     }
 
@@ -279,6 +282,15 @@ impl System for Kernel {
         self.run_program(program, arguments)
     }
 
+    fn run_within(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        _limit: Duration,
+    ) -> Result<String, String> {
+        self.print(program, arguments)
+    }
+
     fn run_selves(
         &self,
         lines: &[Vec<String>],
@@ -290,7 +302,9 @@ impl System for Kernel {
             }
             Some(super::run::hcablk(self, &line.join(" ")).map(drop))
         };
+        self.helper.set(true);
         let results: Vec<_> = lines.iter().map(run).collect();
+        self.helper.set(false);
         if results.iter().any(Option::is_none) {
             match timeout {
                 Some(timeout) => self.time.set(self.time.get() + timeout),
@@ -376,6 +390,7 @@ impl System for Kernel {
             login_uid: Some(1000),
             sudo_user: Some("alice".to_owned()),
             parent: Some("sudo".to_owned()),
+            is_helper: self.helper.get(),
             ..Caller::default()
         }
     }

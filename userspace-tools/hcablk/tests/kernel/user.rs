@@ -94,17 +94,18 @@ impl Kernel {
                 self.end_disk(number);
                 Ok(String::new())
             }
-            ("timeout", ["--kill-after", _, _, line @ ..]) => {
-                let line = line.join(" ");
-                let printed = self.printed.borrow();
-                let mut known = printed.iter();
-                known
-                    .find(|(start, _)| line.starts_with(**start))
-                    .map(|(_, text)| text.clone())
-                    .ok_or_else(|| "No such file or directory".to_owned())
-            }
             other => panic!("{other:?}"),
         }
+    }
+
+    pub(super) fn print(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        let line = [&[program], arguments].concat().join(" ");
+        let printed = self.printed.borrow();
+        let mut known = printed.iter();
+        known
+            .find(|(start, _)| line.starts_with(**start))
+            .map(|(_, text)| text.clone())
+            .ok_or_else(|| "No such file or directory".to_owned())
     }
 
     fn changes_by(&self, program: &str, arguments: &[&str]) -> Result<(), String> {
@@ -119,6 +120,7 @@ impl Kernel {
 
     /// Runs the program of a unit: it fails, makes a disk, or takes over the one that was left.
     pub fn serve(&self, unit: &str) {
+        self.others_act();
         let name = disk(unit);
         let wanted: Wanted = files::read(self, &files::wanted(name)).unwrap().unwrap();
         if let Some((errno, message)) = self.unserved.borrow().get(&wanted.volume) {
