@@ -67,6 +67,7 @@ use hcablk_core::{
             VolumeName, //
         },
     },
+    report::broken::keep,
     sync::{
         atomic::{
             Atomic,
@@ -810,7 +811,8 @@ impl DurableCheck {
 impl Deferred for DurableCheck {
     fn run(mut self: KBox<Self>) {
         let Some((attachment, backing)) = self.of.take() else {
-            return broken!("a check for durable writes has no disk");
+            // Dropping it would wait for this very call.
+            return keep(self, "a check for durable writes has no disk");
         };
         attachment.check_durable(&backing);
         *attachment.durable_check.lock() = Some(self);
