@@ -503,9 +503,9 @@ impl Memory {
         };
         let before = begun.map_err(|owned| {
             pr_warn!(
-                "memory_mib stays at {}: the existing sessions need {} KiB\n",
+                "memory_mib stays at {}: the existing sessions need {} MiB\n",
                 self.limit() >> 20,
-                owned >> 10
+                owned.div_ceil(1 << 20)
             );
             EBUSY
         })?;

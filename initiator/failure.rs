@@ -296,7 +296,8 @@ impl fmt::Display for Failure {
                 f.write_str("the peer failed authentication: it does not hold the expected keys")
             }
             Self::NoChallenge => f.write_str(
-                "the peer asks for no proof, although keys are set: it is not the target, or too old",
+                "the peer does not ask for a proof, although keys are set here: it is not the target, \
+                 or of an older version",
             ),
             Self::Refused(reject) | Self::Unsealed(reject) => match reject.reason {
                 Reason::NotProven => f.write_str(
@@ -306,7 +307,9 @@ impl fmt::Display for Failure {
                 Reason::Challenge => f.write_str("the target asks for a proof at the wrong time"),
                 Reason::Entry => f.write_str("the target sent a list entry that was not requested"),
                 Reason::OwnSession => {
-                    f.write_str("the target lets the volume share no session with others")
+                    f.write_str(
+                        "the target does not let this volume share a session with other volumes",
+                    )
                 }
                 Reason::Version => write!(
                     f,
@@ -323,9 +326,13 @@ impl fmt::Display for Failure {
                 Reason::Superseded => f.write_str(
                     "a later instance of this host uses the volume: another host may have the same id",
                 ),
-                Reason::NoResources => f.write_str("the target is out of memory or queue pairs"),
+                Reason::NoResources => f.write_str(
+                    "the target lacks a resource for this connection (memory, queue pairs, or sessions of this host): \
+                     its log says which",
+                ),
                 Reason::NoMemory => f.write_str(
-                    "the target has no memory left for another session: its memory_mib is used up",
+                    "the target has no memory left for another session: its memory_mib, or the half of it that one host \
+                     may have, is used up",
                 ),
                 Reason::StaleEpoch => f.write_str("the target holds a newer epoch of this session"),
                 Reason::NoSession => f.write_str("the target ended the session while connecting"),
@@ -340,7 +347,7 @@ impl fmt::Display for Failure {
             Self::NotATarget => f.write_str("the peer is not an hcablk target"),
             Self::BadReply(what) => write!(f, "the target's reply makes no sense: {what}"),
             Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),
-            Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
+            Self::Setup(what, e) => write!(f, "cannot create {what} (error {})", e.to_errno()),
             Self::Disconnected => f.write_str("the target closed the connection"),
             Self::Forced => f.write_str("it was disconnected by force"),
             Self::Interrupted => f.write_str("it was interrupted"),
@@ -358,7 +365,7 @@ impl fmt::Display for Failure {
             Self::RequestTimeout => f.write_str("a request got no response in time"),
             Self::KeepAlive(s) => write!(f, "the target has not responded to a keep-alive for {s} s"),
             Self::ExportEnds => f.write_str("the target ends the export of the volume"),
-            Self::OtherVolume => f.write_str("the volume of this name is not the one with this wwid"),
+            Self::OtherVolume => f.write_str("the volume of this name does not have the expected wwid"),
             Self::OtherLimits => f.write_str(
                 "the volume has other limits than before: disconnect, and connect it anew",
             ),

@@ -580,7 +580,7 @@ impl Session {
         let admin = self.clone().make_probe(id)?;
         if let Err(e) = self.watch_port(id) {
             admin.close();
-            return Err(Failure::Setup("the watch of the port", e));
+            return Err(Failure::Setup("a watch of the port", e));
         }
         let mut place = self.admin.lock();
         if *self.state.lock() == SessionState::Connecting {

@@ -106,8 +106,8 @@ impl AllQueues {
     /// for the caller. Fails with `ENOMEM`.
     pub(crate) fn of_path(self: &Arc<Self>) -> Result<Arc<WorkQueues>> {
         let number = self.made.fetch_add(1, Relaxed);
-        let teardown = CString::try_from_fmt(fmt!("hcablk_end{number}"))?;
-        let reconnect = CString::try_from_fmt(fmt!("hcablk_again{number}"))?;
+        let teardown = CString::try_from_fmt(fmt!("hcablk_teardown{number}"))?;
+        let reconnect = CString::try_from_fmt(fmt!("hcablk_reconnect{number}"))?;
         let reconnect = WorkQueue::new(&reconnect)?;
         let teardown = WorkQueue::new(&teardown)?;
         let queues = Arc::pin_init(
@@ -145,8 +145,8 @@ impl WorkQueues {
         &self.all.keep_alive
     }
 
-    /// Returns one of the path's workqueues; while this is being dropped and has none, returns the
-    /// queue of all paths.
+    /// Returns one of the path's workqueues; while `self` is being dropped and has none, returns
+    /// the shared queue that destroys them.
     fn one(&self, which: impl FnOnce(&Queues) -> &WorkQueue) -> &WorkQueue {
         self.queues.as_deref().map_or(&self.all.destroy, which)
     }

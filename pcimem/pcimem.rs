@@ -55,7 +55,10 @@ impl pci::Driver for PciMemory {
             Err(e) => {
                 match e {
                     ENODEV => dev_err!(device, "has no memory to lend\n"),
-                    EINVAL => dev_err!(device, "its memory is not whole 2 MiB\n"),
+                    EINVAL => dev_err!(
+                        device,
+                        "the size of its memory is not a multiple of 2 MiB\n"
+                    ),
                     _ => dev_err!(device, "cannot lend its memory: error {}\n", e.to_errno()),
                 }
                 Err(e)

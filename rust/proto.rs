@@ -43,13 +43,13 @@ pub const DEPTH_MAX: u16 = 1024;
 pub const QUEUES_MAX: u8 = 127;
 /// The number of the admin queue pair in its connection request.
 pub const ADMIN_QUEUE: u8 = 0xff;
-/// Requests that may be in flight on the admin queue pair: more than one of each kind.
+/// Maximum number of requests in flight on the admin queue pair: enough for one of each kind.
 pub const ADMIN_DEPTH: u16 = 8;
 /// Most volumes that may be attached to one session at a time.
 pub const ATTACHED_MAX: u16 = 256;
 /// Largest data in bytes that may follow a request in its message.
 pub const INLINE_MAX: u32 = 65536;
-/// Largest data length of one request in bytes, unless both sides know more.
+/// Largest data length of one request in bytes, unless both sides have agreed on more.
 pub const TRANSFER_USUAL: u32 = 1 << 20;
-/// The same if they do.
+/// Largest data length of one request in bytes that two sides can agree on.
 pub const TRANSFER_MAX: u32 = 4 << 20;

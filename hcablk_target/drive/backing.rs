@@ -271,7 +271,7 @@ impl Backing {
             claim: None,
             drive: None,
             io_work: Self::new_work("io", name, |name| WorkQueue::bounded(name, IO_WORK_MAX))?,
-            io_turns: IoTurns::new(IO_WORK_MAX).map_err(|e| ("memory", e))?,
+            io_turns: IoTurns::new(IO_WORK_MAX).map_err(|e| ("out of memory", e))?,
             completions: Self::new_shared_work("comp", name, WorkQueue::for_completions)?,
             software: Self::new_shared_work("soft", name, WorkQueue::new)?,
             store,
@@ -281,8 +281,8 @@ impl Backing {
             fallen: None,
             chunk,
             cache: None,
-            observer: Observer::new().map_err(|e| ("memory", e))?,
-            shared: Shared::new().map_err(|e| ("memory", e))?,
+            observer: Observer::new().map_err(|e| ("out of memory", e))?,
+            shared: Shared::new().map_err(|e| ("out of memory", e))?,
             _in_use: EXPORTS.begin(),
             closed: None,
         };
@@ -300,7 +300,7 @@ impl Backing {
     ) -> Result<WorkQueue, (&'static str, Error)> {
         let name = CString::try_from_fmt(fmt!("hcablk_{what}_{name}"));
         name.and_then(|name| make(&name))
-            .map_err(|e| ("the workqueue", e))
+            .map_err(|e| ("its workqueue cannot be created", e))
     }
 
     pub(crate) fn new_shared_work(
@@ -309,7 +309,7 @@ impl Backing {
         make: impl Fn(&CStr) -> Result<WorkQueue>,
     ) -> Result<Arc<WorkQueue>, (&'static str, Error)> {
         let work = Self::new_work(what, name, make)?;
-        Arc::new(work, GFP_KERNEL).map_err(|e| ("the workqueue", e.into()))
+        Arc::new(work, GFP_KERNEL).map_err(|e| ("its workqueue cannot be created", e.into()))
     }
 
     /// Returns the workqueue of requests that wait for the drive. It is the volume's own, so that
@@ -369,7 +369,7 @@ impl Backing {
                 "another volume exports the same device or file, and one of the two has a cache",
                 e,
             ),
-            e => ("memory", e),
+            e => ("out of memory", e),
         })?;
         self.shared = claim.shared().clone();
         self.claim = Some(claim);

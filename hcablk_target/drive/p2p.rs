@@ -66,7 +66,7 @@ impl core::fmt::Display for Source {
 }
 
 /// The reason why a named device cannot be used.
-pub(crate) const OUT_OF_REACH: &str = "the drive and the HCA do not reach that device";
+pub(crate) const OUT_OF_REACH: &str = "the drive and the HCA do not reach the provider";
 
 /// Finds the device that lends memory to `clients`. The error is the reason why there is none.
 /// Sleeps.
@@ -75,7 +75,8 @@ pub(crate) fn find(source: Source, clients: &Clients<'_>) -> Result<Arc<Provider
         Source::Nearest => Provider::nearest(clients)
             .ok_or("no device lends memory that the drive and the HCA reach")?,
         Source::Address(address) => {
-            let provider = Provider::find(address).ok_or("there is no such PCI device")?;
+            let provider =
+                Provider::find(address).ok_or("no PCI device has the address in `provider`")?;
             if !provider.is_reached_by(clients) {
                 return Err(OUT_OF_REACH);
             }
@@ -98,9 +99,9 @@ pub(crate) fn borrow_lines(
         return Err("its drive does no DMA to other PCI devices");
     }
     let provider = find(source, &Clients::drive(drive))?;
-    let scarce = "that device has too little memory left to lend";
+    let scarce = "the provider has too little memory left to lend";
     let lease = PeerLease::new(&provider, pieces, bytes, None).map_err(|e| match e {
-        EBUSY => "the driver of that device is being changed",
+        EBUSY => "the provider's driver is being changed",
         _ => scarce,
     })?;
     let got = lease.memory().map_or(0, |memory| memory.pieces());

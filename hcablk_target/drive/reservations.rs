@@ -107,7 +107,7 @@ pub(crate) struct Drive {
     state: IrqLock<KBox<Reservations>>,
     #[pin]
     turns: IrqLock<ChangeTurns>,
-    /// The file of the reservations; `None`: they cannot be stored.
+    /// The file of the reservations; `None`: they cannot be kept.
     #[pin]
     control: Mutex<Option<DriveFile>>,
 }
@@ -206,7 +206,8 @@ impl Drive {
             let Some(kept) = Option::as_mut(&mut *control).filter(|_| !ambiguous) else {
                 if may_print(Lines::Reservations) {
                     pr_warn!(
-                        "reservations need a wwid, the same for all volumes of a drive, and the directory `reservations` when the first of these is enabled\n"
+                        "refused a change of reservations: its drive has no wwid, is exported under several wwids, \
+                         or the directory `reservations` was missing when its first volume was enabled\n"
                     );
                 }
                 return Outcome::failed(Status::Unsupported);
@@ -248,7 +249,8 @@ impl Drive {
             };
             let errno = e.to_errno();
             if may_print(Lines::Reservations) {
-                pr_warn!("a reservation cannot be kept in its file (error {errno}): {effect}\n");
+                let wwid = kept.wwid();
+                pr_warn!("cannot write a change of reservations to file {wwid} (error {errno}): {effect}\n");
             }
         })
     }

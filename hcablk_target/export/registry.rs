@@ -445,7 +445,11 @@ impl Registry {
             };
             session.end(EndReason::Bare);
             while !session.has_ended_within(60_000) {
-                pr_warn!("still waiting for a session to end\n");
+                pr_warn!(
+                    "still waiting for session {:016x} of {} to end\n",
+                    session.id().0,
+                    session.host()
+                );
             }
         }
     }

@@ -128,7 +128,7 @@ impl ExportState {
     fn opening(&self) -> Result<Opening, (&'static str, Error)> {
         let path = self.path.as_ref().ok_or(("path is not set", EINVAL))?;
         Ok(Opening {
-            path: CString::try_from(&**path).map_err(|e| ("memory", e.into()))?,
+            path: CString::try_from(&**path).map_err(|e| ("out of memory", e.into()))?,
             read_only: self.read_only,
             mode: self.mode,
             write_cache: self.write_cache,
@@ -251,7 +251,7 @@ impl Volume {
         self.state.lock().keep
     }
 
-    /// Sets whether the volume can be enabled if its reservations cannot be stored. Fails with
+    /// Sets whether the volume can be enabled if its reservations cannot be kept. Fails with
     /// `EBUSY` while it is enabled.
     pub(crate) fn set_keep_reservations(&self, keep: Keep) -> Result {
         self.change(|state| state.keep = keep)
@@ -343,12 +343,15 @@ impl Volume {
             opening.map_err(|(_, e)| e)?
         };
         let result = self.open(&opening).and_then(|backing| {
-            let pin = directory.pin().map_err(|e| ("the directory", e))?;
-            let records = Records::new().map_err(|e| ("memory", e))?;
+            let pin = directory
+                .pin()
+                .map_err(|e| ("its configfs directory cannot be pinned", e))?;
+            let records = Records::new().map_err(|e| ("out of memory", e))?;
             let ends = Backing::new_shared_work("ends", self.name.as_str(), WorkQueue::new)?;
-            let closed = Arc::pin_init(Event::new(), GFP_KERNEL).map_err(|e| ("memory", e))?;
+            let closed =
+                Arc::pin_init(Event::new(), GFP_KERNEL).map_err(|e| ("out of memory", e))?;
             let backing = Arc::new(backing.tells(closed.clone()), GFP_KERNEL)
-                .map_err(|e| ("memory", e.into()))?;
+                .map_err(|e| ("out of memory", e.into()))?;
             Ok((backing, records, (ends, closed), pin))
         });
         let mut state = self.state.lock();
@@ -360,7 +363,9 @@ impl Volume {
                     pr_info!("{self}: exported\n");
                 }
                 if let Some(why) = backing.fallen() {
-                    pr_warn!("{self}: no peer memory for the cache, RAM is used for all: {why}\n");
+                    pr_warn!(
+                        "{self}: no peer memory for the cache: the cache and all buffers are in RAM: {why}\n"
+                    );
                 }
                 state.export = Export::Exported {
                     backing,
@@ -390,7 +395,7 @@ impl Volume {
             it.wwid,
             it.keep,
         )?;
-        let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
+        let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("out of memory", e.into()))?;
         Ok(backing.reserved_by(drive))
     }
 
@@ -421,7 +426,7 @@ impl Volume {
             drop(backing);
             // A session that was refused may still hold a reference.
             while closed.wait_ms(CLOSE_LOG_MS).is_err() {
-                pr_warn!("{self}: still waiting for the last user to close the device\n");
+                pr_warn!("{self}: still waiting for a refused session to release the drive\n");
             }
             // The end of that session has begun, so no more work is queued. Draining here ensures
             // that the workqueue is not destroyed by its own work.

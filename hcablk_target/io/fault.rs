@@ -147,7 +147,10 @@ impl fmt::Display for Fault {
                 write!(f, "a message of {bytes} bytes that is not an admin request")
             }
             Self::Detach(Handle(number)) => {
-                write!(f, "handle {number}, which has no volume, was detached")
+                write!(
+                    f,
+                    "the initiator detached handle {number}, which has no volume"
+                )
             }
             Self::SecondWatch => f.write_str("a second watch"),
             Self::Flood => f.write_str("more requests than it may have in flight"),
@@ -268,7 +271,7 @@ fn name(kind: u8) -> &'static str {
         kind::RESPONSE => "a response",
         kind::RECEIVE => "receiving",
         kind::RDMA_READ | kind::CHUNK => "an RDMA READ",
-        kind::PART => "RDMA",
+        kind::PART => "an RDMA READ or WRITE",
         kind::CHUNK_WRITTEN => "an RDMA WRITE",
         kind::KEEP_ALIVE => "a keep-alive",
         kind::SINK => "registering buffers",

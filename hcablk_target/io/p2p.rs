@@ -201,7 +201,9 @@ pub(crate) fn view(
         false => None,
     };
     if view.is_none() && may_say(index) {
-        pr_warn!("{volume}: this RDMA device does not reach the cache: it is copied to RAM\n");
+        pr_warn!(
+            "{volume}: this RDMA device does not reach the cache: a CPU copies each hit to RAM\n"
+        );
     }
     view
 }
@@ -235,8 +237,8 @@ fn borrow(
     };
     let mapped_for = (!copies).then_some(pd);
     PeerLease::new(&provider, buffers, BUFFER_BYTES, mapped_for).map_err(|e| match e {
-        ENOMEM => "that device has no memory left to lend",
-        EBUSY => "the driver of the device that lends it is being changed",
-        _ => "the HCA cannot reach it",
+        ENOMEM => "the provider has no memory left to lend",
+        EBUSY => "the provider's driver is being changed",
+        _ => "the HCA cannot reach the provider's memory",
     })
 }

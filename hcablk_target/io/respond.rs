@@ -327,7 +327,7 @@ impl Queue {
     #[cold]
     #[inline(never)]
     fn post_failed(&self, index: u32) {
-        self.unposted("RDMA or a response", Some(index));
+        self.unposted("an RDMA READ or WRITE, or a response", Some(index));
         if let Some(request) = self.inflight.take(index) {
             self.give_up(request);
         }

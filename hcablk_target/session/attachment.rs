@@ -67,6 +67,7 @@ use hcablk_core::{
             VolumeName, //
         },
     },
+    report::broken::keep,
     sync::{
         atomic::{
             Atomic,
@@ -438,8 +439,9 @@ impl Attachment {
     /// Waits until the volume has ended completely, which includes the requests that the drive has
     /// begun. Process context.
     pub(crate) fn wait(&self) {
+        let (volume, id, host) = (&*self.volume, self.id.0, self.host);
         while !self.has_ended_within(60_000) {
-            pr_warn!("{}: still waiting for a session to end\n", *self.volume);
+            pr_warn!("{volume}: still waiting for session {id:016x} of {host} to end\n");
         }
     }
 
@@ -600,8 +602,9 @@ impl Attachment {
         // and must not drop the last reference: a drive's workqueue cannot drop the drive.
         while self.all_gone.wait_ms(GONE_LOG_MS).is_err() {
             pr_warn!(
-                "{}: still waiting for the last reference to a volume that no queue pair has\n",
-                *self.volume
+                "{}: still waiting for the last reference to the volume, although no queue pair of session {:016x} uses it any more\n",
+                *self.volume,
+                self.session.id().0
             );
             if !self.session.is_of_host() {
                 // An invariant is broken; the session must end nevertheless.
@@ -813,7 +816,8 @@ impl DurableCheck {
 impl Deferred for DurableCheck {
     fn run(mut self: KBox<Self>) {
         let Some((attachment, backing)) = self.of.take() else {
-            return broken!("a check for durable writes has no disk");
+            // Dropping it would wait for this very call.
+            return keep(self, "a check for durable writes has no disk");
         };
         attachment.check_durable(&backing);
         *attachment.durable_check.lock() = Some(self);

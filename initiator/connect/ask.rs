@@ -160,7 +160,7 @@ pub(crate) fn ask(
     let second = Asking::new(address, deadline)?;
     let unconfirmed = initiator
         .prove(&challenge, &second.channel)
-        .ok_or(Failure::BadReply("the challenge is none"))?;
+        .ok_or(Failure::BadReply("the challenge is malformed"))?;
     let reply = second.ask(unconfirmed.proof(), Reason::Entry, deadline)?;
     let entry = unconfirmed
         .is_told(&reply, &second.channel)

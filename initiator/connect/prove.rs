@@ -3,8 +3,8 @@
 //! Connects the admin queue pair when this host and the target authenticate each other.
 //!
 //! The target responds to the first request with a challenge, in a reject. The queue pair of that
-//! request is not used for anything else. The second request carries the proof; its reply proves
-//! the target, and is not evaluated before that is verified.
+//! request is not used for anything else. The second request carries the proof. The reply to it
+//! authenticates the target, and none of its fields is evaluated before its MAC is verified.
 
 use super::{
     establish,
@@ -93,7 +93,7 @@ impl Rising {
         }
     }
 
-    /// Sends this host's identity, and returns the challenge to prove it.
+    /// Sends the hello, and returns the target's challenge.
     fn challenge(
         mut self,
         owner: &Arc<Session>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection request that proves the session that sends it, and whose response proves the
+//! A sealed connection request: its MAC authenticates the session, and the MAC of its response the
 //! target.
 
 use super::padded;
@@ -47,8 +47,8 @@ impl Sealed {
         (bytes, sealed)
     }
 
-    /// Returns the verified reply in `bytes`, on queue pair `target_qp` of the target. Fails if
-    /// another host made them.
+    /// Returns the verified reply in `bytes`, on queue pair `target_qp` of the target. Fails if the
+    /// MAC is wrong, or if the reply belongs to another session.
     pub(super) fn open(&self, bytes: &[u8], target_qp: u32) -> Result<[u8; REPLY_LEN], Failure> {
         let channel = self.channel.of_reply(target_qp);
         match self.proof.key.open_reply(&self.mac, bytes, &channel) {

@@ -222,7 +222,7 @@ impl Device {
         let origin = session.origin(&volume)?;
         plan.head.granted(session.path(), session.epoch(), &origin);
         loop {
-            plan.head.fence_others(&admin, &origin, || {
+            plan.head.fence_others(self, &admin, &origin, || {
                 self.fail_fast_if_due(plan);
                 plan.goes_on(deadline)?;
                 session.failure().map_or(Ok(()), Err)

@@ -194,7 +194,7 @@ impl Device {
         let mut shape = QueueShape::fit(attributes, settings.depth, settings.max_io_kib << 10)?;
         if let Some(head) = &head {
             shape = head.shape_on(shape).ok_or(Failure::Device(
-                "it has less than the one that the disk began with",
+                "its limits are smaller than those of the device with which the disk was created",
             ))?;
         }
         shape.fit_write_bounce(attributes, settings.eager_write.max(settings.small_write));

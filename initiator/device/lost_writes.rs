@@ -78,7 +78,8 @@ impl LostWrites {
         let disk = self.announcements.name();
         pr_err!(
             "{disk}: the target lost writes that it had acknowledged: flushes fail until all users close the disk; \
-             check what is on it, or `hcablk acknowledge-loss {disk}`\n"
+             unmount it, check its data and mount it again; if it cannot be closed, \
+             check its data and run `hcablk acknowledge-loss {disk}`\n"
         );
         if !again {
             self.report(true);

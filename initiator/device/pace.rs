@@ -72,10 +72,11 @@ impl Pace {
         down_to_half(self.reconnect_delay_s.saturating_mul(1000), random)
     }
 
-    /// Returns the milliseconds for which a path is set aside after `losses` in a row, each soon
-    /// after it was connected: twice as many each time, [`ASIDE_MAX_MS`] at most. `None`: the path
-    /// is not set aside yet. Requests on such a path wait each time until it is lost again, as on a
-    /// network that passes only small packets.
+    /// Returns the milliseconds for which a path is set aside after `losses` losses in a row, each
+    /// soon after the path was connected: the time doubles with each loss, up to [`ASIDE_MAX_MS`].
+    /// Returns `None` if the path is not set aside yet. Without this, requests would use the path
+    /// and wait each time until it is lost again, for example on a network that passes only small
+    /// packets.
     pub(crate) fn aside_ms(&self, losses: u32) -> Option<u32> {
         let doublings = losses.checked_sub(LOSSES)?.min(16) + 1;
         let delay = u64::from(self.reconnect_delay_s.max(1)) * 1000 << doublings;
@@ -83,7 +84,7 @@ impl Pace {
     }
 
     /// Returns the milliseconds of rest between the end of the last attempt and the start of the
-    /// next: 0 unless the target was too slow; then no more than the next attempt's time limit.
+    /// next: 0, or, if the target was too slow, up to the time limit of the next attempt.
     pub(crate) fn rest_ms(&self, random: u64) -> u32 {
         match self.is_late {
             true => {

@@ -73,7 +73,10 @@ impl Plan {
         let (geometry, former) = (volume.geometry, self.volume.geometry);
         if geometry.max_transfer < former.max_transfer {
             // The target has less memory now; that may pass.
-            return Err(Failure::Setup("requests as large as before", ENOSPC));
+            return Err(Failure::Setup(
+                "a session for requests as large as before",
+                ENOSPC,
+            ));
         }
         // The disk follows all other changes; until then, the target makes each write stable, and
         // operations that the drive lost end as not supported.

@@ -97,7 +97,7 @@ impl Device {
             return self.remove_lost(&mut control, failure);
         }
         pr_warn!(
-            "{self}: path {} is given up: {failure}\n",
+            "{self}: path {} is refused, and not tried again: {failure}\n",
             plan.path.number()
         );
         if let Some(active) = control.active.as_mut() {

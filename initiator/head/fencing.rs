@@ -35,6 +35,7 @@ use crate::{
 };
 use hcablk_core::proto::connect::Epoch;
 use kernel::{
+    fmt::Display,
     prelude::*,
     sync::Arc, //
 };
@@ -76,8 +77,13 @@ impl Head {
 
     /// Waits until no request of an ended session of `path` can reach the drive, or no path is
     /// live, or the disk is being removed; calls `meanwhile` repeatedly. Sleeps until the drive has
-    /// finished.
-    pub(crate) fn wait_for_fence(&self, path: u8, epoch: Epoch, mut meanwhile: impl FnMut()) {
+    /// finished. `disk` is the disk's name for the log.
+    pub(crate) fn wait_for_fence(
+        &self,
+        disk: &impl Display,
+        (path, epoch): (u8, Epoch),
+        mut meanwhile: impl FnMut(),
+    ) {
         let mut waited_ms = 0;
         loop {
             let last_sessions = self.last_sessions.lock();
@@ -96,15 +102,16 @@ impl Head {
             if self.is_removed_within(ASK_MS) {
                 return;
             }
-            say(&mut waited_ms, path);
+            say(disk, &mut waited_ms, path);
         }
     }
 
     /// Fences every path except that of `admin`, whose session, of `origin`, does not belong to the
     /// disk yet; checks `wanted` in between. Sleeps until the drive has finished. Fails when
-    /// another export is in use or not fenced.
+    /// another export is in use or not fenced. `disk` is the disk's name for the log.
     pub(crate) fn fence_others(
         &self,
+        disk: &impl Display,
         admin: &Admin,
         origin: &Origin,
         mut wanted: impl FnMut() -> Result<(), Failure>,
@@ -120,7 +127,7 @@ impl Head {
             match admin.ask_fence((path, last))? {
                 true => self.last_sessions.lock().fenced(path, last),
                 false if self.is_removed_within(ASK_MS) => return Err(Failure::Forced),
-                false => say(&mut waited_ms, path),
+                false => say(disk, &mut waited_ms, path),
             }
             wanted()?;
         }
@@ -145,9 +152,11 @@ impl Head {
 }
 
 /// Warns every [`SAY_MS`] that a path is still not fenced.
-fn say(waited_ms: &mut u32, path: u8) {
+fn say(disk: &impl Display, waited_ms: &mut u32, path: u8) {
     *waited_ms += ASK_MS;
     if *waited_ms % SAY_MS == 0 {
-        pr_warn!("still waiting for the target to drain path {path} (slow drive?)\n");
+        pr_warn!(
+            "{disk}: still waiting for the target to fence path {path}: its drive has not finished the requests of that path\n"
+        );
     }
 }

@@ -188,8 +188,8 @@ impl Standing {
 }
 
 impl Queue {
-    /// Stops accepting requests, or going live later. Requests that are being issued may still be
-    /// posted.
+    /// Stops accepting requests for good: the queue cannot go live later either. Requests that are
+    /// being issued may still be posted.
     pub(crate) fn stop(&self) {
         // The lock orders this after a keep-alive that saw the queue live.
         let mut send = self.send.lock();
@@ -221,10 +221,10 @@ impl Queue {
     /// Clears the timeout mark if all late requests have their responses, so that the queue accepts
     /// requests again; returns whether it does. Requests refused in the meantime wait for a run of
     /// the hardware queue, after a grace period.
-    pub(crate) fn has_caught_up(&self) -> bool {
+    pub(crate) fn try_resume(&self) -> bool {
         let mut send = self.send.lock();
-        let asks_nothing = send.nop != Nop::Nothing;
-        if send.stopped || self.is_behind(&send.late, asks_nothing) {
+        let nop_pending = send.nop != Nop::Nothing;
+        if send.stopped || self.is_behind(&send.late, nop_pending) {
             return false;
         }
         self.standing.live.store(true, Release);
@@ -247,7 +247,7 @@ impl Queue {
 
     /// Clears the timeout mark since no queue pair will replace this one: the queue refuses
     /// requests from here on. Returns whether the mark was set.
-    pub(crate) fn is_not_replaced(&self) -> bool {
+    pub(crate) fn clear_timed_out(&self) -> bool {
         self.standing.timed_out.xchg(false, Full)
     }
 
@@ -297,7 +297,7 @@ impl Queue {
     }
 
     /// Counts that a new queue pair replaced this one, which is closed.
-    pub(crate) fn was_replaced(&self) {
+    pub(crate) fn count_replaced(&self) {
         // No completion handler runs any more: the counter has no other writer.
         self.done.replaced_queues.bump();
     }
@@ -327,8 +327,8 @@ impl Queue {
         again.push(request);
     }
 
-    /// Ends the device's access to the request's memory, and leaves the request in the table for a
-    /// caller that ends it later without this queue. Context as for [`Self::abandon`].
+    /// Ends the device's access to the request's memory, and parks the request, so that a caller
+    /// can end it later, when this queue is gone. Context as for [`Self::abandon`].
     pub(crate) fn release(&self, request: Request<Driver>) {
         if let Some(request) = self.taken_back(request) {
             request.park();
@@ -378,7 +378,7 @@ impl Queue {
         if let Nop::Asked(periods) = &mut send.nop {
             *periods += 1;
         }
-        if self.is_live() && self.awaits_nop(&send) {
+        if self.is_live() && self.has_nop_timed_out(&send) {
             drop(send);
             return self.session.clone().queue_timed_out(self, self.depth);
         }
@@ -431,7 +431,7 @@ impl Queue {
     }
 
     /// Returns whether the nop timed out. No other timeout covers it.
-    fn awaits_nop(&self, send: &SendState) -> bool {
+    fn has_nop_timed_out(&self, send: &SendState) -> bool {
         let periods = self.settings.io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
         matches!(send.nop, Nop::Asked(n) if n > periods)
     }
@@ -488,9 +488,9 @@ impl Late {
 impl Queue {
     /// Returns whether a request that timed out still has no response. `late` are the requests that
     /// timed out; some may have got their responses since.
-    pub(super) fn is_behind(&self, late: &Late, asks_nothing: bool) -> bool {
+    pub(super) fn is_behind(&self, late: &Late, nop_pending: bool) -> bool {
         late.iter().any(|tag| match tag == self.depth {
-            true => asks_nothing,
+            true => nop_pending,
             false => self.requests.path_of(self.index.into(), tag) == Some(self.path),
         })
     }

@@ -79,18 +79,20 @@ impl Session {
             }
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
-                    "{}: queue {index} did not respond in time and was replaced\n",
-                    *self.device
+                    "{}: queue {index} of path {} did not respond in time and was replaced\n",
+                    *self.device,
+                    self.path()
                 ),
                 Err(failure) => {
                     pr_warn!(
-                        "{}: queue {index} did not respond in time and cannot be replaced: {failure}\n",
-                        *self.device
+                        "{}: queue {index} of path {} did not respond in time and cannot be replaced: {failure}\n",
+                        *self.device,
+                        self.path()
                     );
                     self.fail(Failure::RequestTimeout);
                     // The queue run below makes the waiting requests fail. The teardown may have
                     // cleared the mark already.
-                    let _ = old.is_not_replaced();
+                    let _ = old.clear_timed_out();
                     // After this every waiting request is in the block layer again, so the queue
                     // run finds it.
                     self.requests.synchronize();
@@ -115,7 +117,7 @@ impl Session {
         let mut resumed = 0_u128;
         for index in 0..self.queue_count() {
             let queue = self.queue(index.into());
-            if queue.is_some_and(|queue| queue.is_timed_out() && queue.has_caught_up()) {
+            if queue.is_some_and(|queue| queue.is_timed_out() && queue.try_resume()) {
                 resumed |= 1 << index;
             }
         }
@@ -126,8 +128,9 @@ impl Session {
         self.requests.synchronize();
         for index in (0..self.queue_count()).filter(|index| resumed & (1 << index) != 0) {
             pr_info!(
-                "{}: queue {index} has received its late responses and stays in use\n",
-                *self.device
+                "{}: queue {index} of path {} has received its late responses and stays in use\n",
+                *self.device,
+                self.path()
             );
             self.requests.run_hw_queue(index.into());
         }
@@ -167,7 +170,7 @@ impl Session {
                 old.requeue(request, &mut requeued)
             });
         requeued.requeue();
-        old.was_replaced();
+        old.count_replaced();
         // The teardown owns the queue from here on.
         self.device
             .queue_replaced(&self.queues, index.into(), new.clone());

@@ -57,7 +57,7 @@ impl Session {
         for queue in self.closing_queues() {
             queue.stop();
             // The replacement may have cleared the mark already.
-            let _ = queue.is_not_replaced();
+            let _ = queue.clear_timed_out();
         }
         self.requests.synchronize();
         // Checked only now: if the session becomes a path of the disk from here on, no request uses
@@ -167,11 +167,12 @@ impl Session {
     /// the requests must be issued again.
     fn fence_own(&self) -> bool {
         if self.is_admitted() {
-            self.head.wait_for_fence(self.path(), self.epoch, || {
-                if self.lacks_device() {
-                    self.release_device();
-                }
-            });
+            self.head
+                .wait_for_fence(&*self.device, (self.path(), self.epoch), || {
+                    if self.lacks_device() {
+                        self.release_device();
+                    }
+                });
         }
         !self.head.is_removed_within(0)
             && (self.is_to_be_followed() || self.device.has_other_paths(self))

@@ -298,7 +298,7 @@ impl<T: Operations> Drop for Request<T> {
 #[cold]
 #[inline(never)]
 fn lost() {
-    broken!("a request was dropped by its owner, ended with an error");
+    broken!("a request was dropped by its owner: it was ended with an error");
 }
 
 /// Says that a request is never ended.

@@ -25,8 +25,8 @@
 //! | Parked | Owned | [`Requests::take`], [`PerTag::take`](super::PerTag::take) and their relatives: one taker wins, the others get `None` |
 //! | Owned | Idle | [`Request::end`], [`Request::requeue`], rejection from `queue_rq`, drop |
 //!
-//! The generation goes over the wire with the tag, so that a response to an
-//! earlier use of the tag takes nothing.
+//! The generation goes over the wire with the tag, so that a response to an earlier use of the tag
+//! does not take the present request.
 //!
 //! A driver may have several paths to its device. A parked request is on one of them, and only a
 //! caller that names this path can take it: neither a response on another path nor the end of
@@ -188,9 +188,9 @@ impl Slot {
     }
 }
 
-/// Old data of hardware queues that [`Requests::exchange`] has replaced. Functions of
-/// [`Operations`] that started before may still use it: it is dropped after an RCU grace period,
-/// one for all. Dropping it sleeps.
+/// Data of hardware queues that [`Requests::exchange`] has replaced. Functions of [`Operations`]
+/// that started before may still use it: it is dropped after an RCU grace period, one for all.
+/// Dropping it sleeps.
 pub struct ReplacedHwQueues<T: Operations>(KVec<Arc<T::HwQueue>>);
 
 impl<T: Operations> ReplacedHwQueues<T> {
@@ -400,7 +400,7 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// Replaces a hardware queue's data by `new`, and adds the old data to `formers`.
+    /// Replaces a hardware queue's data by `new`, and adds the old data to `replaced`.
     ///
     /// May sleep. Errors: `ENODEV` (there is no disk, or it is being removed) and `ENOMEM`, then
     /// nothing has changed.
@@ -408,9 +408,9 @@ impl<T: Operations> Requests<T> {
         &self,
         hw_queue: u32,
         new: Arc<T::HwQueue>,
-        formers: &mut ReplacedHwQueues<T>,
+        replaced: &mut ReplacedHwQueues<T>,
     ) -> Result {
-        formers.0.reserve(1, GFP_KERNEL)?;
+        replaced.0.reserve(1, GFP_KERNEL)?;
         let new = Arc::into_raw(new);
         let result = self.put(hw_queue, new.cast_mut().cast());
         if result.is_err() {
@@ -418,7 +418,7 @@ impl<T: Operations> Requests<T> {
             // SAFETY: The pointer is from `into_raw` above, and no other code has it.
             drop(unsafe { Arc::from_raw(new) });
         }
-        Ok(formers.0.push(result?, GFP_KERNEL)?)
+        Ok(replaced.0.push(result?, GFP_KERNEL)?)
     }
 
     /// Replaces the data by `new`, from `Arc::into_raw()`, and returns the old data; on an error

@@ -33,7 +33,7 @@ pub trait ReservationOps: Send + Sync + 'static {
     fn read(&self, index: Option<u32>) -> Result<ReservationInfo>;
 }
 
-/// Returns who does that for a disk.
+/// Returns the reservation operations of a disk.
 ///
 /// # Safety
 ///
@@ -67,8 +67,8 @@ fn op_of(what: u32, key: u64, other: u64, how: u32, flag: bool) -> Result<Reserv
     })
 }
 
-/// Makes a change: 0 registers, 1 reserves, 2 releases, 3 preempts, 4 clears. Returns what `pr_ops`
-/// return.
+/// Makes a change: 0 registers, 1 reserves, 2 releases, 3 preempts, 4 clears. Returns 0, a negative
+/// error code, or `PR_STS_RESERVATION_CONFLICT`, as the functions of `pr_ops` do.
 ///
 /// # Safety
 ///
@@ -96,7 +96,7 @@ unsafe extern "C" fn hcablk_rs_pr_change(
     }
 }
 
-/// Reads the key of registrant `index`, or the reservation, `whole`.
+/// Reads the key of registrant `index` or, if `whole`, the reservation.
 ///
 /// # Safety
 ///

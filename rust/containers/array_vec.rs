@@ -7,8 +7,8 @@ use core::mem::{
     MaybeUninit, //
 };
 
-/// Up to `N` elements, in the order in which they were added. Making one that stays empty costs
-/// nothing but its length.
+/// Up to `N` elements, in the order in which they were added. An empty vector costs only
+/// its length.
 ///
 /// # Invariants
 ///
@@ -19,7 +19,7 @@ pub struct ArrayVec<T, const N: usize> {
 }
 
 impl<T, const N: usize> ArrayVec<T, N> {
-    /// Makes an empty one.
+    /// Creates an empty vector.
     #[inline(always)]
     pub const fn new() -> Self {
         // INVARIANT: None of the places is counted.
@@ -35,7 +35,7 @@ impl<T, const N: usize> ArrayVec<T, N> {
         self.length
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the vector is empty.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.length == 0

@@ -35,7 +35,7 @@ mod count {
     pub(crate) fn check() {
         let left = count();
         if left != 0 {
-            pr_err!("BUG: {left} mappings for an HCA were never taken back\n");
+            pr_err!("BUG: {left} mappings for an HCA were never removed\n");
         }
     }
 }

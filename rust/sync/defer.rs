@@ -4,10 +4,9 @@
 //!
 //! # Ownership
 //!
-//! The object (a [`Deferred`]) embeds a [`WorkSlot`]. [`defer`] takes the object
-//! in its box; from then on the workqueue has it, until it comes back, in its
-//! box, through [`Deferred::run`]. Before that a [`DeferredBox`], which does not know its type, may
-//! own it, and a [`DeferredList`] many of these.
+//! The object (a [`Deferred`]) embeds a [`WorkSlot`]. [`defer`] takes the object in its box. The
+//! workqueue owns it until it calls [`Deferred::run`] with the box. Before that, a [`DeferredBox`]
+//! (for objects of any type) or a [`DeferredList`] (for many) may own it.
 //!
 //! # Memory
 //!
@@ -38,7 +37,8 @@ use kernel::{
 
 /// An object that work can be done on.
 pub trait Deferred: HasSlot<WorkSlot<Self>> + Sized + Send + 'static {
-    /// Does the work. Process context; it may defer the object again.
+    /// Does the work. Process context; it may defer the object again, but must not drop `self`,
+    /// whose [`WorkSlot`] would wait for this call.
     fn run(self: KBox<Self>);
 }
 
@@ -48,14 +48,14 @@ struct Inner {
     owner: *mut c_void,
     /// Drops `owner`, which must be the box of an object of the slot's type.
     drop_owner: unsafe fn(*mut c_void),
-    /// The next one of the list that it is in.
+    /// The next slot of the [`DeferredList`] that contains this one, or null.
     next: *mut Inner,
 }
 
 /// A reusable place for the work item of an object on a workqueue.
 ///
-/// Dropping it waits for the end of work that is still returning from
-/// [`Deferred::run`]: not from within the work itself.
+/// Dropping it waits for work that is still returning from [`Deferred::run`]. It must not be
+/// dropped by that work, which would wait for itself.
 ///
 /// # Invariants
 ///

@@ -121,7 +121,7 @@ unsafe extern "C" fn on_event(
         return bindings::NOTIFY_DONE as c_int;
     }
     pr_warn!(
-        "hibernation is refused: {count} {}; others would continue without this host, and it would not know\n",
+        "hibernation is refused: {count} {}; other hosts would change the volumes while this host is off\n",
         uses.what.to_str().unwrap_or("uses")
     );
     // SAFETY: No requirements.

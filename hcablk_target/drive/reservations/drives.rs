@@ -4,12 +4,12 @@
 //!
 //! A drive is identified by the file or device that volumes open, its file of reservations by the
 //! wwid. Each wwid belongs to one drive: two drives would not know of each other's reservations,
-//! and write the same file. If a drive is exported under another wwid than that of its first
-//! volume, or without one, its reservations cannot be changed; a drive that has any cannot be
-//! exported like that.
+//! and write the same file. While a drive is exported under a second wwid, or once with and once
+//! without one, its reservations cannot be changed. A drive that has reservations cannot be
+//! exported a second time in this way.
 //!
 //! An empty mount point looks like a directory without files, and a preempted host could write
-//! again. So a volume can demand that its reservations are stored ([`Keep::Always`]): then it can
+//! again. So a volume can demand that its reservations are kept ([`Keep::Always`]): then it can
 //! be enabled only if the directory has the file [`MARKER`], which is created once, together with
 //! the directory.
 //!
@@ -50,12 +50,12 @@ use kernel::{
 /// The file that distinguishes the directory from an empty mount point.
 const MARKER: &CStr = c".hcablk-reservations";
 
-/// Whether a volume may be enabled although its reservations cannot be stored.
+/// Whether a volume may be enabled although its reservations cannot be kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// The volume is enabled; if its reservations cannot be stored, no host can register.
+    /// The volume is enabled; if its reservations cannot be kept, no host can register.
     IfPossible,
-    /// The volume is not enabled if its reservations cannot be stored.
+    /// The volume is not enabled if its reservations cannot be kept.
     Always,
 }
 
@@ -121,7 +121,7 @@ impl List {
             wwid,
         };
         let added = self.uses.push(own, GFP_KERNEL);
-        added.map_err(|e| ("memory", e.into()))?;
+        added.map_err(|e| ("out of memory", e.into()))?;
         self.mark_ambiguous(&drive);
         Ok(DriveUse {
             drives: drives.clone(),
@@ -158,7 +158,8 @@ impl List {
             Ok(directory) => directory,
             Err(e) if e == ENOENT && !must => return Ok(None),
             Err(e) if e == ENOENT => {
-                let what = "its reservations cannot be kept: their directory is not there; is its file system mounted?";
+                let what =
+                    "its reservations cannot be kept: their directory does not exist; is its file system mounted?";
                 return Err((what, e));
             }
             Err(e) if e == errno::eopnotsupp() => {
@@ -257,11 +258,11 @@ impl Drives {
                 return list.add(this, drive.clone(), wwid);
             }
             let path = list.directory.as_deref().map(CString::try_from);
-            let path = path.transpose().map_err(|e| ("memory", e.into()))?;
+            let path = path.transpose().map_err(|e| ("out of memory", e.into()))?;
             (known.is_some(), path)
         };
         let state = KBox::new(Reservations::new(), GFP_KERNEL);
-        let mut state = state.map_err(|e| ("memory", e.into()))?;
+        let mut state = state.map_err(|e| ("out of memory", e.into()))?;
         let kept = match (wwid, List::open(path.as_deref(), keep)?) {
             (Some(wwid), Some((directory, is_marked))) => {
                 Some((DriveFile::load(directory, wwid, &mut state)?, is_marked))
@@ -277,7 +278,7 @@ impl Drives {
                 return Ok(drive);
             }
         }
-        let drive = Drive::new(file, wwid, kept, state).map_err(|e| ("memory", e))?;
+        let drive = Drive::new(file, wwid, kept, state).map_err(|e| ("out of memory", e))?;
         this.list.lock().add(this, drive, wwid)
     }
 

@@ -3,11 +3,11 @@
 //! Stores the reservations of a drive in the file `DIRECTORY/WWID`, as two images
 //! ([`hcablk_core::logic::reservation`]).
 //!
-//! A change overwrites the older image. The newest image takes effect when the target restarts. So
-//! a change that cannot be made durable is overwritten with the former state, as the next image: it
-//! may have reached the drive nevertheless. Images are read from the medium: an image that is only
-//! in the page cache would be mistaken for durable, and the next change would overwrite the one
-//! that is durable.
+//! A change overwrites the older image. The newest image takes effect when the target restarts. A
+//! change that cannot be made durable may have reached the drive nevertheless. So the former state
+//! is then written over it, as the next image. Images are read from the medium: an image that is
+//! only in the page cache would be mistaken for durable, and the next change would overwrite the
+//! one that is durable.
 
 use hcablk_core::{
     blkdev::{
@@ -25,7 +25,7 @@ use kernel::{
     str::CString, //
 };
 
-const MEMORY: &str = "memory";
+const MEMORY: &str = "out of memory";
 
 /// The file of a drive's reservations: see the module.
 pub(super) struct DriveFile {
@@ -107,6 +107,11 @@ impl DriveFile {
         let saved = self.write(&file, next, image);
         self.uncertain = saved.is_err() && self.write(&file, former, image).is_err();
         saved
+    }
+
+    /// Returns the wwid of the drive, which is the name of the file.
+    pub(super) fn wwid(&self) -> VolumeId {
+        self.wwid
     }
 
     /// Returns whether a refused change may take effect when the target restarts.

@@ -137,7 +137,7 @@ impl Connect {
         let not_proven = |why| Refusal::new(Reason::NotProven, why);
         let address = &self.peer.ends.peer.ip;
         let no_challenge = || {
-            let why = "it answers no challenge that this address may still answer";
+            let why = "its proof belongs to no challenge that is still open for this address";
             (None, not_proven(why))
         };
         let found = self.registry.challenged(proof.handle(), address);

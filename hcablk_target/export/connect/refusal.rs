@@ -56,7 +56,7 @@ impl Refusal {
                 Reason::Evicted => "this host is evicted",
                 Reason::Superseded => "a later instance of this host has connected",
                 Reason::Withdrawn => "the volume is being disabled",
-                Reason::StaleEpoch => "its session is in use or was replaced",
+                Reason::StaleEpoch => "its epoch is not newer than that of its session",
                 Reason::NoSession => "its session is gone",
                 _ => "it does not fit its session",
             },

@@ -122,7 +122,7 @@ for mode in cached mixed; do
 done
 export_volume p "$drive" --mode=p2p --provider="$card" --cache-mib=32 c1
 same "the target logs once that a cache larger than the card is in RAM" 1 \
-	"$(in_log target 'p: no peer memory for the cache, RAM is used for all: that device has too little' | wc -l)"
+	"$(in_log target 'p: no peer memory for the cache: the cache and all buffers are in RAM: the provider has too little' | wc -l)"
 same "the card lends no memory then" "$all" "$(available)"
 connect c1 p
 silent "the transfer buffers use no peer memory" on target "cat $volume/peers"

@@ -143,10 +143,10 @@ done
 lists replayed
 answer "$volumes" > /dev/null
 same "$mode: an answer to an earlier question is refused" "$other" "$(answer "$volumes")"
-told no-challenge "the peer asks for no proof, although keys are set: it is not the target, or too old" "$volumes"
+told no-challenge "the peer does not ask for a proof, although keys are set here: it is not the target, or of an older version" "$volumes"
 told challenges "the target asks for a proof at the wrong time" "$volumes"
 for byte in 9=64 10=1 11=128 12=1 48=1; do
-	told challenge-$byte "$no the challenge is none" "$volumes"
+	told challenge-$byte "$no the challenge is malformed" "$volumes"
 done
 told accept "$stranger" "$volumes"
 told accept-proof "$stranger" "$volumes"

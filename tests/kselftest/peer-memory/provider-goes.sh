@@ -27,10 +27,10 @@ fallen() {
 }
 
 must on target 'modprobe hcablk_pcimem'
-fallen "no such device" "$drive" 0000:7f:00.0 'there is no such PCI device'
-fallen "a device that lends nothing" "$drive" "$card" 'that device has no memory left to lend'
+fallen "no such device" "$drive" 0000:7f:00.0 'no PCI device has the address in .provider.'
+fallen "a device that lends nothing" "$drive" "$card" 'the provider has no memory left to lend'
 lend "$far_card"
-fallen "a device out of reach" "$drive" "$far_card" 'the drive and the HCA do not reach that device'
+fallen "a device out of reach" "$drive" "$far_card" 'the drive and the HCA do not reach the provider'
 must on target "echo 0 \$(blockdev --getsz $drive2) linear $drive2 0 | dmsetup create linear"
 fallen "a drive without DMA to other devices" "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname linear')" "$card" 'its drive does no DMA to other PCI devices'
 must on target 'dmsetup remove linear && truncate -s 8M /tmp/file'

@@ -64,7 +64,7 @@ for n in 3 513 516; do
 	check "the data is there ($n)" holds $n
 done
 same "the session stays the same" "$first $session" "$(on c1 "cat $initiator/v/device $initiator/v/session" | xargs)"
-check "the initiator's log reports the replacement" wait_log c1 60 'v: queue [01] did not respond in time and was replaced'
+check "the initiator's log reports the replacement" wait_log c1 60 'v: queue [01] of path 0 did not respond in time and was replaced'
 check "the target's log reports the replacement" wait_log target 60 'replaced queue [01]'
 
 check "the replaced queue pair is freed while the disk lives" is_freed "$pairs"

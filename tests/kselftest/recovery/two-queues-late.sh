@@ -47,7 +47,7 @@ must on target 'dmsetup resume gate'
 for cpu in 0 1; do
 	check "the write from processor $cpu succeeds" join held$cpu
 done
-check "the queue whose turn came later has answered and stays" wait_log c1 60 'v: queue [01] has received its late responses and stays in use'
+check "the queue whose turn came later has answered and stays" wait_log c1 60 'v: queue [01] of path 0 has received its late responses and stays in use'
 same "one queue was replaced" 1 "$(stat_of c1 $initiator/v replaced_queues)"
 same "the client reads what the drive holds" "$(on target 'dd if=/dev/mapper/both bs=64k count=2 iflag=direct 2> /dev/null | sha256sum')" \
 	"$(on c1 "dd if=$device bs=64k count=2 iflag=direct 2> /dev/null | sha256sum")"

@@ -100,12 +100,12 @@ like "the volume is not exported while the file system of its reservations is no
 must on target "rmdir /mnt/state/reservations && env echo > $target/reservations"
 like "the volume is not exported without a directory for its reservations" "reservations cannot be kept: no directory is set" "$(refused)"
 must on target "env echo /nowhere/at/all > $target/reservations"
-like "the volume is not exported while the directory does not exist" "directory is not there; is its file system mounted" "$(refused)"
+like "the volume is not exported while the directory does not exist" "directory does not exist; is its file system mounted" "$(refused)"
 same "a refused export leaves nothing in configfs" 0 "$(on target "ls $target/volumes | wc -l")"
 export_volume vol1 "$drive" --no-reservations c1 c2
 must wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
 same "a host cannot register without a directory" "Operation not supported" "$(pr c1 register 0 11)"
-check "the log gives the reason" in_log target "reservations need a wwid, .* and the directory"
+check "the log gives the reason" in_log target "refused a change of reservations: its drive has no wwid, .* or the directory"
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'
 done

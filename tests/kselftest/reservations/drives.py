@@ -117,7 +117,7 @@ def refused_changes_do_not_come_back(vol1):
     disk = connect(c1, vol1)
     target.device_mapper("kept", without_blocks(sector, 8))
     same("registering is refused when the file cannot be written", EIO, pr(disk, "register 0 33").text)
-    check("the log reports the failed write", target.in_log("a reservation cannot be kept in its file"))
+    check("the log reports the failed write", target.in_log("cannot write a change of reservations to file"))
     like("the refused host is not registered", ":$", keys(disk))
     vol1.unexport(force=True)
     target.device_mapper("kept", KEPT)

@@ -47,7 +47,7 @@ on target '[ -e /sys/kernel/debug/kmemleak ]' ||
 	less "the machine's free memory shrinks by no more than the limit" $took $(((all + 8) << 10))
 
 like "the limit cannot be lowered below the sessions' own buffers" busy "$(on target "env echo $(((6 * least - 1) >> 20)) > $port/memory_mib" 2>&1)"
-check "the log gives the reason" wait_log target 60 "memory_mib stays at $all: the existing sessions need $((6 * least >> 10)) KiB"
+check "the log gives the reason" wait_log target 60 "memory_mib stays at $all: the existing sessions need $(mib_for $((6 * least))) MiB"
 same "the limit stays as it was" $all "$(on target "cat $port/memory_mib")"
 check "the limit can be lowered to the sessions' own buffers while requests are in flight" on target "echo $(mib_for $((6 * least))) > $port/memory_mib"
 less "next to nothing is shared then" "$(memory_of used)" $((($(mib_for $((6 * least))) << 20) + 1))

@@ -38,8 +38,8 @@ hold polled --io-timeout=$limit --small-read=0
 hold events --io-timeout=$limit --event
 hold patient --io-timeout=600
 must on target 'dmsetup suspend --nolockfs hangs'
-check "the drive hangs: a session with polled requests ends" says polled "^lost: .*has not answered a request for $limit s"
-check "the drive hangs: a session with requests by events ends" says events "^lost: .*has not answered a request for $limit s"
+check "the drive hangs: a session with polled requests ends" says polled "^lost: .*a request got no response for $limit s"
+check "the drive hangs: a session with requests by events ends" says events "^lost: .*a request got no response for $limit s"
 refuse "the drive hangs: a session with a longer io-timeout does not end" on c1 'grep -q "^lost" /tmp/patient'
 must on target 'dmsetup resume hangs'
 for name in polled events; do
@@ -53,7 +53,7 @@ must wait_until target 60 "$no_queue_pairs"
 hold gone --io-timeout=$limit --ctrl-loss-tmo=$((3 * slow))
 must on target 'dmsetup suspend --nolockfs hangs'
 check "the drive hangs beyond ctrl-loss-tmo: the program ends" join gone
-like "the program reports that the drive is slow" '^ended: .*(took too long|has not answered a request)' "$(on c1 'grep ^ended /tmp/gone')"
+like "the program reports that the drive is slow" '^ended: .*(took too long|a request got no response)' "$(on c1 'grep ^ended /tmp/gone')"
 must on target 'dmsetup resume hangs'
 must wait_until target 60 "$no_queue_pairs"
 
@@ -95,7 +95,7 @@ must on target "printf '0 65536 linear $drive 0\n65536 65536 delay $drive 0 0 $d
 volume
 late="hcablk-user --queues=2 --io-timeout=$limit --ctrl-loss-tmo=$((4 * slow)) $target_address vol1 late $((32 << 20)) > /tmp/late 2>&1"
 ON_SECONDS=$((60 * slow)) check "a write that is late again and again ends" on c1 "$late"
-like "the late write ends with an error" '^late write: the session has ended: .*has not answered a request' "$(on c1 'grep "^late write" /tmp/late')"
+like "the late write ends with an error" '^late write: the session has ended: .*a request got no response' "$(on c1 'grep "^late write" /tmp/late')"
 less "the late write ends in time" "$(on c1 "awk '/^milliseconds/ { print \$2 }' /tmp/late")" $(((4 * slow + 2 * limit) * 1000 + limit * 500))
 less "the late write was issued again before" 1 "$(on c1 "grep -c '^lost' /tmp/late")"
 same "other requests succeed" "next write: kept reads: kept" "$(on c1 "tail -n 2 /tmp/late | xargs")"

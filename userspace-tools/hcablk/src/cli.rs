@@ -93,20 +93,20 @@ Exit codes:
   0    done, or no change needed; `check`: no failure
   1    failed
   2    wrong usage, or a mistake in the configuration
-  3    no such device, path, volume, host, port, key, drive to export, or request of a
+  3    no such disk, path, volume, host, port, key, drive to export, or request of a
        recording
   4    in use; `path remove`: the last live path; `target evict`, `target unexport`, `target
        unapply`: the drive has not finished in time
-  5    there already: with other settings, or a key or host id that only `--force` or
-       `--rotate` replaces; `config save`: the file was written by hand, or there are others
-       besides it; `apply`, `key apply`: something is pending; `config diff`: something differs
+  5    exists already, with other settings, or is a key or host id that only `--force` or
+       `--rotate` replaces; `config save`: the file was written by hand, or hcablk.d has other
+       files; `apply`, `key apply`: something is pending; `config diff`: something differs
   6    the target was not reached, or refused the connection or path
   7    this machine is not ready: rights, kernel module, RDMA device, host id; `check`:
        something does not work
-  130  interrupted; what had begun was undone, but these stay: that a host is evicted or
-       forbidden (`target evict`, `target forbid`), the path of `path add --keep`, the disk of
-       `connect --paths auto` when its paths were being added, and the disks that `connect
-       --all` and `disconnect --all` were done with
+  130  interrupted, and undone, except: a host stays evicted or forbidden (`target evict`,
+       `target forbid`); the path of `path add --keep` stays; the disk of `connect --paths
+       auto` stays if its paths were being added; disks that `connect --all` or `disconnect
+       --all` had finished stay connected or disconnected
 
 A failure is reported on standard error in one form: `hcablk:`, what failed and why; then, in lines that begin
 with blanks, what could not be undone and what to do.";
@@ -144,7 +144,7 @@ Examples:
   hcablk connect 10.0.0.1 --all")]
     Discover(DiscoverArgs),
 
-    /// Disconnect a device; refused while it is mounted or open
+    /// Disconnect a disk; refused while it is mounted or open
     #[command(after_help = "\
 Examples:
   hcablk disconnect data
@@ -158,7 +158,7 @@ Examples:
     /// no flush covered. From then on every flush and every FUA write of the disk fails with EIO, and
     /// `hcablk list` shows lost-writes. The failures stop writers that would otherwise build on data that
     /// is gone. The state ends by itself when the last user closes the disk and its partitions, if one of
-    /// the users had opened it for writing.
+    /// the users had opened it for writing, and a flush or FUA write has failed since the loss.
     ///
     /// This command ends the state at once. It restores nothing: WHAT WAS LOST STAYS LOST. An application that has not
     /// yet called fsync will not learn of the loss: its next fsync succeeds, although data that it wrote before the
@@ -218,16 +218,16 @@ Examples:
   hcablk apply --disks --force")]
     Apply(ApplyArgs),
 
-    /// List the devices of this machine, and the paths of those that have several
+    /// List the disks of this machine, and the paths of those that have several
     #[command(after_help = "\
 Examples:
   hcablk list
   hcablk list --columns name,state,policy")]
     List(ListDisksArgs),
 
-    /// Show the counters of this machine's devices, or rates
+    /// Show the counters of this machine's disks, or rates
     ///
-    /// With an interval, one line for each device is printed at the end of each interval: FLIGHT counts the requests in
+    /// With an interval, one line for each disk is printed at the end of each interval: FLIGHT counts the requests in
     /// flight; reads, writes, others (flushes, discards, writes of zeroes) and bytes (READ-B, WRITE-B; K is 1024) are
     /// per second. MEAN is the mean latency of a request; it is measured after `hcablk times --measure on`.
     #[command(after_help = "\
@@ -278,7 +278,7 @@ Examples:
   hcablk check --quiet --json")]
     Check(DoctorArgs),
 
-    /// Collect the state of this machine in one archive, without keys, for somebody who helps
+    /// Collect the state of this machine in one archive, without keys, for support
     ///
     /// The archive has the answers of `check`, `list`, `stats` and `target list`, the attributes of configfs, versions,
     /// the configuration, RDMA links, settings of OCFS2, the states of units, and lines of the kernel's log and the
@@ -290,7 +290,7 @@ Examples:
   hcablk report --output /tmp/client1.tar.gz")]
     Report(ReportArgs),
 
-    /// Show how long requests of this machine's devices take, by state
+    /// Show how long requests of this machine's disks take, by state
     ///
     /// Durations are measured only after `--measure on`; then each request reads the clock a few times. HALF, 99 % and
     /// ALL are latency bounds: that share of the requests finished sooner.

@@ -35,7 +35,7 @@ pub(crate) use sync::sync_by_name;
 
 fn not_loaded() -> String {
     format!(
-        "the kernel module {} is not loaded: no devices",
+        "the kernel module {} is not loaded: no disks",
         INITIATOR.name
     )
 }

@@ -72,7 +72,7 @@ pub struct Volume {
     /// When writes are acknowledged: `back` (before the data is on stable media) or `through`; `null` if the kernel
     /// module has no such setting.
     pub write_cache: Option<String>,
-    /// Whether the export fails when its reservations cannot be stored; `null` if the kernel module has no such
+    /// Whether the export fails when its reservations cannot be kept; `null` if the kernel module has no such
     /// setting.
     pub keep_reservations: Option<bool>,
     /// MiB of the volume's cache; 0: none.

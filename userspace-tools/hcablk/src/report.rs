@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk report`: collects the state of this machine in one archive, without keys, for somebody who helps.
+//! `hcablk report`: collects the state of this machine in one archive, without keys, for support.
 //!
 //! It changes nothing but the archive that it makes. A part that cannot be read does not keep the others out; the
 //! archive's README.txt names it.

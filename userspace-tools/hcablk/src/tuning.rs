@@ -75,7 +75,7 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Queue pairs, each of them a hardware queue; 0: one per CPU [default: 0]
+    /// Queue pairs, each of them a hardware queue; 0: one per CPU, at most 127 together with --poll-queues [default: 0]
     #[arg(long, value_parser = value_parser!(u16).range(0..=127))]
     pub queues: u16,
 
@@ -88,11 +88,11 @@ settings! {
     #[arg(long, value_parser = value_parser!(u16).range(1..=1024))]
     pub queue_depth: u16,
 
-    /// Reconnect a queue when a request has no response within this time [default: 30]
+    /// Replace a queue pair when a request has no response within this time [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 3600>)]
     pub io_timeout: u32,
 
-    /// Give up when the target does not respond within this time [default: 10]
+    /// Time limit for connecting a path with all its queues, or a replacement queue pair [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 600>)]
     pub connect_timeout: u32,
 
@@ -106,12 +106,13 @@ settings! {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = timeout)]
     pub fast_io_fail_tmo: i64,
 
-    /// Take the path for lost when a keep-alive has no response within this time; one is sent every half of it
+    /// Consider the path lost when a keep-alive has no response within this time; keep-alives are half of it apart
     /// [default: 5]
     #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 600>)]
     pub keep_alive_tmo: u32,
 
-    /// Pause between two attempts to reconnect [default: 1]
+    /// Minimum time from the start of an attempt to reconnect to the start of the next, randomly reduced by up to half
+    /// [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 60>)]
     pub reconnect_delay: u32,
 

@@ -502,7 +502,7 @@ fn list_without_the_module() {
     let outcome = hcablk(&Kernel::bare(), "list").unwrap();
     assert_eq!(
         outcome.notes,
-        ["the kernel module hcablk is not loaded: no devices"],
+        ["the kernel module hcablk is not loaded: no disks"],
     );
 }
 
@@ -550,7 +550,7 @@ fn times_are_measured_when_asked_for() {
     assert_eq!(fails(&kernel, "times none").kind, Kind::NotFound);
     assert_eq!(
         hcablk(&Kernel::bare(), "times").unwrap().notes,
-        ["the kernel module hcablk is not loaded: no devices"],
+        ["the kernel module hcablk is not loaded: no disks"],
     );
 }
 

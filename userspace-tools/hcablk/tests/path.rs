@@ -117,7 +117,7 @@ fn the_time_is_that_of_the_disk() {
     assert!(
         error
             .message
-            .ends_with("is not live after 4 s: the target does not answer"),
+            .ends_with("is not live after 4 s: the target has not responded"),
         "{error:?}"
     );
 }

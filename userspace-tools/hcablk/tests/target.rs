@@ -316,7 +316,7 @@ fn a_volume_whose_reservations_cannot_be_kept() {
     kernel.refuse(
         "data",
         Errno::ENOENT,
-        "its reservations cannot be kept: their directory is not there; is its file system mounted?",
+        "its reservations cannot be kept: their directory does not exist; is its file system mounted?",
     );
     let error = fails(&kernel, &format!("target export data /dev/sdb --allow {A}"));
     let advice = error.advice.unwrap();

@@ -130,7 +130,7 @@ fn rates_without_the_module() {
     let outcome = hcablk(&kernel, "stats 1").unwrap();
     assert_eq!(
         outcome.notes,
-        ["the kernel module hcablk is not loaded: no devices"]
+        ["the kernel module hcablk is not loaded: no disks"]
     );
 }
 

@@ -47,13 +47,13 @@ pub enum Failure {
     #[error("the target refuses the session: {}", because(*.0))]
     Refused(Reason),
     /// A peer that has not proven to be the target refused the session.
-    #[error("the session is refused, and nothing proves that it is the target: {}", because(*.0))]
+    #[error("a peer that has not proven to be the target refuses the session: {}", because(*.0))]
     Unsealed(Reason),
     /// The peer does not have the keys.
-    #[error("the peer does not have the keys of this host and the target")]
+    #[error("the peer failed authentication: it does not hold the expected keys")]
     OtherKeys,
     /// The peer demands no proof.
-    #[error("the peer asks for no proof, although keys are set: it is not the target, or too old")]
+    #[error("the peer does not ask for a proof, although keys are set here: it is not the target, or of an older version")]
     NoChallenge,
     /// One key is set, and the other is not.
     #[error("a proof needs the key of this host and that of the target, and only one is set")]
@@ -65,7 +65,7 @@ pub enum Failure {
     #[error("the RDMA device cannot be used: {0}")]
     Device(&'static str),
     /// An object could not be made.
-    #[error("cannot make {0}: {1}")]
+    #[error("cannot create {0}: {1}")]
     Setup(&'static str, Errno),
     /// This host's directory of session ids cannot be used.
     #[error("cannot use the directory of session ids: {0}")]
@@ -95,7 +95,7 @@ pub enum Failure {
     #[error("the target has not responded to a keep-alive for {0} s")]
     KeepAlive(u16),
     /// A request got no response within this many seconds.
-    #[error("the target has not answered a request for {0} s")]
+    #[error("a request got no response for {0} s")]
     RequestTimeout(u32),
     /// The target ends the export.
     #[error("the target ends the export of the volume")]
@@ -211,11 +211,15 @@ fn because(reason: Reason) -> &'static str {
             "it exports no volume of this name, or none to hosts that do not prove who they are"
         }
         Reason::Forbidden => "it does not allow this host to use the volume",
-        Reason::NoResources => "it is out of memory or queue pairs",
+        Reason::NoResources => {
+            "it lacks a resource for this connection (memory, queue pairs, or sessions of this host): its log says which"
+        }
         Reason::StaleEpoch => "it holds a newer epoch of this session",
         Reason::NoSession => "it ended the session while connecting",
         Reason::Withdrawn => "it is withdrawing the volume",
-        Reason::NoMemory => "it has no memory left for another session",
+        Reason::NoMemory => {
+            "it has no memory left for another session: its memory_mib, or the half of it that one host may have, is used up"
+        }
         Reason::Evicted => "it has evicted this host from the volume",
         Reason::Superseded => "a later instance of this host uses the volume",
         Reason::Challenge => "it asks for a proof at the wrong time",
@@ -223,7 +227,7 @@ fn because(reason: Reason) -> &'static str {
             "it does not accept the proof: it has other keys for this host or for itself, or no such volume for it"
         }
         Reason::Entry => "it sent a list entry that was not requested",
-        Reason::OwnSession => "it lets the volume share no session with others",
+        Reason::OwnSession => "it does not let this volume share a session with other volumes",
     }
 }
 

@@ -2,9 +2,9 @@
 
 //! Compares the time limit of OCFS2's heartbeat with the time for which a disk waits for its target.
 //!
-//! The heartbeat of the cluster stack `o2cb` restarts a node that could not write to the disk for
-//! `(threshold - 1) * 2` seconds, unless the disks of all nodes hang (`o2hb_write_timeout` and `o2hb_nego_timeout` in
-//! the kernel's `fs/ocfs2/cluster/heartbeat.c`).
+//! The heartbeat of the cluster stack `o2cb` restarts a node that has not written its heartbeat for
+//! `(threshold - 1) * 2` seconds, unless the heartbeats of all nodes hang (`o2hb_write_timeout` and `o2hb_nego_timeout`
+//! in the kernel's `fs/ocfs2/cluster/heartbeat.c`).
 
 use std::path::Path;
 
@@ -119,7 +119,7 @@ impl Wait {
         limits.min().map_or(Self::Forever, Self::Seconds)
     }
 
-    /// Returns whether a heartbeat that may stay unwritten for `limit` seconds ends before the wait.
+    /// Returns whether the disk, with [`MARGIN`], waits longer than a heartbeat may stay unwritten, `limit` seconds.
     fn exceeds(self, limit: u64) -> bool {
         match self {
             Self::Seconds(seconds) => seconds.saturating_add(MARGIN) > limit,
@@ -139,7 +139,7 @@ impl Wait {
         match self {
             Self::Seconds(seconds) => (seconds.saturating_add(MARGIN).div_ceil(2) + 1).to_string(),
             Self::Forever => {
-                format!("N, where N is half of the longest outage in seconds plus {MARGIN}, plus 1")
+                format!("N, where N is (the longest outage in seconds + {MARGIN}) / 2 + 1")
             }
         }
     }
@@ -161,8 +161,8 @@ fn compare(disk: &Device, heartbeat: &Heartbeat, findings: &mut Findings) {
     findings.warn(
         name,
         format!(
-            "the disk waits {} for its target, but o2cb restarts this node {limit} s after it \
-             cannot write to its OCFS2, unless all nodes cannot",
+            "the disk waits {} for its target, but o2cb restarts this node {limit} s after its last heartbeat write, \
+             unless the disks of all nodes hang",
             wait.text()
         ),
         format!(

@@ -83,7 +83,7 @@ fn peer_to_peer(system: &dyn System, volume: &Group<'_>, findings: &mut Findings
                 "{} is not a PCI device: the volume works in RAM",
                 drive.display()
             ),
-            "Export an NVMe drive, or a RAID 0, 1 or 10 of NVMe drives; or use --mode direct.",
+            "Export an NVMe drive itself, or use --mode direct.",
         );
         return;
     }

@@ -38,7 +38,7 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// For disks of the configuration: retry for this time while the target is down, or does not allow this host
+    /// For disks of the configuration: if the target is down or does not allow this host, retry for this time
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
         value_parser = options::seconds::<0, 604_800>)]
     pub wait: u32,
@@ -47,7 +47,7 @@ pub struct ConnectArgs {
     #[arg(long, default_value_t = DEFAULT_PORT, value_parser = value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// The device's name in `hcablk list` [default: the volume's name]
+    /// The disk's name in `hcablk list` [default: the volume's name]
     #[arg(long)]
     pub name: Option<DeviceName>,
 
@@ -67,8 +67,8 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub user: bool,
 
-    /// Also write the disk into the configuration: into its table [disk.NAME] where that is, or else into
-    /// /etc/hcablk/hcablk.toml. If that fails, the disk is not connected. `systemctl enable hcablk@NAME` has it
+    /// Also write the disk into the configuration: into the file that has the table [disk.NAME], or else into
+    /// /etc/hcablk/hcablk.toml. If that fails, the disk is not connected. With `systemctl enable hcablk@NAME` it is
     /// connected at each start
     #[arg(long)]
     pub persist: bool,
@@ -230,11 +230,11 @@ impl DiscoverArgs {
 /// Arguments of `disconnect`.
 #[derive(Args, Debug)]
 pub struct DisconnectArgs {
-    /// The device's name, or /dev/hcablkN or /dev/ublkbN
+    /// The disk's name, or /dev/hcablkN or /dev/ublkbN
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub device: Option<String>,
 
-    /// Disconnect every device
+    /// Disconnect every disk
     #[arg(long)]
     pub all: bool,
 
@@ -248,7 +248,7 @@ pub struct DisconnectArgs {
         value_parser = options::seconds::<0, 604_800>)]
     pub wait: u32,
 
-    /// Do not fail when there is no such device
+    /// Do not fail when there is no such disk
     #[arg(long)]
     pub if_exists: bool,
 }
@@ -279,7 +279,7 @@ pub struct AcknowledgeLossArgs {
 /// Arguments of `times`.
 #[derive(Args, Debug)]
 pub struct TimesArgs {
-    /// Only this device: its name, or /dev/hcablkN
+    /// Only this disk: its name, or /dev/hcablkN
     pub name: Option<String>,
 
     /// Start or stop measuring before printing; earlier measurements stay

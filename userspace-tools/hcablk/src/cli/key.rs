@@ -34,7 +34,7 @@ Example:
 
     /// Store the key of another machine
     ///
-    /// The key is read from standard input. The former key also stays valid until `hcablk key retire`.
+    /// The key is read from standard input, or from --file. The former key also stays valid until `hcablk key retire`.
     #[command(after_help = "\
 Examples:
   target# ssh client hcablk key show host | hcablk key add host UUID
@@ -42,7 +42,7 @@ Examples:
   client# hcablk key add target default --file key-of-all-targets")]
     Add(AddArgs),
 
-    /// Invalidate all keys but the newest
+    /// Retire all keys of a host or target but the newest; with UUID or ADDRESS left out, of this machine
     #[command(after_help = "\
 Example:
   hcablk key retire host 7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44 && hcablk key apply")]
@@ -110,7 +110,8 @@ pub struct OthersArgs {
     #[arg(value_enum)]
     pub side: Side,
 
-    /// The host's id, or the target's address, `default` for all others; this machine's own if left out
+    /// The id of the host, or the address of the target; `default`: all targets without a key of their own. Left out:
+    /// the key of this machine
     #[arg(value_name = "UUID|ADDRESS")]
     pub name: Option<String>,
 }

@@ -52,7 +52,7 @@ Example:
 /// Arguments of `path add`.
 #[derive(Args, Debug)]
 pub struct PathAddArgs {
-    /// The device's name, or /dev/hcablkN
+    /// The disk's name, or /dev/hcablkN
     pub device: String,
 
     /// The target's address or host name, and its port if that is not 7744
@@ -79,14 +79,14 @@ impl PathAddArgs {
 /// Arguments of `path remove`.
 #[derive(Args, Debug)]
 pub struct PathRemoveArgs {
-    /// The device's name, or /dev/hcablkN
+    /// The disk's name, or /dev/hcablkN
     pub device: String,
 
     /// The path's number in `hcablk list`, or its address, and its port if that is not 7744
     #[arg(value_name = "NUMBER|ADDRESS[:PORT]")]
     pub path: PathId,
 
-    /// Do not fail when there is no such path, or no such device
+    /// Do not fail when there is no such path, or no such disk
     #[arg(long)]
     pub if_exists: bool,
 }
@@ -94,7 +94,7 @@ pub struct PathRemoveArgs {
 /// Arguments of `path sync`.
 #[derive(Args, Debug)]
 pub struct PathSyncArgs {
-    /// Only this device: its name, or /dev/hcablkN
+    /// Only this disk: its name, or /dev/hcablkN
     pub device: Option<String>,
 
     /// Also remove paths that lead to no portal any more, except path 0 and the last live one
@@ -105,7 +105,7 @@ pub struct PathSyncArgs {
 /// Arguments of `path policy`.
 #[derive(Args, Debug)]
 pub struct PathPolicyArgs {
-    /// The device's name, or /dev/hcablkN
+    /// The disk's name, or /dev/hcablkN
     pub device: String,
 
     /// The rule that chooses the path of a request

@@ -60,9 +60,9 @@ Example:
     /// repeated, until `hcablk target admit`. To ensure this, the command records each evicted host as an empty file
     /// /var/lib/hcablk/evicted/VOLUME/UUID.
     ///
-    /// On failure the hosts may not be fenced: repeat the command. It cannot succeed while the drive hangs. Even then
-    /// the target refuses an evicted host, which stays evicted when the time limit is over (exit code 4) or the command
-    /// is interrupted (130).
+    /// If the command fails, it is not certain that the hosts are fenced: repeat it. It cannot succeed while the drive
+    /// hangs. Even then the target refuses an evicted host, which stays evicted when the time limit is over (exit code
+    /// 4) or the command is interrupted (130).
     ///
     /// An evicted host stays allowed, and can connect again once it is admitted. `forbid` instead withdraws the
     /// permission to use the volume.
@@ -101,7 +101,7 @@ Examples:
 
     /// Make exports and ports match the configuration: `hcablk apply --target`
     ///
-    /// hcablk-target.service and hcablk-target-retry.service run this with --record and --retry. With --record it
+    /// hcablk-target.service runs this with --record, hcablk-target-retry.service with --retry. With --record it
     /// records in /run/hcablk/target which exports and ports it made, and which it could not make. `hcablk target
     /// export`, `unexport`, `listen` and `unlisten` remove what they change from the records: changes of an
     /// administrator or a cluster manager are neither repeated nor undone.
@@ -195,8 +195,9 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value_t = WriteCache::Back)]
     pub write_cache: WriteCache,
 
-    /// Export the volume even if reservations cannot be stored because their directory /var/lib/hcablk/reservations is
-    /// missing. A host whose registration was preempted can then write again
+    /// Export the volume even if reservations cannot be kept because their directory /var/lib/hcablk/reservations is
+    /// missing. While the directory is missing, no host can register, and a host whose registration was preempted
+    /// earlier can write again
     #[arg(long)]
     pub no_reservations: bool,
 
@@ -233,8 +234,8 @@ pub struct ExportArgs {
     #[arg(long, value_parser = value_parser!(u16).range(1..), conflicts_with = "no_port")]
     pub port: Option<u16>,
 
-    /// Also write the export, and the port that listens for it, into the configuration, which holds from the next start
-    /// on: into the table [export.NAME] where that is, or else into /etc/hcablk/hcablk.toml. If that fails, nothing is
+    /// Also write the export, and the port that listens for it, into the configuration, which is applied at each start:
+    /// into the file that has the table [export.NAME], or else into /etc/hcablk/hcablk.toml. If that fails, nothing is
     /// exported
     #[arg(long)]
     pub persist: bool,
@@ -284,7 +285,8 @@ pub struct UnexportArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// End the export even while clients are connected: their requests fail
+    /// End the export even while clients are connected: their requests wait until the volume is exported again, and
+    /// fail when their --ctrl-loss-tmo is over
     #[arg(long)]
     pub force: bool,
 
@@ -292,8 +294,8 @@ pub struct UnexportArgs {
     #[arg(long)]
     pub if_exists: bool,
 
-    /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
-    /// no limit]
+    /// Fail when a drive has not finished its current requests within this time; the export then ends as
+    /// soon as the drive has finished [default: no limit]
     #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 
@@ -350,8 +352,8 @@ pub struct UnapplyArgs {
     #[arg(long)]
     pub unit: Option<String>,
 
-    /// Fail when a drive has not finished its current requests within this time; the export ends when it has [default:
-    /// no limit]
+    /// Fail when a drive has not finished its current requests within this time; the export then ends as
+    /// soon as the drive has finished [default: no limit]
     #[arg(long, value_name = "SECONDS", value_parser = options::seconds::<1, 604_800>)]
     pub timeout: Option<u32>,
 }

@@ -160,7 +160,8 @@ pub struct MetricsArgs {
 /// Arguments of `report`.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// The archive to write, which must not exist yet [default: hcablk-report-HOST-TIME.tar.gz in the present directory]
+    /// The archive to write, which must not exist yet [default: hcablk-report-HOST-TIME.tar.gz in the current
+    /// directory]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -190,7 +190,7 @@ table! {
         mode: Mode = "mode", Some("direct"), Disabled;
         /// When writes are acknowledged.
         write_cache: WriteCache = "write_cache", Some("back"), Disabled;
-        /// Whether the export fails if its reservations cannot be stored.
+        /// Whether the export fails if its reservations cannot be kept.
         keep_reservations: bool = "keep_reservations", Some("1"), Disabled;
         /// The cache.
         cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;

@@ -57,7 +57,7 @@ mod tests {
             "HCABLK_DISK=data",
             "HCABLK_PATH=1",
             "HCABLK_STATE=lost",
-            "HCABLK_ERROR=the target does not answer",
+            "HCABLK_ERROR=the target has not responded to a keep-alive for 5 s",
             "MAJOR=252",
             "DEVNAME=hcablk0",
             "DEVTYPE=disk",
@@ -66,7 +66,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             event.to_string(),
-            "T path-state data /dev/hcablk0 path 1 lost: the target does not answer"
+            "T path-state data /dev/hcablk0 path 1 lost: the target has not responded to a keep-alive for 5 s"
         );
     }
 

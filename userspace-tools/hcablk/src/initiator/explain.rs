@@ -168,8 +168,9 @@ fn advice(
              On the target, `hcablk target list` shows its ports."
         ),
         Errno::ESTALE => {
-            "If this is not the expected volume, find out why before you use it. \
-                          Otherwise the target has replaced this session meanwhile. Try again."
+            "If this is not the expected volume, find out why before you use it.\n\
+             Otherwise another machine may have the same host id (`hcablk host-id`): give each its own.\n\
+             Or the target has replaced this session meanwhile: try again."
                 .to_owned()
         }
         Errno::ETIMEDOUT => format!(
@@ -189,7 +190,8 @@ fn advice(
             "Ask for less: the need depends on --queues and --queue-depth.".to_owned()
         }
         Errno::ENOBUFS => format!(
-            "Ask for less: the need depends on --queues and --queue-depth.\n\
+            "The target lacks memory, queue pairs or sessions for this host.\n\
+             If memory or queue pairs: ask for less with --queues and --queue-depth.\n\
              On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
              says what ran out: dmesg | grep hcablk"
         ),

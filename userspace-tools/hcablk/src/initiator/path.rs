@@ -245,7 +245,7 @@ pub(super) fn wait(
                 ));
             }
             _ if now >= began + timeout => {
-                let why = reason.unwrap_or_else(|| "the target does not answer".to_owned());
+                let why = reason.unwrap_or_else(|| "the target has not responded".to_owned());
                 return Err(Error::new(
                     Kind::Connection,
                     format!(

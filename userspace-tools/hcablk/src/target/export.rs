@@ -31,7 +31,7 @@ use crate::output::{Done, Outcome, PortRef};
 use crate::system::{OpError, System};
 use crate::tuning::choice;
 
-/// The attribute that keeps a volume from being enabled if its reservations cannot be stored.
+/// The attribute that keeps a volume from being enabled if its reservations cannot be kept.
 pub(super) const KEEP_RESERVATIONS: &str = "keep_reservations";
 
 /// How a volume's data moves; the driver's names.
@@ -42,7 +42,7 @@ pub enum Mode {
     Direct,
     /// Use the page cache, with its read-ahead
     Cached,
-    /// Write through the page cache, read around it
+    /// Writes go through the page cache, reads bypass it
     Mixed,
     /// Move data between the drive and memory of a PCI device, bypassing this machine's memory
     P2p,
@@ -90,7 +90,7 @@ pub struct Export {
     pub mode: Mode,
     /// When writes are acknowledged.
     pub write_cache: WriteCache,
-    /// Whether the export fails if its reservations cannot be stored.
+    /// Whether the export fails if its reservations cannot be kept.
     pub keep_reservations: bool,
     /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
@@ -413,7 +413,7 @@ fn now_write_cache(group: &Group<'_>) -> Result<String> {
     Ok(word.unwrap_or_else(|| WriteCache::Back.name().to_owned()))
 }
 
-/// Returns whether enabling the volume fails if its reservations cannot be stored; `None` if the driver has no such
+/// Returns whether enabling the volume fails if its reservations cannot be kept; `None` if the driver has no such
 /// setting.
 fn now_keep_reservations(group: &Group<'_>) -> Result<Option<bool>> {
     Ok(attribute(group, KEEP_RESERVATIONS)?.map(|text| text == "1"))

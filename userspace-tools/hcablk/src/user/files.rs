@@ -8,7 +8,7 @@
 //! | `NAME.failed` | [`Failed`]: the reason why there is no disk, or why it cannot be recovered | `hcablk-ublk serve NAME` |
 //! | `N.state` | [`UserDiskState`]: the state of the disk `/dev/ublkbN` | the program that serves it |
 //! | `N.json` | data that `hcablk-ublk` needs to recover the disk; the command does not use it | the program that serves it |
-//! | `N.lock` | nothing: the program that serves the disk holds a lock of it | that program |
+//! | `N.lock` | nothing: the program that serves the disk holds a lock on it | that program |
 //!
 //! Everybody can read `N.state`, root alone the others.
 
@@ -70,7 +70,8 @@ pub enum Phase {
 pub struct UserDiskState {
     /// The disk's name; `None` if its program was started by hand.
     pub name: Option<String>,
-    /// The driver's data for the disk: its number may be reused later. Programs of earlier releases do not write it.
+    /// A mark that the driver stores for the disk, to recognize the disk when its number has been reused. Programs of
+    /// earlier releases do not write it.
     #[serde(default)]
     pub mark: Option<u64>,
     /// The program.
@@ -126,11 +127,11 @@ pub fn read<T: DeserializeOwned>(system: &dyn System, file: &Path) -> Result<Opt
     serde_json::from_str(&text).map(Some).map_err(broken)
 }
 
-/// Writes one of the files.
+/// Returns the text of one of the files.
 ///
 /// # Errors
 ///
-/// The file cannot be written, or the value cannot be expressed as JSON, which does not happen here.
+/// The value cannot be expressed as JSON, which does not happen here.
 pub fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
     text.map(|text| text + "\n").map_err(|error| {
