@@ -379,9 +379,9 @@ impl Session {
         self.label.0.is_none()
     }
 
-    /// Returns whether `request`, whose host has proven its identity if `proven`, names the session,
-    /// in any epoch. A session that was begun without a proof has another name than one with a
-    /// proof: anyone can have begun it for the host.
+    /// Returns whether `request`, whose host has proven its identity if `proven`, names the
+    /// session, in any epoch. A session that was begun without a proof has another name than one
+    /// with a proof: anyone can have begun it for the host.
     pub(crate) fn is_named_by(&self, request: &ConnectRequest, proven: bool) -> bool {
         self.is_of_host()
             && self.id == request.session

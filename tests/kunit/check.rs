@@ -79,7 +79,7 @@ pub(crate) fn every_allocation<T>(least: u32, mut make: impl FnMut() -> Result<T
             ensure!(n > least);
             return Ok(());
         }
-        // What was made may be mapped until it is dropped.
+        // The object may be mapped until it is dropped.
         if let Err(e) = result.map(drop) {
             // ENFILE: the network had no memory for a socket.
             ensure!(e == ENOMEM || e == ENFILE);
