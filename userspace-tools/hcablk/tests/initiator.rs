@@ -249,7 +249,7 @@ fn refusals_are_explained_and_undone() {
         (Errno::EPROTONOSUPPORT, Kind::Connection, "same release"),
         (Errno::ECONNRESET, Kind::Connection, "target's log"),
         (Errno::EPROTO, Kind::Connection, "A program other"),
-        (Errno::ESTALE, Kind::Connection, "Try again"),
+        (Errno::ESTALE, Kind::Connection, "the same host id"),
         (Errno::ETIMEDOUT, Kind::Connection, "--connect-timeout"),
         (
             Errno::EHOSTUNREACH,
@@ -561,7 +561,7 @@ fn a_list_has_the_columns_that_are_asked_for() {
     ok(&kernel, "connect 10.0.0.1 data");
     assert_eq!(
         ok(&kernel, "list --columns state,name,queue_depth,error"),
-        "STATE  NAME  QUEUE_DEPTH  ERROR\nlive   data          128  -\n"
+        "STATE  NAME  QUEUE_DEPTH  ERROR\nlive   data          128      -\n"
     );
     let json: serde_json::Value =
         serde_json::from_str(&hcablk(&kernel, "list --columns name").unwrap().to_json()).unwrap();
