@@ -29,7 +29,7 @@ same "the disk's requests are larger than the lesser device supports" 1 "$(on c1
 must on c1 "yes hcablk | dd of=$device bs=64k count=1 iflag=fullblock oflag=direct conv=notrunc,fsync status=none"
 spawn reader c1 "until grep -q queueing $initiator/vol1/state; do usleep 20000; done; dd if=$device bs=64k count=1 iflag=direct status=none | md5sum"
 becomes better0 siw "$rdma_link"
-check "the disk reports why it is not connected" wait_until c1 60 "grep -q 'less than the one that the disk began with' $initiator/vol1/error"
+check "the disk reports why it is not connected" wait_until c1 60 "grep -q 'smaller than those of the device with which the disk was created' $initiator/vol1/error"
 check "the disk waits" on c1 "[ -b $device ] && grep -q queueing $initiator/vol1/state"
 becomes "$rdma_link" rxe better0
 check "the disk is live when its first device is back" wait_until c1 60 "grep -q live $initiator/vol1/state"
