@@ -59,5 +59,16 @@ must on target "hcablk target forbid vol1 $id"
 like "a volume that the host may not use is refused as such" "does not allow" "$(on c1 "hcablk connect $target_address vol1" 2>&1)"
 like "a volume that is not there is refused as such" "exports no volume" "$(on c1 "hcablk connect $target_address nothere" 2>&1)"
 
+# A host that may use no volume at the moment is refused a session, which says nothing about a volume that will be exported again.
+must on target 'hcablk target unexport vol3 && hcablk target unexport vol1'
+export_volume vol1 "$drive" c1
+silent "an initiator of version 3 only connects" \
+	try_connect c1 vol1 host_id="$id" address=$target_address volume=vol1 protocol=3-3 ctrl_loss_tmo=600
+must on target 'hcablk target unexport --force vol1'
+check "the disk reports the refused session" wait_until c1 60 "grep -q 'refuses a session without a volume' $initiator/vol1/error"
+export_volume vol1 "$drive" c1
+check "the disk is live when its volume is exported again" wait_until c1 60 "grep -q live $initiator/vol1/state"
+must on c1 "echo 0 > $initiator/vol1/enable && rmdir $initiator/vol1"
+
 check "no queue pair is left on the target" wait_until target 60 "$no_queue_pairs"
 same "no queue pair is left on the client" 0 "$(queue_pairs c1)"
