@@ -368,7 +368,7 @@ fn keys_that_the_files_had_otherwise_are_named() {
             "[export.data] had other values than what runs: changed allow".to_owned(),
         ]
     );
-    // A new table has nothing to lose.
+    // A new table replaces no values, so no note names any.
     let said = notes(&kernel, "connect 10.0.0.1 data --name new --persist");
     assert!(
         !said.iter().any(|note| note.contains("other values")),
