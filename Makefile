@@ -175,7 +175,7 @@ help: ## print this list
 	@echo "  OLD=COMMIT        for test-upgrade: the older build; default: the first one with protocol 3"
 	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; repeat one input"
 	@echo "  HCABLK_LANES=N    for test and test-debug: sets of guests that run tests side by side;"
-	@echo "                    3 for a set, if there is memory, 1 for named tests"
+	@echo "                    3 for a set, if there is memory; 1 for named tests and on the debug kernel"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
 	@echo "  KREL=RELEASE      for install and uninstall: the kernel, default: the running one"

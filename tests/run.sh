@@ -26,7 +26,7 @@
 #	HCABLK_PACKAGES	the folder with Debian packages
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_LANES	number of sets of guests that run tests side by side; for a set of tests 3, or 2 without memory for
-#			3, else 1
+#			3, but 1 on the debug kernel; else 1
 #	HCABLK_MESSAGES	number of messages that the tests of feature hostile send
 #	HCABLK_WHOLE	when not empty they send ten times as many, and sweeps take all values
 #	HCABLK_SEED	seed of their messages, and of the values of a sweep; 1 when not set, in CI the number of
@@ -68,11 +68,13 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_MISSING:-}" ] || arguments+=(--missing "$HCABLK_MISSING")
 [ -z "${HCABLK_OTHER:-}" ] || arguments+=(--other "$HCABLK_OTHER")
 [ -z "${HCABLK_SYSTEM:-}" ] || arguments+=(--system "$HCABLK_SYSTEM" --packages "$HCABLK_PACKAGES")
-# Three sets of three guests if there is memory for them, and the guests are not slow.
+# Three sets of three guests if there is memory for them. Slow guests keep both processors busy while they boot.
 available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
 case "$*" in
 '' | heart | all | turn:* | short:*)
-	if [ "${HCABLK_SLOW:-1}" = 1 ] && [ "$available" -gt $((9 * (${HCABLK_MEMORY:-768} + 300))) ]; then
+	if [ "${HCABLK_SLOW:-1}" != 1 ]; then
+		: "${HCABLK_LANES:=1}"
+	elif [ "$available" -gt $((9 * (${HCABLK_MEMORY:-768} + 300))) ]; then
 		: "${HCABLK_LANES:=3}"
 	else
 		: "${HCABLK_LANES:=2}"

@@ -420,6 +420,7 @@ class Host(Guest):
         if SLOW > 1:
             options += "" if "--io-timeout" in options else f" --io-timeout {30 * SLOW}"
             options += "" if "--keep-alive-tmo" in options else f" --keep-alive-tmo {5 * SLOW}"
+            options += "" if "--connect-timeout" in options else f" --connect-timeout {10 * SLOW}"
         done = self.run(f"hcablk connect {volume.guest.address} {volume.name} {options}", seconds)
         must(done)
         named = re.search(r"--name (\S+)", options)

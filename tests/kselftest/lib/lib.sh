@@ -372,13 +372,14 @@ use_keys() {
 }
 
 # connect GUEST VOLUME [--OPTION…]: connects a disk, and sets $device. Without --ctrl-loss-tmo a lost connection fails the disk at
-# once. On a slow kernel the timeouts of requests and keep-alives are longer.
+# once. On a slow kernel the timeouts of requests, keep-alives and connecting are longer.
 connect() {
 	local guest=$1 volume=$2
 	shift 2
 	[[ " $* " = *" --ctrl-loss-tmo "* ]] || set -- "$@" --ctrl-loss-tmo 0
 	[ "$slow" = 1 ] || [[ " $* " = *" --io-timeout "* ]] || set -- "$@" --io-timeout $((30 * slow))
 	[ "$slow" = 1 ] || [[ " $* " = *" --keep-alive-tmo "* ]] || set -- "$@" --keep-alive-tmo $((5 * slow))
+	[ "$slow" = 1 ] || [[ " $* " = *" --connect-timeout "* ]] || set -- "$@" --connect-timeout $((10 * slow))
 	device=$(on "$guest" "disk=\$(hcablk connect $target_address $volume $*) || exit; left=$((200 * slow))
 		until [ -b \$disk ]; do
 			[ \$left -gt 0 ] || { echo \"no \$disk\" >&2; exit 1; }

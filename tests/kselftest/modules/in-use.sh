@@ -7,7 +7,7 @@
 . "${0%/*}/../lib/lib.sh"
 
 share c1
-spawn holder c1 "exec sleep 100 < $device"
+spawn holder c1 "exec sleep $((100 * slow)) < $device"
 must wait_until c1 60 'pidof sleep'
 
 refuse "the initiator does not unload while a disk is open" on c1 'rmmod hcablk'
