@@ -2,8 +2,8 @@
 
 //! The kernel's crypto library, for the functions of [`auth`](crate::proto::auth).
 //!
-//! X25519 is a separate module in most kernels and absent in some: then proofs work without it, and
-//! say so.
+//! X25519 is a separate module in most kernels and absent in some. Without it proofs still work;
+//! the handshake tells the peer that there is no X25519 key.
 //!
 //! C headers: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h),
 //! [`include/crypto/curve25519.h`](srctree/include/crypto/curve25519.h).
@@ -27,7 +27,7 @@ pub type Key = Secret<KernelCrypto>;
 /// The key of a session.
 pub type SessionKey = crate::proto::auth::SessionKey<KernelCrypto>;
 
-/// Overwrites `bytes`, also if nobody reads them after that.
+/// Overwrites `bytes`; the compiler does not remove this even if they are not read again.
 ///
 /// C: `memzero_explicit()`.
 pub fn wipe(bytes: &mut [u8]) {
@@ -38,7 +38,8 @@ pub fn wipe(bytes: &mut [u8]) {
 impl Crypto for KernelCrypto {
     fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN] {
         let mut mac = [0; KEY_LEN];
-        // SAFETY: Key and message have the lengths given, and `mac` has those of SHA-256.
+        // SAFETY: Key and message have the lengths given, and `mac` has the length of a SHA-256
+        // digest.
         unsafe {
             bindings::hcablk_c_hmac_sha256(
                 key.as_ptr(),
@@ -67,7 +68,7 @@ impl Crypto for KernelCrypto {
 
     fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {
         let mut public = [0; KEY_LEN];
-        // SAFETY: All have the length of an X25519 key; without a point the base point is taken.
+        // SAFETY: All have the length of an X25519 key; a null pointer stands for the base point.
         let good = unsafe {
             bindings::hcablk_c_x25519(public.as_mut_ptr(), private.as_ptr(), ptr::null())
         };

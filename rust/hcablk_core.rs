@@ -2,8 +2,8 @@
 
 //! The safe layers that the hcablk drivers are written against.
 //!
-//! The initiator and the target hold policy and next to no `unsafe`; code that touches the kernel's
-//! raw interfaces lives here, one subject a module.
+//! The initiator and the target decide the policy, and contain no `unsafe` code; all code that
+//! calls the kernel's raw interfaces is here, in one module for each subject.
 
 #[allow(unused)] // Generated for every header named, used where a layer needs it.
 pub(crate) mod bindings;

@@ -114,7 +114,7 @@ pub struct BioSlot {
     max_segments: u16,
 }
 
-// SAFETY: While it can be reached it is plain memory.
+// SAFETY: While a `BioSlot` can be accessed, the block layer does not use it: it is plain memory.
 unsafe impl Send for BioSlot {}
 
 // SAFETY: Shared references give access to nothing.
@@ -181,10 +181,10 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 ///
 /// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for, or an empty
 /// one), `EROFS` (the device was not opened for writing: the block layer would only warn), `EAGAIN`
-/// (the owner must not wait, and the block layer cannot promise that: the device does not support
-/// it, or writeback throttling applies to such operations, which ignores a bio's flags:
-/// `wbt_wait()`; or the operation is a write with FUA to a device that [may flush for
-/// it](BlockDevice::fua_fails_alone)). The owner is then returned and `done` is not called.
+/// (the owner must not wait, and the block layer cannot promise that it does not: the device does
+/// not support that; or writeback throttling, which ignores a bio's flags (`wbt_wait()`), applies
+/// to such operations; or the operation is a write with FUA to a device that [may flush for
+/// it](BlockDevice::fua_fails_alone)). On an error the owner is returned and `done` is not called.
 ///
 /// A bio-based device (dm, md) may split a write with FUA, and end it with [`Status::Again`] for
 /// one piece although a flush for another has failed. That failure, which concerns all earlier
@@ -265,8 +265,8 @@ unsafe fn add(bio: *mut bindings::bio, range: &PageRange<'_>) -> bool {
     if range.length() == 0 {
         return false;
     }
-    // With its own page a piece that crosses no page border needs no look for a split
-    // (`bio_may_need_split()`).
+    // If the bio's page is the piece's own, and the piece crosses no page boundary, the block layer
+    // does not look for a split (`bio_may_need_split()`).
     let (page, offset) = range.begin();
     // SAFETY: As the caller's.
     unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
@@ -325,10 +325,10 @@ fn done_badly<T: BioOwner>(owner: KBox<T>, status: bindings::blk_status_t) {
     });
 }
 
-/// Collects the I/O that this thread starts in `f`, so that the block layer
-/// can merge it and ring the device's bell once.
+/// Collects the I/O that this thread starts in `f`, so that the block layer can merge it and ring
+/// the device's doorbell once.
 ///
-/// `f` may sleep; then what was collected is started. C: `blk_start_plug()`.
+/// `f` may sleep; the I/O collected until then is started. C: `blk_start_plug()`.
 pub fn plugged<R>(f: impl FnOnce() -> R) -> R {
     plugged_for(1, f)
 }

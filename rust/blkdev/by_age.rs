@@ -34,7 +34,7 @@ use core::{
     },
 };
 
-/// Lists of 2^0, 2^1, … requests: more than there can be.
+/// The number of lists, of 2^0, 2^1, … requests: together they hold more than there can be.
 const LISTS: usize = 32;
 
 /// Requests that will be requeued together; see the module. All functions may be called from any
@@ -42,8 +42,8 @@ const LISTS: usize = 32;
 ///
 /// # Invariants
 ///
-/// Each list is null, or a request that this owns, linked by `rq_next` to others like that, the
-/// oldest first; the last has null.
+/// Each list is null, or the first of a chain of requests that this object owns, linked by
+/// `rq_next`, the oldest first; the link of the last is null.
 pub struct ByAge<T: Operations> {
     lists: [*mut bindings::request; LISTS],
     _owned: PhantomData<Request<T>>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver's data for each tag of a hardware queue. A request's own data cannot hold it, since
-//! with an I/O scheduler there are more requests than tags; and the driver creates it when it
-//! likes.
+//! A driver's data for each tag of a hardware queue. A request's own data cannot hold it: with an
+//! I/O scheduler there are more requests than tags, and the driver decides when its data is
+//! created.
 
 use super::{
     requests::Slot,
@@ -60,7 +60,7 @@ impl<T: Operations, V> PerTag<T, V> {
     }
 
     /// Returns the value of the request's tag, and a view of the request; `None` when the request
-    /// is another hardware queue's. Any context.
+    /// belongs to another hardware queue. Any context.
     #[inline]
     pub fn with_value<'a>(
         &'a self,
@@ -73,8 +73,8 @@ impl<T: Operations, V> PerTag<T, V> {
         Some((request.view(), unsafe { &mut *value.get() }))
     }
 
-    /// Joins the request with the value of its tag; the request is the error when it is another
-    /// hardware queue's. Any context.
+    /// Joins the request with the value of its tag; returns the request as the error when it
+    /// belongs to another hardware queue. Any context.
     #[inline]
     pub fn join(&self, request: Request<T>) -> Result<TaggedRequest<'_, T, V>, Request<T>> {
         match self.value(&request) {
@@ -90,7 +90,7 @@ impl<T: Operations, V> PerTag<T, V> {
     pub fn take(&self, path: u8, tag: u16, generation: u16) -> Option<TaggedRequest<'_, T, V>> {
         let (slot, value) = self.slot_and_value(tag)?;
         let request = slot.take(path, generation)?;
-        // SAFETY: The slot went from Parked to Owned by our hand, so `request` is a started request
+        // SAFETY: We have moved the slot from Parked to Owned, so `request` is a started request
         // and no other owner exists.
         let request = unsafe { Request::from_owned(request) };
         // INVARIANT: It is the value of this request's slot.

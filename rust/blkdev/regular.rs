@@ -41,9 +41,9 @@ impl RegularFile {
     /// Opens the file at `path`, for reading, and for writing unless
     /// `read_only`.
     ///
-    /// Sleeps. Errors, among others: `ENOENT` (no such path), `EACCES` or
-    /// `EROFS` (not for this caller, or not for writing), `EISDIR`, `ENOTBLK`
-    /// (neither a regular file nor a block device).
+    /// Sleeps. Errors, among others: `ENOENT` (no such path), `EACCES` or `EROFS` (the caller may
+    /// not open it, or not for writing), `EISDIR`, `ENOTBLK` (neither a regular file nor a block
+    /// device).
     ///
     /// C: `filp_open()`.
     pub fn open(path: &CStr, read_only: bool) -> Result<Self> {
@@ -52,11 +52,11 @@ impl RegularFile {
         } else {
             bindings::O_RDWR
         };
-        // It must not wait for the other end of a pipe.
+        // `O_NONBLOCK`: opening a FIFO must not wait for its other end.
         let flags = (access | bindings::O_LARGEFILE | bindings::O_NONBLOCK) as c_int;
         // SAFETY: The path is terminated.
         let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
-        // INVARIANT: Opened just now. Closed by the drop if it is not taken.
+        // INVARIANT: Opened just now. If `look` fails, dropping `this` closes the file.
         let mut this = Self {
             file: NonNull::new(file).ok_or(ENOENT)?,
             block_size: 0,
@@ -91,13 +91,13 @@ impl RegularFile {
             _ if !can => 0,
             // The file system does not report the unit: assume the largest.
             0 => 4096,
-            // Nought: not this file.
+            // 0 if the file does not support direct I/O.
             _ => stat.dio_offset_align,
         };
         Ok(())
     }
 
-    /// Returns the file as [`transfer`](super::transfer) takes it.
+    /// Returns a reference to the file for [`transfer`](super::transfer).
     #[inline]
     pub fn file(&self) -> FileRef<'_> {
         // SAFETY: By the type invariant.
@@ -111,7 +111,7 @@ impl RegularFile {
     pub fn size_bytes(&self) -> u64 {
         // SAFETY: By the type invariant.
         let size = unsafe { bindings::hcablk_c_file_size(self.file.as_ptr()) };
-        // The file system has it from nought up.
+        // The size of a file is never negative.
         size.unsigned_abs()
     }
 
@@ -139,7 +139,7 @@ impl RegularFile {
 
 impl Drop for RegularFile {
     fn drop(&mut self) {
-        // At once, so that its file system can be unmounted.
+        // Not `fput()`: the file is closed at once, so that its file system can be unmounted.
         // SAFETY: By the type invariant; nobody can use it any more.
         unsafe { bindings::__fput_sync(self.file.as_ptr()) };
     }

@@ -22,9 +22,9 @@ use kernel::{
 pub struct TagSetConfig {
     /// When a started request times out, in milliseconds; 0 means 30 seconds.
     pub timeout_ms: u32,
-    /// Where memory comes from; `None` means anywhere.
+    /// The NUMA node of its memory; `None` means any.
     pub numa_node: Option<i32>,
-    /// Do not put an I/O scheduler before the queues unless asked for.
+    /// Use no I/O scheduler by default; users can still choose one.
     pub no_scheduler: bool,
     /// How many of the hardware queues, the last ones, are for polled I/O; not
     /// all of them. See [`Operations::poll`].
@@ -40,9 +40,9 @@ pub(super) struct TagSetContext<T: Operations> {
 
 /// A `struct blk_mq_tag_set`.
 ///
-/// A [`Disk`](super::Disk) owns a reference, and ends with all its requests
-/// before it lets go of it. The last reference must be dropped where sleeping
-/// is allowed; completions need the [`Requests`] only.
+/// A [`Disk`](super::Disk) owns a reference, and drops it after all its requests have ended. The
+/// last reference must be dropped where sleeping is allowed; completions need only the
+/// [`Requests`].
 ///
 /// # Invariants
 ///
@@ -65,9 +65,8 @@ unsafe impl<T: Operations> Sync for TagSet<T> {}
 impl<T: Operations> TagSet<T> {
     /// Makes a tag set; calls [`Operations::init_request`] for every tag.
     ///
-    /// blk-mq may make fewer hardware queues than `requests` has room for (no
-    /// more than there are CPUs, if none is for polled I/O), see
-    /// [`hw_queues`](Self::hw_queues).
+    /// blk-mq may make fewer hardware queues than `requests` has room for (at most one for each
+    /// CPU, if none is for polled I/O), see [`hw_queues`](Self::hw_queues).
     ///
     /// May sleep. Errors: `EINVAL` (only queues for polled I/O), `EBUSY` (`requests` is used by
     /// another tag set), `ENOMEM`, those of `init_request`.
@@ -94,7 +93,7 @@ impl<T: Operations> TagSet<T> {
         let set = bindings::blk_mq_tag_set {
             ops: Vtable::<T>::build(),
             nr_hw_queues: requests.hw_queues(),
-            // A disk that has maps for polled I/O offers it.
+            // The block layer offers polled I/O if there is a map for it.
             nr_maps: match config.poll_queues {
                 0 => 1,
                 _ => bindings::hctx_type_HCTX_MAX_TYPES,

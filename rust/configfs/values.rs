@@ -4,8 +4,8 @@
 
 use kernel::prelude::*;
 
-/// Parses a number within bounds. Fails with `EINVAL` if it is none, and with `ERANGE` if it is not
-/// within.
+/// Parses a number from `min` to `max`. Fails with `EINVAL` if `text` is not a number, and with
+/// `ERANGE` if the number is outside these bounds.
 pub fn number(text: &str, min: u32, max: u32) -> Result<u32> {
     let value: u32 = text.parse().map_err(|_| EINVAL)?;
     if (min..=max).contains(&value) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose change of a drive's reservations is made, whose is next, and which are made no more. Uses
-//! nothing but `core`: its tests run on the host.
+//! Decides which host's change of a drive's reservations is made now, which host is next, and which
+//! changes are void. Uses nothing but `core`: its tests run on the host.
 //!
 //! One change is made at a time, and no thread waits for it: a host that asks during a change is
 //! asked to retry, and has its turn after the hosts that were asked before. So a host that asks
@@ -16,9 +16,9 @@
 //! ```
 //!
 //! The host that requested a change may be evicted before its turn. Once the eviction is
-//! acknowledged the change must not be made: [`ChangeTurns::give_up`] voids all requests until
-//! then, so that they must be repeated, and [`ChangeTurns::is_making`] returns whether a change of
-//! a host had begun before.
+//! acknowledged the change must not be made: [`ChangeTurns::give_up`] voids all earlier requests,
+//! so that they must be repeated, and [`ChangeTurns::is_making`] returns whether a change of a host
+//! had begun before.
 
 use crate::proto::name::HostId;
 
@@ -26,14 +26,14 @@ use crate::proto::name::HostId;
 pub const WAITING_MAX: usize = 32;
 
 /// How long a host keeps its turn after it has asked, in milliseconds: far longer than initiators
-/// pause.
+/// wait between two attempts.
 pub const TURN_MS: u64 = 1_000;
 
 /// The time of a request for a change, relative to [`ChangeTurns::give_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// The change is not made now: it can be asked for again.
+/// The change is not made now; the host may ask for it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskAgain;
 
@@ -49,7 +49,7 @@ pub struct ChangeTurns {
     making: Option<HostId>,
     /// The hosts that must retry, in the order of their turns; the free places are at the end.
     waiting: [Option<Waiting>; WAITING_MAX],
-    /// How often what was asked for was given up.
+    /// How often [`Self::give_up`] was called.
     given_up: u64,
 }
 
@@ -156,14 +156,14 @@ mod tests {
         assert_eq!(ask(&mut turns, 1, 0), Ok(()));
         assert_eq!(ask(&mut turns, 2, 10), Err(AskAgain));
         turns.end();
-        // Others ask with the host; two hosts that help each other gain nothing.
+        // Two other hosts that ask alternately do not delay host 2 either.
         for now in 11..60 {
             assert_eq!(ask(&mut turns, 1, now), Err(AskAgain));
             assert_eq!(ask(&mut turns, 3, now), Err(AskAgain));
         }
         assert_eq!(ask(&mut turns, 2, 60), Ok(()));
         turns.end();
-        // Then those, in their order.
+        // Then the other hosts, in the order in which they asked.
         assert_eq!(ask(&mut turns, 2, 61), Err(AskAgain));
         assert_eq!(ask(&mut turns, 3, 61), Err(AskAgain));
         assert_eq!(ask(&mut turns, 1, 61), Ok(()));
@@ -204,7 +204,7 @@ mod tests {
         let before = turns.ticket();
         turns.give_up();
         assert_eq!(turns.begin(host(1), before, 0), Err(AskAgain));
-        // It has no turn by that, either.
+        // The void request does not reserve a turn either.
         assert_eq!(ask(&mut turns, 2, 0), Ok(()));
         // A change that has begun continues.
         turns.give_up();

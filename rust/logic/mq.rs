@@ -19,7 +19,7 @@
 //! ```
 //!
 //! - Time is the number of accesses.
-//! - A line that returns while the history knows it continues its count.
+//! - A line that is read again while it is in the history continues its count of uses.
 //! - The lifetime follows the observed accesses: the most frequent distance between two uses of the
 //!   same line, by powers of two.
 //!
@@ -39,11 +39,11 @@ use core::ops::DerefMut;
 
 pub mod lines;
 
-/// Where arrays come from: the kernel's allocator, or the host's.
+/// An allocator of arrays: the kernel's, or the host's.
 pub trait Memory {
     /// An array.
     type Of<T>: DerefMut<Target = [T]>;
-    /// Why there is none.
+    /// The error of an allocation.
     type Error;
 
     /// Makes an array of `count` copies. May sleep.
@@ -63,11 +63,11 @@ const LISTS: usize = QUEUES + 3;
 
 /// No node.
 const NONE: u32 = u32::MAX;
-/// Candidates that are looked at for one to evict.
+/// The number of lines that are considered for eviction.
 const CANDIDATES: usize = 64;
-/// Powers of two by which distances are counted.
+/// The number of powers of two for which distances are counted.
 const DISTANCES: usize = 40;
-/// The fewest distances from which a lifetime is concluded.
+/// The smallest number of distances from which a lifetime is computed.
 const SAMPLES: u64 = 64;
 
 /// The state of a line.
@@ -76,11 +76,11 @@ struct Node {
     key: u64,
     /// When it was used last.
     last: u64,
-    /// When it came into its queue.
+    /// When it entered its queue.
     entered: u64,
     next: u32,
     prev: u32,
-    /// The next with the same place in the index.
+    /// The next node with the same place in the index.
     chain: u32,
     uses: u16,
     list: u8,
@@ -93,18 +93,18 @@ struct List {
     len: u32,
 }
 
-/// A slot was given to a line.
+/// The slot that [`Mq::miss`] has assigned to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Which.
+    /// The slot.
     pub slot: u32,
-    /// The line that had it until now.
+    /// The line that had the slot until now.
     pub evicted: Option<u64>,
 }
 
 /// The directory of a cache: which line is in which slot.
 pub struct Mq<M: Memory> {
-    /// The slots, then what the history needs.
+    /// The nodes of the slots, then those of the history.
     nodes: M::Of<Node>,
     index: M::Of<u32>,
     lists: [List; LISTS],
@@ -112,7 +112,7 @@ pub struct Mq<M: Memory> {
     now: u64,
     lifetime: u64,
     distances: [u32; DISTANCES],
-    /// Distances since the lifetime was looked at.
+    /// How many distances were counted since the lifetime was last computed.
     samples: u64,
 }
 
@@ -153,18 +153,18 @@ impl<M: Memory> Mq<M> {
         Ok(this)
     }
 
-    /// Returns how many lines there is room for.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Returns how many lines there are.
+    /// Returns how many lines the cache holds.
     pub fn len(&self) -> u32 {
         let free = self.lists.get(FREE).map_or(0, |list| list.len);
         self.slots - free
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the cache holds no line.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -207,9 +207,10 @@ impl<M: Memory> Mq<M> {
         self.age();
     }
 
-    /// Accounts for a use of the line `key`, which is not there, and gives it a slot: a free one,
-    /// or that of the line which is worth least of those that `may_go`. Returns `None` if none of
-    /// those looked at may.
+    /// Accounts for a use of the line `key`, which is not in the cache, and assigns a slot to it: a
+    /// free one, or the slot of the least valuable line that `may_go` allows to evict. Returns
+    /// `None` if `may_go` allows none of the first [`CANDIDATES`] lines, or if the line is in the
+    /// cache.
     #[inline]
     pub fn miss(&mut self, key: u64, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
         self.now += 1;
@@ -243,7 +244,7 @@ impl<M: Memory> Mq<M> {
         Some(admission)
     }
 
-    /// Accounts for a use of a line that is not there and shall not be.
+    /// Accounts for a use of a line that is not in the cache and does not enter it.
     #[inline]
     pub fn pass(&mut self) {
         self.now += 1;
@@ -258,7 +259,7 @@ impl<M: Memory> Mq<M> {
         }
     }
 
-    /// Returns a slot of the free list.
+    /// Returns a slot of the free list; evicts a line if the list is empty.
     fn make_room(&mut self, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
         if let Some(slot) = self.first(FREE) {
             return Some(Admission {
@@ -269,8 +270,7 @@ impl<M: Memory> Mq<M> {
         let slot = self.candidates().take(CANDIDATES).find(|at| may_go(*at))?;
         let old = self.nodes.get(slot as usize).copied()?;
         self.forget(slot, FREE);
-        // The history has a node for each of its lines, so if none is spare it
-        // has one to forget.
+        // If the history has no spare node, all its nodes are in use: forget its oldest line.
         if let Some(oldest) = self.first(PAST).filter(|_| self.first(SPARE).is_none()) {
             self.forget(oldest, SPARE);
         }
@@ -290,7 +290,7 @@ impl<M: Memory> Mq<M> {
         })
     }
 
-    /// Returns the slots in use, in the order of what their lines are worth, the least first.
+    /// Returns the slots in use, that of the least valuable line first.
     fn candidates(&self) -> impl Iterator<Item = u32> + '_ {
         self.lists.iter().take(QUEUES).flat_map(move |list| {
             core::iter::successors(some(list.head), move |at| {
@@ -299,7 +299,8 @@ impl<M: Memory> Mq<M> {
         })
     }
 
-    /// Takes lines down a queue whose lifetime is over, one of each queue.
+    /// Moves lines that were not used for the lifetime to the next lower queue: at most one line of
+    /// each queue.
     #[inline]
     fn age(&mut self) {
         for queue in 1..QUEUES {
@@ -317,7 +318,7 @@ impl<M: Memory> Mq<M> {
         }
     }
 
-    /// Learns that a line was used again after `distance` accesses.
+    /// Counts that a line was used again after `distance` accesses, and updates the lifetime.
     fn learn(&mut self, distance: u64) {
         let power = distance.max(1).ilog2() as usize;
         if let Some(count) = self.distances.get_mut(power.min(DISTANCES - 1)) {
@@ -369,7 +370,7 @@ impl<M: Memory> Mq<M> {
         }
     }
 
-    /// Takes a node out of the index and its list, into `list`.
+    /// Removes a node from the index, and moves it from its list to `list`.
     fn forget(&mut self, at: u32, list: usize) {
         if let Some((key, chain)) = self.nodes.get(at as usize).map(|n| (n.key, n.chain)) {
             let place = self.index_slot(key);

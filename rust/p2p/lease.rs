@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!        the provider's driver is unbound,
-//!        or the lease is dropped                last user done            freed by who waits
+//!        or the lease is dropped                last user done            freed by the waiter
 //!  Leased ─────────────────────────► Recalled ────────────────► UsersGone ─────────────► Freed
 //! ```
 //!
@@ -69,8 +69,8 @@ struct LeaseState {
 }
 
 impl LeaseState {
-    /// Waits for the last user and frees the memory, or until somebody else has. It was
-    /// revoked. Process context.
+    /// Waits for the last user of the memory, which was revoked, and frees the memory unless
+    /// another caller has freed it. Process context.
     fn end(&self) {
         while self.users_gone.event.wait_ms(30_000).is_err() {
             pr_warn!(
@@ -129,7 +129,7 @@ impl PeerLease {
                 GFP_KERNEL,
             )?;
             let lease = Self(state);
-            // If it does not get there: dropping it takes the lock, too.
+            // On an error `lease` is dropped, which takes the lock: so unlock it before `?`.
             let listed = LEASES.lock().push(lease.0.clone(), GFP_KERNEL);
             listed?;
             Ok(lease)
@@ -160,10 +160,11 @@ impl PeerLease {
 
 impl Drop for PeerLease {
     fn drop(&mut self) {
-        // SAFETY: Users look for the memory by the lease, which nobody has but us.
+        // SAFETY: Users reach the memory only through the lease, of which this is the only
+        // reference.
         unsafe { self.0.memory.revoke_nosync() };
         self.0.end();
-        // Until here an unbinding finds it, and waits.
+        // Not earlier: until then an unbinding finds the lease in the list, and waits for it.
         unlist(&self.0);
     }
 }
@@ -177,8 +178,8 @@ fn unlist(state: &Arc<LeaseState>) {
     drop(listed);
 }
 
-/// Takes back what the device lends, and waits until it is there. Its lock is
-/// held by the caller.
+/// Recalls all leases of the device's memory, and waits until that memory is freed. The caller
+/// holds the lock of the device.
 fn recall(device: *const bindings::device) {
     let theirs = |state: &&Arc<LeaseState>| {
         // SAFETY: A provider's device is valid.
@@ -228,12 +229,12 @@ unsafe extern "C" fn notice(
     bindings::NOTIFY_DONE as c_int
 }
 
-/// Watches for drivers that are unbound, until it is dropped. The module has one.
+/// Watches for drivers that are unbound, until this object is dropped. The module has one.
 pub struct Watch {
     block: KBox<Opaque<bindings::notifier_block>>,
 }
 
-// SAFETY: It is only kept.
+// SAFETY: The pointer is only stored, and used again by the drop.
 unsafe impl Send for Watch {}
 // SAFETY: As above.
 unsafe impl Sync for Watch {}
@@ -257,7 +258,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // No lease can exist any more; statics are never dropped.
+        // No lease exists any more. Free the list here: statics are never dropped.
         drop(core::mem::take(&mut *LEASES.lock()));
         // SAFETY: Registered by `start`.
         unsafe {

@@ -84,8 +84,7 @@ impl Question {
             .finish()
     }
 
-    /// Decodes a question; `None` if the request is not a question, but perhaps a different
-    /// request.
+    /// Decodes a question; `None` if it is not a question; it may be another kind of request.
     pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let magic = r.u32();
@@ -154,14 +153,14 @@ pub struct VolumeEntry {
     pub evicted: bool,
     /// The host need not prove who it is.
     pub insecure: bool,
-    /// See there.
+    /// How the target accesses the data.
     pub mode: VolumeMode,
 }
 
 /// Where a target listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortalEntry {
-    /// Its address: one address, not any.
+    /// Its address, never the unspecified one (`0.0.0.0`, `::`).
     pub ip: IpAddr,
     /// Not 0.
     pub port: u16,
@@ -170,9 +169,9 @@ pub struct PortalEntry {
 /// An entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// See there.
+    /// An entry of [`List::Volumes`].
     Volume(VolumeEntry),
-    /// See there.
+    /// An entry of [`List::Portals`].
     Portal(PortalEntry),
 }
 
@@ -303,7 +302,7 @@ impl DiscoveryReply {
         if magic != MAGIC || Reason::from_wire(reason) != Some(Reason::Entry) {
             return Err("it is not an entry");
         }
-        // A transport that pads short data uses zeroes.
+        // A transport may pad a shorter message with zeroes: then the revision is 0.
         if revision == 0 {
             return Err("the list has no revision");
         }

@@ -4,9 +4,8 @@
 
 use crate::bindings;
 
-/// The attributes of a device that matter to a block driver, all of them
-/// counts. Taken from `struct ib_device_attr`, whose fields are signed on some
-/// kernels and unsigned on others.
+/// The attributes of a device that matter to a block driver. The counts come from `struct
+/// ib_device_attr`, whose fields are signed on some kernels and unsigned on others.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
     /// Work requests on one queue of a queue pair.
@@ -29,11 +28,11 @@ pub struct Attributes {
     pub completion_vectors: u32,
     /// Memory can be registered with work requests.
     pub fast_registration: bool,
-    /// The NUMA node that the device is on; negative: nobody knows.
+    /// The NUMA node of the device; negative if it is not known.
     pub numa_node: i32,
-    /// Bytes of a mapping at most, if the device may not reach what is mapped, so that it is copied
-    /// to bounce buffers (swiotlb). Those begin anywhere: a segment of a request that is mapped
-    /// does not end where a page does then.
+    /// The largest mapping in bytes, if the device may be unable to reach memory, so that mapped
+    /// data is copied to bounce buffers (swiotlb). A bounce buffer may begin anywhere, so a mapped
+    /// segment need not end at a page boundary.
     pub bounce_bytes: Option<u32>,
     /// An IOMMU translates the device's addresses, strictly or lazily: each mapping costs changes
     /// of its page tables, and a flush of its cache at once or with others.

@@ -76,7 +76,7 @@ impl Rights {
 pub struct RemoteAddress {
     /// The first byte's address within the region.
     pub address: u64,
-    /// The key.
+    /// The region's key (rkey).
     pub key: u32,
 }
 
@@ -92,8 +92,8 @@ pub struct RemoteAddress {
 ///
 /// The peer may have access from the moment `register()`'s work request is posted until the
 /// invalidation is known to be done: because the peer's message says so, because our own work
-/// request completed, or because the region was revoked. If a device refuses that, the peer has
-/// access for ever, and the memory is never freed.
+/// request completed, or because the region was revoked. If a device refuses to destroy the region,
+/// the peer has access for ever, and the memory is never freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RegionState {
     Invalid,
@@ -152,14 +152,14 @@ impl MemoryRegion {
     /// Makes the REG_MR that makes `key` valid with `rights`.
     #[inline]
     fn registration(&self, key: Key, rights: Rights) -> Register<'_> {
-        // SAFETY: The region was not severed, and stays until then or as long as the borrow; it
-        // owns the count. When it is severed no queue pair has the work request any more.
+        // SAFETY: The region was not severed, and owns the counter. It stays valid during the
+        // borrow, or until it is severed; by then no queue pair has the work request any more.
         unsafe { Register::new(self.as_raw(), &self.waiting, key, rights.access()) }
     }
 
-    /// Lays the region over `count` mapped entries of `sg`, under an address
-    /// made of `cookie` and of the place within the first page: the peer
-    /// learns nothing about where memory is.
+    /// Maps `count` mapped entries of `sg` into the region. The region's address consists of
+    /// `cookie` and the offset within the first page, so the peer learns no address of this
+    /// machine's memory.
     ///
     /// # Safety
     ///
@@ -191,7 +191,7 @@ impl MemoryRegion {
         unsafe {
             let in_page = (*mr).iova & u64::from(REGION_PAGE - 1);
             (*mr).iova = u64::from(cookie) << 32 | in_page;
-            // Another key each time: an old one reaches nothing.
+            // A new key for each use: the peer cannot reach the memory with an earlier one.
             let key = bindings::hcablk_c_ib_inc_rkey((*mr).rkey);
             bindings::hcablk_c_ib_update_fast_reg_key(mr, key as u8);
         }
@@ -302,9 +302,9 @@ impl MemoryRegion {
     ///
     /// On an error the device has refused, and the region is returned: while it
     /// [`is_registered`](Self::is_registered), the peer may have access as before, and the owner of
-    /// the memory must not free it. Dropping the region tries again, for the last time. The same
-    /// happens to a region whose registration waits in a [`Backlog`](super::backlog::Backlog),
-    /// since it may be posted afterwards.
+    /// the memory must not free it. Dropping the region tries again, for the last time. Also fails
+    /// while a registration of the region waits in a [`Backlog`](super::backlog::Backlog), since it
+    /// may be posted afterwards.
     pub fn revoke(self) -> Result<(), Self> {
         let mut this = ManuallyDrop::new(self);
         if this.severed.load(Acquire) {
@@ -314,7 +314,7 @@ impl MemoryRegion {
         if this.deregister().is_err() {
             return Err(ManuallyDrop::into_inner(this));
         }
-        // SAFETY: The rest of the region, which is not used after this.
+        // SAFETY: These are the remaining fields of the region; none is used after this.
         unsafe {
             ptr::drop_in_place(&mut this.waiting);
             ptr::drop_in_place(&mut this.pd);

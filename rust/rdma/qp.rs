@@ -282,7 +282,7 @@ impl<H: Handler> QueuePair<H> {
     /// queue pair any more. Does nothing to a pair that was [severed](Self::sever). May sleep.
     pub fn fail(&self) -> Result {
         let failed = {
-            // The lock prevents that the queue pair is destroyed.
+            // Under the lock the queue pair is not destroyed.
             let id = self.id.id.lock();
             match *id {
                 Some(_) => self.modify(bindings::ib_qp_state_IB_QPS_ERR),
@@ -387,12 +387,12 @@ impl<H: Handler> QueuePair<H> {
     }
 }
 
-/// Returns the device's result of a posting.
+/// Converts the result of the device's post function.
 #[inline(always)]
 fn posted(code: c_int) -> Result {
     match code {
         0 => Ok(()),
-        // A function of another crate, which is not inlined.
+        // `to_result` is in another crate and is not inlined, so it is called for errors only.
         code => to_result(code),
     }
 }

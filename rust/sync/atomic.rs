@@ -92,7 +92,7 @@ mod by_core {
         const ORDERING: Ordering = Ordering::Release;
     }
 
-    /// An ordering of what loads and stores.
+    /// An ordering of operations that load and store.
     pub trait OfExchange {
         /// Its name in `core`.
         const ORDERING: Ordering;
@@ -157,7 +157,7 @@ mod by_core {
 
     macro_rules! value {
         ($cell:ty, $value:ty $(, $life:ident)?) => {
-            // SAFETY: `core` promises so.
+            // SAFETY: `core` documents the size, the alignment and the values of its atomic types.
             unsafe impl$(<$life>)? Value for $value {
                 type Cell = $cell;
 
@@ -243,7 +243,7 @@ mod by_core {
 
         #[inline(always)]
         fn cell(&self) -> &T::Cell {
-            // SAFETY: By the promise of `Value`; all accesses are by cells.
+            // SAFETY: By the promise of `Value`; all accesses go through cells.
             unsafe { &*self.0.get().cast() }
         }
 
@@ -274,13 +274,13 @@ mod by_core {
     }
 
     impl<T: Number> Atomic<T> {
-        /// Adds `value`, with wrap, and returns what it was.
+        /// Adds `value`, wrapping around, and returns the former value.
         #[inline(always)]
         pub fn fetch_add<O: OfExchange>(&self, value: T, _: O) -> T {
             T::fetch_add(self.cell(), value, O::ORDERING)
         }
 
-        /// Subtracts `value`, with wrap, and returns what it was.
+        /// Subtracts `value`, wrapping around, and returns the former value.
         #[inline(always)]
         pub fn fetch_sub<O: OfExchange>(&self, value: T, _: O) -> T {
             T::fetch_sub(self.cell(), value, O::ORDERING)

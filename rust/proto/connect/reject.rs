@@ -22,19 +22,20 @@ pub enum Reason {
     UnknownVolume = 3,
     /// The volume exists but this host is not among those allowed.
     Forbidden = 4,
-    /// Memory, queue pairs or sessions have run out.
+    /// The target lacks a resource for the connection, such as memory, queue pairs or sessions. Its
+    /// log names the resource.
     NoResources = 5,
     /// A newer epoch of this session has been seen, or this one is in use.
     StaleEpoch = 6,
-    /// A queue other than the first one came before its session.
+    /// The target has no session to which the requested queue pair could belong.
     NoSession = 7,
     /// The volume is being withdrawn.
     Withdrawn = 8,
-    /// The session's buffers would exceed the memory that the target may use for all sessions.
+    /// The session's buffers would exceed the memory limit of the port, or the share of one host.
     NoMemory = 9,
     /// The host may use the volume, but was evicted until it is admitted again.
     Evicted = 10,
-    /// A later instance of the host has come.
+    /// A later instance of the host has connected.
     Superseded = 11,
     /// It is a [challenge](super::super::auth), not a refusal.
     Challenge = 12,

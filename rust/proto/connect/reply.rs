@@ -28,7 +28,7 @@ use crate::proto::eager_ring::EagerRingGrant;
 /// The properties of a volume, as its target reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes.
+    /// The size of the volume in bytes.
     pub capacity: u64,
     /// log2 of the logical block size in bytes, 9 to 12.
     pub logical_block_shift: u8,
@@ -38,7 +38,7 @@ pub struct Geometry {
     pub read_only: bool,
     /// There is a volatile write cache: flush before relying on a write.
     pub write_cache: bool,
-    /// Forced unit access is known.
+    /// Writes with FUA (forced unit access) are supported.
     pub fua: bool,
     /// Largest data length of one request in bytes.
     pub max_transfer: u32,
@@ -112,7 +112,7 @@ const FUA: u16 = 1 << 2;
 /// A target's reply to a request that it grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The version that will be spoken.
+    /// The version of the protocol that the session uses.
     pub version: u8,
     /// Receive buffers posted: the initiator's first credits. [`ADMIN_DEPTH`] on the admin queue
     /// pair.
@@ -130,12 +130,12 @@ pub struct Reply {
     pub quiet: bool,
     /// The target posts no RDMA READ: writes come with their request, or in the eager ring.
     pub no_read: bool,
-    /// A message may have several requests, up to the length that may follow the first.
+    /// A message may carry several requests; those after the first may take up to `inline` bytes.
     pub message_batches: bool,
     /// On the admin queue pair: a watch may ask for the portals' generation.
     pub tells_portals: bool,
-    /// On the admin queue pair: a watch may ask for the write cache, and say whether the initiator
-    /// flushes.
+    /// On the admin queue pair: a watch may follow the write cache, and report whether the disk
+    /// sends flushes.
     pub tells_cache: bool,
     /// On the admin queue pair: a watch may follow the volume's limits; the target responds to the
     /// first one at once.
@@ -144,8 +144,8 @@ pub struct Reply {
     pub grant: Option<EagerRingGrant>,
     /// Identity of the volume, independent of its name, if the target has one for it.
     pub id: Option<VolumeId>,
-    /// Identity of the target's memory of the session id's writes; `None` if it does not report
-    /// one.
+    /// Identifies what the target remembers of the writes of this session id; `None` if it does not
+    /// report that.
     pub instance: Option<ExportInstance>,
 }
 

@@ -18,7 +18,7 @@ use super::{
 pub const ADMIN_RESPONSE_LEN: usize = 24;
 /// Bytes of a response that has the volume's limits.
 pub const LIMITS_RESPONSE_LEN: usize = ADMIN_RESPONSE_LEN + LIMITS_LEN;
-/// Most seconds that a keep-alive may say.
+/// The longest timeout that a keep-alive may name, in seconds.
 pub const KEEP_ALIVE_TMO_MAX: u16 = 600;
 
 pub(super) const KEEP_ALIVE: u8 = 0x21;
@@ -36,7 +36,7 @@ pub(super) const LIMITS_RESPONSE: u8 = 0x84;
 /// Flags of a watch, and of its response.
 pub(super) const READ_ONLY: u32 = 1 << 0;
 pub(super) const WRITE_CACHE: u32 = 1 << 1;
-/// The write cache is followed: the flag before says whether there is one.
+/// The initiator follows the write cache: [`WRITE_CACHE`] says whether there is one.
 pub(super) const FOLLOWS_CACHE: u32 = 1 << 2;
 /// A flag of a watch: the initiator's disk sends flushes.
 pub(super) const FLUSHES: u32 = 1 << 3;
@@ -79,7 +79,7 @@ impl VolumeState {
         read_only | cache
     }
 
-    /// Returns what these say; `None`: it makes no sense.
+    /// Decodes a state; `None` if the values contradict each other.
     fn from_flags(sectors: u64, flags: u32) -> Option<Self> {
         let (cache, follows) = (flags & WRITE_CACHE != 0, flags & FOLLOWS_CACHE != 0);
         let good = sectors != 0 && flags & !STATE_FLAGS == 0 && (follows || !cache);
@@ -105,7 +105,7 @@ pub enum AdminOp {
     Fence {
         /// The path to fence, not that of this session.
         path: u8,
-        /// The last epoch that is meant, more than 0.
+        /// The last epoch to fence, more than 0.
         epoch: Epoch,
     },
     /// Respond when the volume differs from the known state, or its export ends; not before.
@@ -119,8 +119,8 @@ pub enum AdminOp {
         /// reports them ([`Reply::tells_limits`](super::super::connect::Reply::tells_limits)).
         generation: Option<u32>,
     },
-    /// Now that the session's other queue pairs are closed, since the export ends: return whether
-    /// all acknowledged writes survive a loss of the drive's power.
+    /// Return whether all acknowledged writes survive a loss of the drive's power. Sent when the
+    /// export ends, after the session's other queue pairs were closed.
     Durable,
     /// Respond when the addresses at which the target listens have changed since its portals had
     /// this generation; not before. Only for a target that supports it
@@ -131,8 +131,9 @@ pub enum AdminOp {
     },
     /// Change the drive's reservations, for the host of the session.
     Reservation {
-        /// The same when a change is repeated, since its response was lost; else later than all
-        /// before, modulo 2^32, of this disk.
+        /// The number of the change. A change that is repeated because its response was lost has
+        /// the same number; any other has a later one, modulo 2^32, than all earlier changes of
+        /// this disk.
         sequence: u32,
         /// The change.
         op: ReservationOp,
@@ -147,7 +148,7 @@ pub enum AdminOp {
     /// Attach a volume to the session. Version 3 only.
     Attach(Attach),
     /// Detach a volume: its disk sends no more requests, and all that it sent have their responses.
-    /// Its handle may be another volume's after the response. Version 3 only.
+    /// After the response the handle may name another volume. Version 3 only.
     Detach,
 }
 
@@ -290,7 +291,7 @@ pub struct AdminResponse {
     pub tag: Tag,
     /// How it ended.
     pub status: Status,
-    /// The present state of the volume: in the response to a watch after a change.
+    /// The current state of the volume: in the response to a watch after a change.
     pub volume: Option<VolumeState>,
     /// The volume's limits, with the generation of both, not 0: a later one, modulo 2^32, is newer.
     /// In the response to a watch that follows the limits.

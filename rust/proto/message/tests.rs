@@ -146,7 +146,7 @@ fn admin_requests_round_trip_and_are_checked() {
                     )
             );
         }
-        // Nor is it understood elsewhere.
+        // On other queue pairs it ends the session.
         let elsewhere = IoRequest::decode(&good);
         assert_eq!(elsewhere, Err(BadRequest::EndSession));
     }
@@ -283,7 +283,7 @@ fn every_field_of_a_request_is_checked() {
     assert_eq!(
         with(32, &[2]),
         invalid,
-        "no response is like that and invalidates"
+        "an immediate response cannot invalidate a key"
     );
     assert_eq!(with(32, &[3]), invalid, "a read is not inline");
     assert_eq!(with(32, &[5]), invalid, "reserved");
@@ -424,7 +424,7 @@ fn a_message_has_as_many_requests_as_it_says() {
             let count = IoRequest::count(first, wrong);
             assert_eq!(count, Err(BadRequest::EndSession), "{wrong}");
         }
-        // Not within another message.
+        // A request that announces others is invalid except at the start of a message.
         let invalid = Err(BadRequest::Refuse(one.tag, Status::Invalid));
         assert_eq!(IoRequest::decode(first), invalid);
     }

@@ -22,7 +22,7 @@ impl<H: Handler> CompletionQueue<H> {
     ) {
         // SAFETY: The object outlives its completion queue.
         let this = unsafe { &*context.cast::<Self>() };
-        // Only a statistic: events of one queue do not overlap.
+        // A counter for one writer suffices: events of one queue do not overlap.
         this.events.bump();
         this.schedule();
     }
@@ -46,7 +46,7 @@ impl<H: Handler> CompletionQueue<H> {
         let timer: *mut Opaque<bindings::timer_list> = timer.cast();
         // SAFETY: `timer` is the field of an object that outlives it.
         let this = unsafe { &*kernel::container_of!(timer, Self, guard) };
-        // Only a statistic: a timer runs on one processor at a time.
+        // A counter for one writer suffices: a timer runs on one processor at a time.
         this.guards.bump();
         this.schedule();
         if this.watched.load(Relaxed) {
