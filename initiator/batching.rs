@@ -16,10 +16,10 @@
 //! ```
 //!
 //! - In `Each` all requests are solicited.
-//! - In `Batched` they are unsolicited, except a request that finds no solicited one outstanding,
-//!   the last of several issued at once after a period of unsolicited ones, and any after two
-//!   periods. The period is half of the outstanding requests, but not more than `PERIOD`, so that a
-//!   solicited response comes before all responses have come.
+//! - In `Batched` a request is solicited only if no solicited one is outstanding, if it is the last
+//!   of several issued at once and the last solicited one was issued a period ago, or if that was
+//!   issued two periods ago. The period is half of the outstanding requests, but not more than
+//!   `PERIOD`, so that a solicited response comes before all responses have come.
 //!
 //! The number outstanding must remain below `lower` for a while, since it falls below for a moment
 //! whenever a whole batch of responses was handled and the next is being issued.
@@ -218,8 +218,8 @@ impl Batching {
         }
     }
 
-    /// Chooses between `Each` and `Batched`, according to the outstanding requests with the next
-    /// one.
+    /// Chooses between `Each` and `Batched`, according to the outstanding requests, including the
+    /// next one.
     #[inline(always)]
     fn choose(&mut self, outstanding: u32) {
         if self.outstanding.is_batched() && outstanding < self.lower {

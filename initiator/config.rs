@@ -384,7 +384,7 @@ impl Node for Device {
                 }
             },
         ),
-        // Always succeeds, even if requests hang or the disk is open.
+        // Writing 1 succeeds even if requests hang or the disk is open.
         Attribute::read_write(
             c"force_disconnect",
             |_, out| writeln!(out, "0"),

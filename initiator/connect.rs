@@ -64,9 +64,9 @@ pub(crate) use self::{
     attempt::AttemptLinks, //
 };
 
-/// Milliseconds for one try to resolve the address. The kernel checks again at the end of a try,
-/// and it may have missed an earlier reply: a reply that arrives while `process_one_req()` of
-/// `core/addr.c` runs is seen only then.
+/// Milliseconds for one try to resolve the address. The kernel may miss a reply that arrives while
+/// `process_one_req()` of `core/addr.c` runs. It sees that reply only when it checks again at the
+/// end of a try, so tries are short.
 const RESOLVE_MS: u32 = 500;
 
 /// The connection manager's last event.
@@ -252,7 +252,7 @@ pub(crate) struct Rising {
 }
 
 impl Rising {
-    /// Starts with an identifier whose address is resolved, or will be.
+    /// Creates the connection of `id`, whose address is resolved or being resolved.
     pub(crate) fn new(link: Arc<CmLink>, id: Arc<Id>, request: ConnectRequest) -> Self {
         Self {
             link,
@@ -308,8 +308,8 @@ impl Rising {
         self.send_held(owner, queue.pair(), &bytes)
     }
 
-    /// Sends a connection request to a target that proves nothing: any peer that grants it gets the
-    /// queue pair.
+    /// Sends a connection request to a target that does not prove its identity: any peer that
+    /// grants the request gets the queue pair.
     fn send(&self, owner: &Arc<Session>, bytes: &[u8; REQUEST_LEN]) -> Result<(), Failure> {
         let parameters = self.hear(owner);
         self.id.connect(parameters, bytes).map_err(not_sent)
@@ -437,8 +437,8 @@ pub(crate) fn bring_up(
     Ok(replies)
 }
 
-/// Connects a queue pair that replaces an old one, as `request` says. The caller adds it to the
-/// owner's. Fails at once when the owner ends in the meantime.
+/// Connects a queue pair that replaces an old one, with `request`. The caller adds it to the queues
+/// of `owner`. Fails at once when the owner ends in the meantime.
 pub(crate) fn bring_up_instead(
     owner: &Arc<Session>,
     address: &SocketAddr,

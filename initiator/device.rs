@@ -29,8 +29,8 @@
 //! stays, its requests wait, and a worker for each path reconnects that ([`reconnect`]).
 //!
 //! `control` serialises connecting, disconnecting and the removal of a disk whose session failed;
-//! it is held while those sleep. The values that attributes show are kept apart, so that reading
-//! them never waits.
+//! it is held while those sleep. The values that attributes show have locks of their own, so that
+//! reading them never waits.
 
 use self::{
     announce::Announcements,
@@ -163,7 +163,7 @@ impl Active {
             .any(|session| session.is_live())
     }
 
-    /// Returns the bits that are 0 in every whole number of logical blocks, in bytes.
+    /// Returns the mask of the bits that are 0 in every multiple of the logical block size.
     fn block_mask(&self) -> u64 {
         (1 << self.volume.geometry.logical_block_shift) - 1
     }
@@ -414,7 +414,7 @@ impl Device {
                 session.fail(Failure::Forced);
                 session.for_each_queue(Queue::stop);
             }
-            // No write is acknowledged any more that a given-up request could overwrite.
+            // From here on no write is acknowledged that a given-up request could overwrite.
             for session in sessions.iter().flatten() {
                 session.requests().synchronize();
                 session.head().begin_removal();
@@ -560,8 +560,8 @@ impl Device {
         self.session_lost(session, failure);
     }
 
-    /// Handles the removal of `session`'s RDMA device. The connection manager's callback, which may
-    /// sleep, but must not wait for a session to end.
+    /// Handles the removal of `session`'s RDMA device. Called from the connection manager's
+    /// callback, which may sleep, but must not wait for a session to end.
     pub(crate) fn device_removed(&self, session: &Session) {
         if let Some(path) = self.path(session.path()) {
             // Nothing holds the device longer than necessary.

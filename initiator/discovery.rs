@@ -6,7 +6,8 @@
 //!
 //! Writing `volumes N` or `portals N` to `ask` sends the request, and returns when there is a
 //! response, after `connect_timeout` at the latest. While another request is running, it fails at
-//! once with `EBUSY`. `answer` shows the last result.
+//! once with `EBUSY`. `answer` shows the last reply, and `error` the reason why the last request
+//! failed.
 
 use crate::{
     connect,
@@ -65,7 +66,7 @@ struct Settings {
     address: Option<IpAddr>,
     port: u16,
     host: Option<HostId>,
-    /// A host with a key asks a target whose key is not set without a proof.
+    /// A host that has a key also asks a target whose key is not set: without a proof.
     insecure: bool,
     connect_timeout_s: u32,
 }
@@ -77,7 +78,7 @@ enum LastResult {
     Failed(Failure),
 }
 
-/// A target that can be asked.
+/// A directory for asking one target.
 #[pin_data]
 pub(crate) struct Asker {
     #[pin]

@@ -50,9 +50,9 @@ pub(crate) struct QueueShape {
 }
 
 impl QueueShape {
-    /// Returns the number of send queue slots: for each tag those of a request; as many as can be
+    /// Returns the number of send queue slots: those of a request for each tag; those that can be
     /// unsignaled (a period, and one request or eager write beyond it, whichever needs more); and
-    /// three for a keep-alive, a fence and the registration of the read bounce slots.
+    /// three, for a keep-alive, a nop and the registration of the read bounce slots.
     pub(crate) fn send_slots(self) -> u32 {
         let one = SLOTS_PER_REQUEST.max(self.eager_send_slots());
         u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 3
@@ -108,8 +108,8 @@ impl QueueShape {
         }
         let mut shape = Self {
             depth,
-            // A region covers at most one bounce buffer: they do not start and end at page
-            // boundaries.
+            // A region covers at most one bounce buffer: bounce buffers do not start and end at
+            // page boundaries.
             segments: match bounce_pages {
                 Some(_) => 1,
                 None => pages as u16,

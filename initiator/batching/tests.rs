@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// Any numbers, always the same (splitmix64).
+/// Pseudo-random numbers, the same in every run (splitmix64).
 struct Rng(u64);
 
 impl Rng {
@@ -169,7 +169,7 @@ fn a_burst_of_any_length_is_seen_to_its_end() {
         for burst in 1..200 {
             let mut q = Queue::new(upper, lower);
             (0..burst).for_each(|n| q.issue(n % 16 == 15));
-            // Responses come in order, and the event only after all of them.
+            // Responses come in order; the event is handled only after all of them.
             (0..burst).for_each(|_| q.respond(0));
             q.follow();
             assert_eq!(q.seen, burst, "{upper} {lower}");
@@ -331,7 +331,7 @@ fn with_64_outstanding_fewer_than_one_in_twenty_interrupt() {
             assert!(per_mille <= 50, "{depth} {round}: {per_mille}");
         }
     }
-    // One event for each, when few responses come at a time.
+    // The same if requests are issued one at a time, and few responses come at a time.
     for round in [1, 4, 8, 16] {
         let per_mille = events(64, 1, round);
         assert!(per_mille <= 50, "{round}: {per_mille}");
@@ -376,7 +376,7 @@ fn the_word_holds_each_count() {
     assert_eq!(batching.outstanding().arm_for(), ArmFor::Any);
     batching.sends_completed(1023);
     assert_eq!(batching.outstanding().awaiting_send(), 1);
-    // More than were counted.
+    // More than are awaiting their sends.
     batching.sends_completed(2);
     assert_eq!(batching.outstanding().word(), Outstanding::BATCHED);
     assert_eq!(batching.outstanding().arm_for(), ArmFor::Solicited);

@@ -55,8 +55,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The first connection of a session: its address is resolved. With the key that proves this host's
-/// identity, and the attempt it belongs to.
+/// The first connection of a session, whose address is resolved, with the attempt that it belongs
+/// to and the key that proves this host's identity.
 pub(super) struct First {
     attempt: Arc<AttemptLinks>,
     link: Arc<CmLink>,
@@ -72,7 +72,7 @@ impl First {
 }
 
 impl Device {
-    /// Connects a path and makes its disk; fails if the volume is not `lost`, if that is given.
+    /// Connects a path and makes its disk. If `lost` is given, fails for any other volume.
     pub(super) fn connect(
         self: &Arc<Self>,
         path: &Path,
@@ -92,7 +92,8 @@ impl Device {
                     let next = self.identities.next_epoch();
                     epoch = next.map_err(|e| Failure::Setup("a session", e))?;
                 }
-                // The refusal says nothing about the volume.
+                // No time is left for the next offer. The refusal of this one says nothing about
+                // the volume.
                 Err((_, Some(_))) => return Err(Failure::Timeout(ConnectStep::Response)),
                 result => return result.map_err(|(failure, _)| failure),
             }
@@ -117,7 +118,8 @@ impl Device {
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
             path.set_usual_ms(begun.gone_ms());
             session.admit();
-            // Adding the disk waits for the partition scan; the shown session can be forced off.
+            // Adding the disk waits for the partition scan. A session that is shown can be ended by
+            // force meanwhile.
             self.show_session(path.number(), Some(&session));
             let first = (path.number(), epoch, session.origin(&volume)?);
             let (disk, lost_writes, limits) = session
@@ -231,8 +233,7 @@ impl Device {
     }
 
     /// Connects the queue pairs of a session before the second deadline; the first deadline limits
-    /// the wait for the target's first response. Fails if the volume is not `lost`, if that is
-    /// given.
+    /// the wait for the target's first response. If `lost` is given, fails for any other volume.
     pub(super) fn bring_up(
         session: &Arc<Session>,
         first: First,

@@ -78,7 +78,7 @@ pub(crate) enum PathState {
 }
 
 impl PathState {
-    /// Returns whether a worker connects the path, or will.
+    /// Returns whether a worker is connecting the path, or will connect it.
     pub(super) fn is_reconnecting(self) -> bool {
         matches!(self, Self::Connecting | Self::Waiting)
     }
@@ -213,7 +213,7 @@ impl Path {
         Ok(())
     }
 
-    /// Sets whether the path is used: used with `pin`, which pins its directory, else unused.
+    /// Enables the path if `pin`, which pins its directory, is given; otherwise disables it.
     pub(super) fn set_enabled(&self, pin: Option<DirectoryPin>) {
         {
             let mut info = self.info.lock();
@@ -323,7 +323,7 @@ impl Path {
     /// Schedules the worker to connect the path for `device`.
     pub(super) fn schedule(self: &Arc<Self>, device: &Arc<Device>) {
         *self.device.lock() = Some(device.clone());
-        // If the work is queued already, it has not looked yet.
+        // Work that is already queued has not read `device` yet.
         let _ = self.workqueues.reconnect().enqueue(self.clone());
     }
 }

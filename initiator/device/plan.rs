@@ -39,7 +39,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns whether the path still needs a session, compared to the time of the plan.
+    /// Returns whether the path still needs the session that this attempt is for.
     pub(super) fn is_for(&self, info: &PathInfo) -> bool {
         info.enabled && info.usage == self.usage && info.state.is_reconnecting()
     }
@@ -50,8 +50,9 @@ impl Plan {
         self.lost.as_ref().is_some_and(|lost| lost.lacks_device())
     }
 
-    /// Fails when an attempt that waits for a fence must end: when the disk is due to be removed,
-    /// but not before `deadline`, the attempt's own time limit.
+    /// Fails when an attempt that waits for a fence must end: when the path no longer needs this
+    /// session, when the RDMA device is being removed, or when the disk is due for removal and
+    /// `deadline`, the attempt's own time limit, has passed.
     pub(super) fn goes_on(&self, deadline: Deadline) -> Result<(), Failure> {
         if !self.is_for(&self.path.info()) {
             return Err(Failure::Forced);
@@ -67,8 +68,8 @@ impl Plan {
         }
     }
 
-    /// Returns `volume` if its logical block size, which a disk cannot change, is the disk's.
-    /// Larger requests are fine.
+    /// Returns `volume` if its logical block size is that of the disk, which cannot change, and its
+    /// requests may be at least as large as before.
     pub(super) fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
         let (geometry, former) = (volume.geometry, self.volume.geometry);
         if geometry.max_transfer < former.max_transfer {
@@ -78,8 +79,8 @@ impl Plan {
                 ENOSPC,
             ));
         }
-        // The disk follows all other changes; until then, the target makes each write stable, and
-        // operations that the drive lost end as not supported.
+        // The disk follows all other changes. Until it has, the target makes each write stable, and
+        // operations that the drive no longer has end as not supported.
         match geometry.logical_block_shift == former.logical_block_shift {
             true => Ok(volume),
             false => Err(Failure::OtherLimits),

@@ -26,11 +26,11 @@
 //! If a request ends while its region is still registered, an invariant is broken. The request
 //! becomes *Kept*: parked until the end of the session has destroyed the region.
 //!
-//! An eager write behaves the same with its RDMA WRITE. From `Sent` on, the request is parked in
-//! the table of requests, and the queue has its state by tag ([`Phase`]), which includes its data
-//! path ([`DataPath`]). A request ends only when the target has lost access to its memory: its
-//! response came with remote invalidation, or our own invalidation completed, or, after the
-//! connection was lost, the memory region was destroyed.
+//! An eager write behaves as an inline write does: its RDMA WRITE takes the place of the SEND. From
+//! `Sent` on, the request is parked in the table of requests, and the queue has its state by tag
+//! ([`Phase`]), which includes its data path ([`DataPath`]). A request ends only when the target
+//! has lost access to its memory: its response came with remote invalidation, or our own
+//! invalidation completed, or, after the connection was lost, the memory region was destroyed.
 //!
 //! # Doorbells
 //!
@@ -188,7 +188,7 @@ pub(crate) struct Queue {
     /// The session of the queue, for trace events.
     pub(super) session_id: SessionId,
     pub(super) epoch: Epoch,
-    /// The name of the volume in requests.
+    /// The handle of the volume in requests.
     pub(super) volume: Handle,
     /// The user's settings.
     pub(super) settings: Settings,
@@ -378,7 +378,7 @@ impl Queue {
         Outstanding::from_word(self.outstanding.load(Relaxed))
     }
 
-    /// Returns how many requests waited for their responses; the value may be stale.
+    /// Returns how many requests wait for their responses; the value may be stale.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.outstanding().requests()
@@ -506,9 +506,9 @@ pub(crate) struct QueueConfig {
     pub(crate) index: u8,
     /// For polled I/O.
     pub(crate) polled: bool,
-    /// The name of the volume in requests.
+    /// The handle of the volume in requests.
     pub(crate) volume: Handle,
-    /// The settings that users made.
+    /// The user's settings.
     pub(crate) settings: Settings,
     /// The disk's account of writes that no flush has covered.
     pub(crate) unflushed: Arc<Unflushed>,

@@ -52,8 +52,8 @@ impl Queue {
         }
     }
 
-    /// Describes a request that is being sent for trace events; `number`: of an eager write, else
-    /// 0.
+    /// Describes, for trace events, a request that is being sent. `number` is that of an eager
+    /// write, otherwise 0.
     #[cold]
     pub(super) fn about_sent(
         &self,
