@@ -18,12 +18,12 @@
 //! ```text
 //!            enabled, mode p2p                 the provider's driver is unbound
 //!  (none) ──┬─────────────────────► Peer ─────────────────────────────────────► Lost
-//!           └─► Ram: mode direct, or nobody lends as much
+//!           └─► Ram: mode direct, or no device lends that
 //! ```
 //!
 //! *Lost* is final: no line is read or written any more, until the volume is enabled again. This is
-//! logged, and each read is counted (`cache_fallbacks`). Replacing the lines with RAM at that
-//! moment would take it from others, under load; and peer memory was chosen to save RAM.
+//! logged, and each read is counted (`cache_fallbacks`). RAM does not replace the lines: it would
+//! be taken from other users at a moment of load, and peer memory was chosen to save RAM.
 //!
 //! # Locks and contexts
 //!
@@ -35,8 +35,8 @@
 //! # Memory
 //!
 //! Peer memory is a [`PeerLease`] owned by the cache; a user of a line has a reference to the
-//! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, and never
-//! reclaimed from others: if the page allocator cannot fulfill a request easily, enabling fails.
+//! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, from free
+//! memory only: if the page allocator would have to reclaim memory, enabling fails.
 
 use super::p2p::{
     borrow_lines,
@@ -206,8 +206,9 @@ impl Cache {
         Some(memory.get(block as usize)?.range(start, length))
     }
 
-    /// Copies between the lines that `visit` may use, in peer memory if they are `leased`, and the
-    /// RAM of its request, which begins at `offset`. Returns the number of bytes copied.
+    /// Copies between the lines that `visit` may use, which are in `leased` if that is given, and
+    /// `memory`, the RAM of its request, which begins at `offset` of the volume. Returns the number
+    /// of bytes copied.
     pub(crate) fn copy<'a>(
         &self,
         visit: &Visit,
@@ -279,7 +280,7 @@ impl Cache {
         self.lines.lock().stay(visit);
     }
 
-    /// Returns `true` on the first call, which finds the memory lost.
+    /// Records that the memory was found lost. Returns whether this is the first call.
     pub(crate) fn finds_lost(&self) -> bool {
         !self.reported.xchg(true, Relaxed)
     }

@@ -25,7 +25,7 @@
 
 use crate::proto::message::Status;
 
-/// A session that reports errors, among those of a disk.
+/// The number of a session among those of a disk.
 pub(crate) type Teller = u32;
 
 #[derive(Clone, Copy)]
@@ -76,7 +76,8 @@ impl FlushErrors {
     }
 
     /// Records that a response with error `number` was sent by session `by`, and whether it is
-    /// certain that it has `arrived`. A later error must still be reported.
+    /// certain that it has `arrived`. Does nothing if a later error was recorded: that one must
+    /// still be reported.
     pub(crate) fn sent(&mut self, number: u32, by: Teller, arrived: bool) {
         if number != self.number {
             return;

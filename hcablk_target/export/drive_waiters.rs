@@ -3,9 +3,9 @@
 //! Limits the connection requests that wait for drives. Uses nothing but `core`: its tests run on
 //! the host.
 //!
-//! Each waiting request takes a worker of the target, which has far more workers than may wait. The
-//! requests for a hanging drive leave room for requests for other drives, of any host; a host that
-//! repeats its requests for a hanging drive leaves room for other hosts.
+//! Each waiting request occupies a worker of the target, which has far more workers than requests
+//! may wait. The limits reserve room: for other drives, if one hangs, and for other hosts, if one
+//! repeats its requests for a hanging drive.
 
 use hcablk_core::proto::name::HostId;
 

@@ -131,8 +131,9 @@ impl TargetRequest {
         used.get(place).copied()
     }
 
-    /// Iterates over the data in buffers. Peer memory `peer` replaces the transfer buffers. Data
-    /// `in_lines` is left out, except what came with the request or through the eager ring.
+    /// Iterates over the data in buffers. Peer memory `peer`, if given, replaces the transfer
+    /// buffers. If the data is `in_lines` of the cache, returns only data that came with the
+    /// request or through the eager ring.
     #[inline]
     pub(super) fn buffer_pages<'a>(
         &'a self,

@@ -470,8 +470,8 @@ impl Queue {
         }
     }
 
-    /// Makes `chunk` idle, which has no more work under way, and continues its request if it was
-    /// the last chunk. Any context.
+    /// Makes `chunk`, none of whose work is under way any more, idle, and continues its request if
+    /// it was the last chunk. Any context.
     pub(super) fn settle_chunk(
         &self,
         chunk: KBox<Chunk>,
@@ -870,7 +870,7 @@ impl BioOwner for Chunk {
 
 impl Deferred for Chunk {
     fn run(self: KBox<Self>) {
-        // Not the last reference: as for a request.
+        // As for a request (`drive.rs`), this reference to the volume is not its last.
         let volume = self.volume.clone();
         self.take_step();
         if let Some(volume) = volume {
@@ -880,7 +880,7 @@ impl Deferred for Chunk {
 }
 
 impl Chunk {
-    /// Does its next step on the workqueue.
+    /// Performs the chunk's next step, on the workqueue.
     fn take_step(self: KBox<Self>) {
         if self.step == ChunkStep::Submit {
             return self.submit_bio();
@@ -928,8 +928,8 @@ impl RequestChunks {
         self.progress.chunks() != 0
     }
 
-    /// Returns in how many chunks the data has moved, and how many of these were passed on before
-    /// the last had arrived.
+    /// Returns the number of chunks in which the data has moved, and the number of those that were
+    /// passed on before the last chunk had arrived.
     pub(crate) fn moved(&self) -> (u64, u64) {
         (self.progress.chunks().into(), self.progress.early().into())
     }

@@ -384,8 +384,8 @@ impl Queue {
     }
 }
 
-/// Whether a session's initiator knows of a volatile write cache, and sends flushes. Until then
-/// each write is on stable media before its response. Shared by the session and its queues.
+/// Whether a session's initiator knows of a volatile write cache, and sends flushes. If not, each
+/// write is on stable media before its response. Shared by the session and its queues.
 pub(crate) type Flushes = Arc<Atomic<bool>>;
 
 /// The identity of a queue, its session, and the volumes that it serves.
@@ -599,9 +599,9 @@ impl Queue {
         !self.shape.sinks && !self.uses_peers()
     }
 
-    /// Returns to the device all objects of it that the queue has, while the drive works on
-    /// requests whose memory stays. Requests that the drive finishes afterwards get no response:
-    /// posting fails, and they are given up. Returns `false` if the queue still has objects of the
+    /// Destroys all the queue's objects at the RDMA device, while the drive works on requests,
+    /// whose memory stays allocated. Requests that the drive finishes afterwards get no response:
+    /// posting fails, and they are given up. Returns `false` if the queue still has objects at the
     /// device; may be called again. The queue was [settled](Self::settle). Sleeps, but not for the
     /// drive.
     fn sever(&self) -> bool {
@@ -694,7 +694,7 @@ impl Queue {
         );
     }
 
-    /// Gives up all requests that the queue pair has. The completion handler no longer does it.
+    /// Gives up all requests that the queue pair has; no completion will end them any more.
     fn give_up_all(&self) {
         for index in 0..self.shape.requests {
             if let Some(request) = self.inflight.take(index) {
@@ -714,7 +714,8 @@ impl Queue {
         let is_closed = Self::close_unless(
             || core::iter::once(self),
             || {},
-            // The removal of the RDMA device, too, ends the session, all of which is on one device.
+            // The removal of the RDMA device ends the session as well: all its queue pairs are on
+            // one device.
             || self.session.is_ending(),
         );
         if is_closed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posts the RDMA READ of a write's data as a whole; for reads in chunks see
+//! Posts the RDMA READ of a write's data as a whole; for RDMA READs in chunks see
 //! [`chunks`](super::chunks).
 //!
 //! # Into registered memory

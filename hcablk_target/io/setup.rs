@@ -172,7 +172,7 @@ struct Parts {
 impl Parts {
     /// Allocates the parts of the queue of connection `id`, with the peer memory `lease` for its
     /// first buffers. May sleep.
-    // Out of line: its stack frame is gone when the queue is assembled.
+    // `inline(never)`: its stack frame is released before the queue is assembled.
     #[inline(never)]
     fn new(
         config: &QueueConfig,

@@ -90,7 +90,7 @@ impl Connect {
         let served = Served::from_volume(attachment, &backing);
         drop(backing);
         let admin = self.make_admin(request, session, served, id)?;
-        // Only now: a refused host leaves its instances unchanged.
+        // Not earlier: a refused request must not change which instance of the host is the latest.
         let asked = (request, proven(seal));
         if !self.registry.enter(attachment, volume, asked) {
             session.end_by(request.queue, Fault::Refused(ENDED.why()));
@@ -215,7 +215,7 @@ impl Connect {
         let queue = self
             .add_queue(attachment, request, id)
             .inspect_err(|refusal| {
-                // A session needs each queue pair that it once had.
+                // A session cannot continue without a queue pair that it once had.
                 if request.replace {
                     session.end_by(request.queue, Fault::Refused(refusal.why()));
                 }

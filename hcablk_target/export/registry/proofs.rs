@@ -94,8 +94,8 @@ impl Registry {
         look(&mut self.challenges.lock(), handle, address, now_ms)
     }
 
-    /// Removes the challenge of this handle and number, which has a right proof. Returns `false` if
-    /// another proof was faster.
+    /// Removes the challenge of this handle and number, for which a correct proof has arrived.
+    /// Returns `false` if another proof was faster.
     pub(crate) fn take_challenge(&self, named: (u16, u64), address: &Address) -> bool {
         let now_ms = system::now_ns() / 1_000_000;
         take(&mut self.challenges.lock(), named, address, now_ms)
@@ -132,8 +132,8 @@ impl Registry {
         })
     }
 
-    /// Returns the keys for checking a proof that was made with one of `of_host`. Fails with
-    /// `ENOMEM`.
+    /// Returns the keys for checking a proof that was made with one of the keys `of_host`. Fails
+    /// with `ENOMEM`.
     pub(super) fn candidates_by(
         &self,
         of_host: [&Key; KEYS_MAX],
@@ -171,6 +171,6 @@ pub(crate) struct Candidates {
     pub(crate) pairs: KBox<Pairs>,
     /// The volume for which the keys are set.
     pub(crate) volume: Option<Arc<Volume>>,
-    /// The reason why no proof can be right, for the log.
+    /// The reason why no proof can be correct, for the log.
     pub(crate) why_none: Option<&'static str>,
 }
