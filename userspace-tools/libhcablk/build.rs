@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Makes the bindings to rdma-core, of the headers that are installed, and links with it.
+//! Generates the bindings to rdma-core from the installed headers, and links with its libraries.
 
 use std::{env, path::PathBuf};
 
-/// The functions that the verbs layer calls; their types follow.
+/// The functions that the verbs layer calls; bindgen adds their types.
 const FUNCTIONS: &str = "ibv_(ack_cq_events|alloc_pd|create_comp_channel|create_cq|create_qp|\
     dealloc_pd|dereg_mr|destroy_comp_channel|destroy_cq|destroy_qp|get_cq_event|modify_qp|\
     query_device|reg_mr_iova2|wc_status_str)|\
     rdma_(ack_cm_event|connect|create_event_channel|create_id|destroy_event_channel|destroy_id|\
     disconnect|establish|get_cm_event|init_qp_attr|resolve_addr|resolve_route|set_option)";
 
-/// Constants by which nothing that is allowed already is typed.
+/// Constants that do not belong to a type of these functions.
 const CONSTANTS: &str = "RDMA_OPTION_.*|IBV_DEVICE_MEM_WINDOW_TYPE_2[AB]";
 
 const TYPES: &str = "ibv_(access_flags|device_cap_flags|qp_attr_mask|send_flags|wc_flags)";

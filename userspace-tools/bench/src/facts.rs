@@ -17,7 +17,7 @@ use crate::worker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Processor {
-    /// A processor.
+    /// A physical processor.
     Real,
     /// The processor of a virtual machine.
     Virtual,
@@ -110,8 +110,8 @@ pub(crate) fn of_this_machine(stop: &Stop) -> Facts {
     }
 }
 
-/// Returns the model of the first processor in /proc/cpuinfo, and what it is. QEMU's emulator gives its name in the model; any
-/// hypervisor sets the flag.
+/// Returns the model of the first processor in /proc/cpuinfo, and its kind. QEMU's emulator is
+/// named in the model; any hypervisor sets the flag `hypervisor`.
 fn processor_of(cpuinfo: &str) -> (String, Processor) {
     let field = |name: &str| {
         let found = cpuinfo
@@ -153,7 +153,8 @@ fn devices() -> Vec<Device> {
                 .unwrap_or_default();
             interrupts.sort_unstable();
             Some(Device {
-                // A network card below is not the RDMA device's own: soft devices have a parent instead.
+                // A software device has a `parent`, its network card: the driver is that of the
+                // card.
                 driver: driver
                     .filter(|_| !path.join("parent").exists())
                     .map(str::to_owned),
@@ -220,7 +221,7 @@ pub(crate) fn are_times_real(machines: &[&Facts]) -> (bool, String) {
     )
 }
 
-/// The kernel's messages since it was opened.
+/// Follows the kernel's messages from its opening on.
 pub(crate) struct KernelLog {
     file: Option<File>,
 }
@@ -253,7 +254,8 @@ impl KernelLog {
                     let message = record.split_once(';').map_or("", |(_, text)| text);
                     lines.push(message.lines().next().unwrap_or_default().to_owned());
                 }
-                // Messages were overwritten before they were read: the next ones are there.
+                // Messages were overwritten before they were read: the next read returns the oldest
+                // that is left.
                 Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EPIPE as i32) => {}
                 Err(_) => break,
             }

@@ -156,7 +156,7 @@ fn page(
     left_out: &[(&str, String)],
 ) -> String {
     let mut page = Page::new(
-        "hcablk: what serving takes from the target, and the target from serving",
+        "hcablk: how much serving and a computation on the target slow each other down",
         &report::times(lab),
     );
     page.table(&report::MACHINES, &report::machines(lab));

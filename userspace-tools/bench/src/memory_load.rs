@@ -11,10 +11,10 @@ use std::time::Instant;
 const ELEMENTS: usize = 2 << 20;
 /// The number of elements that a thread processes between two checks of the flag.
 const PIECE: usize = 64 << 10;
-/// Two reads and a write of an element.
+/// The bytes that are moved for each element: two reads and a write.
 const BYTES_EACH: u64 = 24;
 
-/// The threads that compute, until this is dropped.
+/// The threads that compute, until this object is dropped.
 pub(crate) struct MemoryLoad {
     end: Arc<AtomicBool>,
     bytes: Arc<AtomicU64>,

@@ -155,7 +155,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns its bytes.
+    /// Returns the number of bytes of a request of this shape.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|(_, length)| *length as u64).sum()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `check` on a machine that is a folder.
+//! Tests of `check` on a machine that a folder imitates.
 
 #![allow(
     clippy::unwrap_used,
@@ -160,7 +160,7 @@ fn run(root: &Path, line: &str, code: i32) -> String {
     String::from_utf8_lossy(&output.get_output().stdout).into_owned()
 }
 
-/// The findings that are not as they should be, as `check level`.
+/// Returns the findings of `check --quiet` other than notes, each as `CHECK LEVEL`.
 fn found(root: &Path, code: i32) -> Vec<String> {
     let json: Value = serde_json::from_str(&run(root, "check --quiet --json", code)).unwrap();
     let findings = json["findings"].as_array().unwrap();
@@ -446,7 +446,7 @@ fn a_loaded_module_that_is_not_the_installed_one_is_told() {
 const DATA: &str = "sys/kernel/config/hcablk/data";
 const MOUNT: &str = "/dev/hcablk0 /srv/shared ocfs2 rw,relatime,_netdev,heartbeat=local 0 0\n";
 
-/// A disk that is connected, with these limits of its waiting.
+/// Adds a connected disk with these timeouts.
 fn connect(root: &Path, ctrl_loss_tmo: &str, fast_io_fail_tmo: &str) {
     for (name, text) in [
         ("address", "10.0.0.1"),

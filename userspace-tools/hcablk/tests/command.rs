@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The program itself: exit codes, streams, files, on a machine that is a folder.
+//! Tests of the program itself (exit codes, streams, files), on a machine that a folder imitates.
 
 #![allow(
     clippy::unwrap_used,
@@ -57,8 +57,8 @@ fn put(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A device as the kernel shows it. A plain folder does not make attributes by itself, so they are
-/// all put here.
+/// A device as the kernel shows it. In a plain folder `mkdir` creates no attributes, so this
+/// creates them all.
 fn put_device(root: &Path, name: &str, state: &str, device: &str) {
     for (attribute, value) in [
         ("address", "10.0.0.1"),

@@ -189,7 +189,7 @@ fn what_is_saved_makes_the_same_again() {
     ok(&fresh, "apply");
     assert_eq!(tree(&fresh), tree(&kernel));
     assert_eq!(exit(&fresh, "config diff"), None);
-    // And once more, from the applied state.
+    // Saving the applied state gives the same file again.
     assert_eq!(
         ok(&fresh, "config show --running"),
         ok(&kernel, "config show")
@@ -200,7 +200,7 @@ fn what_is_saved_makes_the_same_again() {
 fn a_file_that_was_written_by_hand_is_kept() {
     let kernel = both();
     ok(&kernel, "apply");
-    // It says so already, in other words.
+    // The file configures the same already, in other words.
     assert_eq!(fails(&kernel, "config save").kind, Kind::Exists);
     assert_eq!(kernel.text(MAIN), BOTH.trim_end());
     ok(&kernel, "config save --force");
@@ -256,7 +256,7 @@ fn an_export_that_nobody_can_reach_is_found() {
             .any(|note| note.contains(":1: there is no [port]"));
         assert_eq!(told, !reached, "{text}");
     }
-    // It is no reason to export nothing.
+    // `apply` exports the volume nevertheless.
     let kernel = with(export);
     ok(&kernel, "apply");
     assert_eq!(kernel.volume("data", "enable"), "1");
@@ -301,7 +301,8 @@ fn a_running_disk_is_not_torn_down() {
     assert_eq!(kernel.device("db", "state"), "live");
 }
 
-/// One of each, of which one cannot be made.
+/// A machine whose configuration has an export, a port and a disk, and an export whose drive is
+/// missing.
 fn with_a_missing_drive() -> Kernel {
     let more = "\n[export.gone]\ndevice = \"/dev/sdc\"\nallow = [\"7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44\"]\n";
     let kernel = with(&format!("{BOTH}{more}"));

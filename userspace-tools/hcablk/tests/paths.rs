@@ -20,7 +20,7 @@ fn two_paths() -> Kernel {
     kernel
 }
 
-/// Has a path of a disk not be used.
+/// Disables a path of a disk.
 fn disable(kernel: &Kernel, number: u8) {
     let path = format!("/sys/kernel/config/hcablk/data/paths/{number}/enable");
     hcablk::system::System::write(kernel, path.as_ref(), "0\n").unwrap();
@@ -62,7 +62,7 @@ fn a_disk_is_made_by_another_path() {
         "/dev/hcablk0\n"
     );
     assert_eq!(kernel.device("db", "state"), "degraded");
-    // So it is found, with its name and without.
+    // The disk is found with its name and without.
     for line in [
         "connect 10.0.0.1 data --path 10.0.1.1",
         "connect 10.0.0.1 data --name db",
@@ -171,7 +171,7 @@ fn other_paths_or_another_policy_are_refused() {
         error.message.ends_with("10.0.2.1:7744, not 10.0.1.1:7744"),
         "{error:?}"
     );
-    // One that is not used does not count.
+    // A disabled path does not count.
     disable(&kernel, 2);
     ok(&kernel, "connect 10.0.0.1 data --path 10.0.1.1");
     disable(&kernel, 1);
@@ -282,7 +282,7 @@ fn list_shows_the_paths_of_disks_that_have_several() {
     let outcome = hcablk(&kernel, "list").unwrap();
     golden("list-paths.txt", &outcome.report.to_string());
     golden("list-paths.json", &outcome.to_json());
-    // By the state of the others that are used that of path 0 is known.
+    // The state of path 0 follows from those of the other enabled paths.
     disable(&kernel, 3);
     kernel.reach("10.0.2.1");
     kernel.set_device("data", "state", "degraded");

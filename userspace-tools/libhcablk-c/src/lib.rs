@@ -4,9 +4,10 @@
 //!
 //! # Safety
 //!
-//! With each pointer a program promises that it is as the header demands: it was returned by that call, it is not
-//! freed, and no other thread uses its queue meanwhile. The library checks what it can: null, names, ranges, whether
-//! memory is in use. A panic ends the program, since none may unwind into C.
+//! Each pointer that a program passes must be as the header demands: the named call returned it, it
+//! was not freed, and no other thread uses its queue meanwhile. The library checks what it can:
+//! null, names, ranges, whether memory is in use. A panic ends the program, since none may unwind
+//! into C.
 
 #![allow(unsafe_code, reason = "what comes from C is pointers")]
 
@@ -92,7 +93,7 @@ pub unsafe extern "C" fn hcablk_options_set(
     }
 }
 
-/// Calls a function for a session number of the programs with the same options.
+/// Calls `f` with the options and a number of a session that was opened with them.
 ///
 /// # Safety
 ///
@@ -254,10 +255,10 @@ pub unsafe extern "C" fn hcablk_past(
         Some(Some(past)) => past.to_string(),
     };
     if place.is_null() {
-        return fail(Errno::EINVAL, "the place is null");
+        return fail(Errno::EINVAL, "the address for the text is null");
     }
     if text.len() >= size {
-        return fail(Errno::ERANGE, "the text is longer than its place");
+        return fail(Errno::ERANGE, "the buffer is too small for the text");
     }
     // SAFETY: By the contract of the header there is room for this many bytes, which nobody else uses.
     unsafe {

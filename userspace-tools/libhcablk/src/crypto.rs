@@ -18,7 +18,7 @@ pub(crate) type SessionKey = auth::SessionKey<Crypto>;
 
 impl auth::Crypto for Crypto {
     fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN] {
-        // A key of any length will do, so this is always made.
+        // HMAC accepts a key of any length, so this does not fail.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
             unreachable!("HMAC takes keys of any length")
         };

@@ -2,9 +2,10 @@
 
 //! The commands of the kernel's ublk driver, through `/dev/ublk-control`.
 //!
-//! libublk has these commands, too. But it hides why a command failed: it retries with numbers that a kernel may not
-//! have, takes `EBUSY` for success, and deletes an existing disk of the new disk's number. It also uses a file in
-//! `/run/ublksrvd`, a directory that it makes writable for everybody.
+//! libublk has these commands, too. But it hides why a command failed: it retries with command
+//! numbers that a kernel may not have, treats `EBUSY` as success, and deletes an existing disk that
+//! has the new disk's number. It also uses a file in `/run/ublksrvd`, a directory that it makes
+//! writable for everybody.
 //!
 //! C header: `include/uapi/linux/ublk_cmd.h`
 
@@ -24,7 +25,7 @@ use std::{
 const DEVICE: &str = "/dev/ublk-control";
 /// Exists in sysfs while the driver is loaded.
 const CLASS: &str = "/sys/class/ublk-char";
-/// The time limit for a disk whose program has just ended.
+/// The time limit for the driver to notice that the program of a disk has ended.
 const LEAVES: Duration = Duration::from_secs(30);
 /// The pause between two attempts meanwhile.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -92,11 +93,12 @@ struct Command(&'static str, u32);
 pub(crate) struct Control {
     file: File,
     ring: IoUring<Entry128>,
-    /// The driver is older than the command numbers with sizes (Linux 6.4).
+    /// The driver does not know `GET_FEATURES` (older than Linux 6.5): commands are sent with their
+    /// old numbers, without sizes.
     is_old: bool,
     /// The token of the last command, which its completion repeats.
     token: u64,
-    /// A command may not have been carried out yet.
+    /// The completion of a command was not found: the driver may still carry it out.
     is_broken: bool,
 }
 
@@ -255,7 +257,7 @@ impl Control {
         let mut set = CpuSet::new();
         for processor in 0..CpuSet::count() {
             if bits[processor / 8] & (1 << (processor % 8)) != 0 {
-                // It is less than the count.
+                // `processor` is less than the size of the set.
                 let _ = set.set(processor);
             }
         }
@@ -317,8 +319,8 @@ fn is_unknown(errno: Errno) -> bool {
     matches!(errno, Errno::ENODEV | Errno::EINVAL | Errno::EOPNOTSUPP) || is_other
 }
 
-/// Returns the driver's information on a disk; `None`: the driver has no such disk. Any other failure leaves the disk's
-/// existence open.
+/// Converts the result of a query; `None`: the driver has no such disk. After any other failure the
+/// disk may exist.
 fn found<T>(asked: Result<(), Failure>, value: T) -> Result<Option<T>, Failure> {
     match asked {
         Ok(()) => Ok(Some(value)),

@@ -2,9 +2,9 @@
 
 //! A disk in the driver's view.
 //!
-//! Numbers of disks are reused, and other programs have disks, too. So each disk of this program has a mark: 64 bits
-//! that the driver stores with the disk (`ublksrv_flags`), and that are in `N.json`. Nothing is done to a disk whose
-//! marks differ.
+//! Numbers of disks are reused, and other programs have disks, too. So each disk of this program
+//! has a mark: 64 bits that the driver stores with the disk (`ublksrv_flags`), and that are in
+//! `N.json`. The program does not touch a disk whose two marks differ.
 
 use crate::{
     control::{Control, Failure},
@@ -30,7 +30,8 @@ pub(crate) struct Disk {
 ///
 /// # Errors
 ///
-/// The driver cannot be asked. The disk may exist and have waiting requests: the caller changes nothing.
+/// The driver cannot be reached, or refuses the command. The disk may exist and have waiting
+/// requests, so the caller must change nothing.
 pub(crate) fn find(number: u32, mark: u64) -> Result<Option<Disk>, Failure> {
     let Some(mut control) = Control::open_if_there()? else {
         return Ok(None);
@@ -71,7 +72,7 @@ impl Disk {
         comm.is_ok_and(|comm| comm.trim() == "hcablk-ublk")
     }
 
-    /// Returns the state of its requests.
+    /// Returns whether a program serves the disk, in words for a list.
     pub(crate) fn fate(&self) -> &'static str {
         if self.is_served() {
             "served"

@@ -2,8 +2,9 @@
 
 //! Handles the messages of a frontend: its features, the guest's memory, and the rings.
 //!
-//! A ring runs from its kick, while it is enabled and has memory. A change of a ring or the memory first stops the
-//! affected rings: no request is in flight during the change.
+//! A ring runs once it has a kick descriptor, while it is enabled and the guest's memory is known.
+//! A change of a ring or the memory first stops the affected rings: no request is in flight during
+//! the change.
 
 use crate::{
     block::{self, VirtioConfig},
@@ -75,7 +76,7 @@ pub(crate) struct Device {
     features: u64,
 }
 
-/// Returns the end of the connection because of an error of the frontend.
+/// Returns the error that ends the connection because of a mistake of the frontend.
 fn end(why: impl Into<Error>) -> Answer {
     Answer::ReqHandlerError(io::Error::other(why.into().to_string()))
 }
@@ -204,7 +205,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         self.change_all(|device| {
             device.features = features;
-            // Otherwise the frontend enables each.
+            // With protocol features the frontend enables each ring itself.
             if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
                 for ring in &mut device.rings {
                     ring.is_enabled = true;
@@ -260,7 +261,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let base = u16::try_from(base).map_err(|_| end(format!("no index of a ring: {base}")))?;
+        let base =
+            u16::try_from(base).map_err(|_| end(format!("{base} is not an index of a ring")))?;
         self.change(index, |ring| {
             ring.next = base;
             ring.is_broken = false;
@@ -271,7 +273,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.ring(index)?;
         self.stop(index as usize);
         let ring = self.ring(index)?;
-        // It starts again at the next kick.
+        // The ring starts again when it gets its next kick descriptor.
         ring.kick = None;
         ring.is_broken = false;
         Ok(VhostUserVringState::new(index, ring.next.into()))

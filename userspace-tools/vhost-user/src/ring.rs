@@ -217,7 +217,7 @@ impl Ring {
     pub(crate) fn break_down(&mut self, index: usize, why: &Broken) {
         if !self.is_broken {
             self.is_broken = true;
-            eprintln!("hcablk-vhost-user: ring {index} is broken: {why}; it stands still until the frontend sets it up again");
+            eprintln!("hcablk-vhost-user: ring {index} is broken: {why}; it is ignored until the frontend sets it up again");
             signal(self.error.as_ref());
         }
     }
@@ -271,7 +271,9 @@ impl Ring {
             } else if self.writable.is_empty() {
                 self.readable.push(span);
             } else {
-                return Err(Broken::Request("reads behind what it writes"));
+                return Err(Broken::Request(
+                    "has a readable descriptor after a writable one",
+                ));
             }
         }
         // The iterator also ends at a chain with a bad or circular link.
@@ -369,7 +371,8 @@ impl Ring {
         Some(Action::End(Status::Ok))
     }
 
-    /// Records the result of a request. Returns a request that has to be carried out before its end, if any.
+    /// Records the result of a request. Returns the request that must be carried out before it
+    /// ends, if any.
     pub(crate) fn ended(&mut self, head: u16, result: Result<(), RequestError>) -> Option<Request> {
         let slot = self.slots.get_mut(usize::from(head))?.as_mut()?;
         if result.is_ok() && std::mem::take(&mut slot.flushes) {
@@ -389,8 +392,8 @@ impl Ring {
         }
     }
 
-    /// Puts ended requests into the used ring, in order, and signals that. A request that cannot be put there is over,
-    /// too.
+    /// Puts ended requests into the used ring, in order, and signals that. A request that cannot be
+    /// put there is dropped.
     pub(crate) fn publish(&mut self) -> Result<(), Broken> {
         let (mut published, mut is_new) = (Ok(()), false);
         while let Some(head) = self.order.front().copied() {
@@ -421,7 +424,7 @@ impl Ring {
 /// The action for a request.
 enum Action {
     End(Status),
-    /// The library carries it out; a write knows whether it must be durable.
+    /// The library carries it out; a write that must be durable has FUA.
     Submit(Request),
     /// As above, for a change that is durable only after a flush.
     Change(Request),

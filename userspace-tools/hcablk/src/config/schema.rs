@@ -256,7 +256,7 @@ table! {
         port: Number<1, 65535> = "port", Some("7744"), Disabled;
         /// The rule that chooses the path of a request.
         policy: Policy = "policy", Some("queue-depth"), Online;
-        /// Queue pairs; 0: as many as possible.
+        /// Queue pairs; 0: one for each online processor, if the limit of queue pairs allows it.
         queues: Number<0, 127> = "queues", Some("0"), Disabled;
         /// Additional queue pairs for polled I/O.
         poll_queues: Number<0, 126> = "poll_queues", Some("0"), Disabled;
@@ -266,7 +266,7 @@ table! {
         io_timeout: Seconds<1, 3600> = "io_timeout", Some("30"), Disabled;
         /// The time limit for connecting all queue pairs.
         connect_timeout: Seconds<1, 600> = "connect_timeout", Some("10"), Disabled;
-        /// The time for which a lost disk tries to reconnect.
+        /// The time for which a disk without a connection is reconnected.
         ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Online;
         /// The time without a connection after which requests fail.
         fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Online;

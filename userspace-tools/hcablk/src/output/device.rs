@@ -56,7 +56,7 @@ pub struct Device {
     pub poll_queues: u32,
     /// Requests per queue.
     pub queue_depth: u32,
-    /// Seconds until an unanswered request fails the connection.
+    /// Seconds without a response after which a new queue pair replaces that of the request.
     pub io_timeout: u32,
     /// Time limit of connecting, in seconds.
     pub connect_timeout: u32,
@@ -80,9 +80,9 @@ pub struct Device {
     pub max_io_kib: u32,
     /// Requests that one message may have.
     pub message_requests: u32,
-    /// Requests in flight on a queue from which on its interrupts are batched; 0: never.
+    /// Interrupts of a queue are batched from this number of its requests in flight on; 0: never.
     pub batch_upper: u32,
-    /// Requests in flight below which interrupts are not batched any more.
+    /// Interrupts of a queue are no longer batched below this number of its requests in flight.
     pub batch_lower: u32,
     /// The rule that chooses the path of a request.
     pub policy: String,

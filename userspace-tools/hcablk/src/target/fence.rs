@@ -28,8 +28,8 @@ pub(super) fn join(hosts: &[Uuid], between: &str) -> String {
     texts.join(between)
 }
 
-/// Reads the hosts that the kernel has evicted, and whether there are more than it shows. A kernel without evictions
-/// has none.
+/// Reads the hosts that the kernel has evicted, and whether there are more than it shows. A kernel
+/// module that does not support evictions has none.
 pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
     match volume.get("evicted") {
         Ok(text) => Ok((Evicted::parse_all(&text), is_cut(&text))),
@@ -64,7 +64,7 @@ pub(super) struct Fence<'a> {
     pub(super) records: Records<'a>,
     next_word: Duration,
     began: Duration,
-    /// The hosts that the kernel does not know of.
+    /// The hosts that the kernel has not been asked to evict yet.
     pub(super) untold: Vec<Uuid>,
     /// The hosts whose requests the drive has not finished yet.
     pub(super) draining: Vec<Uuid>,
@@ -104,8 +104,8 @@ impl<'a> Fence<'a> {
         Ok(())
     }
 
-    /// Waits until the drive has finished the requests of the hosts, or `end` has come: then some are `draining` still.
-    /// The caller has not locked the records.
+    /// Waits until the drive has finished the requests of the hosts, or `end` is reached: then some
+    /// hosts are still in `draining`. The caller has not locked the records.
     pub(super) fn wait(&mut self, end: Option<Duration>) -> Result<()> {
         let system = self.volume.system();
         while !self.draining.is_empty() {
@@ -120,8 +120,7 @@ impl<'a> Fence<'a> {
                 if now >= self.next_word {
                     self.next_word = now + NEXT_WORD;
                     system.progress(&format!(
-                        "evicted from {}: {}; waiting for its requests at the drive, for {} s \
-                         now",
+                        "{} has evicted {}; waiting for the drive to finish their requests, for {} s now",
                         self.volume.name(),
                         join(&self.draining, ", "),
                         (now - self.began).as_secs()
@@ -171,8 +170,8 @@ impl<'a> Fence<'a> {
                  hcablk target forbid {volume} UUID && hcablk target admit {volume} UUID"
             )
         } else {
-            "It may still use the volume. It is recorded as evicted: the next export notifies the kernel \
-             module."
+            "The host may still use the volume. It is recorded as evicted, and the next export of the volume \
+             evicts it."
                 .to_owned()
         };
         Error::new(
@@ -188,7 +187,7 @@ fn is_again(error: &OpError) -> bool {
     error.op == Op::Write && error.errno == Errno::EAGAIN
 }
 
-/// Makes the failure of a kernel module that is too old.
+/// Returns the error of a kernel module that is too old.
 pub(super) fn cannot_evict() -> Error {
     Error::new(Kind::Setup, "the kernel module cannot evict hosts")
         .advise("The command and the kernel modules may be of different versions.")

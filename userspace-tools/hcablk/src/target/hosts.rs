@@ -96,7 +96,7 @@ pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool
         if now >= next_word {
             next_word = now + NEXT_WORD;
             system.progress(&format!(
-                "forbidden to use {}: {}; waiting for its requests at the drive, for {} s now",
+                "{} has forbidden {}; waiting for the drive to finish their requests, for {} s now",
                 volume.name(),
                 join(&left, ", "),
                 (now - began).as_secs()

@@ -27,7 +27,7 @@ pub struct Listen {
     pub port: Option<u16>,
     /// The id in configfs.
     pub id: Option<u16>,
-    /// Pooled transfer buffers per session.
+    /// Memory for the data of each session, in MiB.
     pub buffer_mib: Option<u32>,
     /// The memory limit of all sessions together, in MiB.
     pub memory_mib: Option<u32>,
@@ -227,7 +227,8 @@ pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs `hcablk target unlisten`. A port that this command did not make may be called anything in configfs.
+/// Runs `hcablk target unlisten`. A port that this command did not make may have any name in
+/// configfs.
 pub fn unlisten(system: &dyn System, ids: Option<&[String]>, if_exists: bool) -> Result<Outcome> {
     let all = match TARGET.tree(system) {
         Some(tree) => ports(&tree).children()?,

@@ -142,7 +142,7 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
                     .collect();
                 if !unknown.is_empty() {
                     notes.push(format!(
-                        "{} is recorded as evicted from {name}, but the kernel does not know: \
+                        "{} is recorded as evicted from {name}, but the kernel has not evicted it. Run: \
                          hcablk target evict {name} {}",
                         join(&unknown, ", "),
                         join(&unknown, " ")

@@ -7,7 +7,8 @@ use crate::error::{Error, Kind, Result};
 use crate::initiator::Connect;
 use crate::target::DEFAULT_PORT;
 
-/// The attributes of the kernel's driver that are options of the library, each with its name there and its default.
+/// The attributes of the kernel's driver that the library has as options, each with the option's
+/// name and default.
 pub(super) const OPTIONS: &[(&str, &str, &str)] = &[
     ("port", "port", "7744"),
     ("queues", "queues", "1"),
@@ -66,7 +67,8 @@ pub(crate) fn option(attribute: &str, value: &str) -> Option<(String, String)> {
     Some(((*name).to_owned(), value.to_owned()))
 }
 
-/// Returns the value of an attribute of the kernel's driver, if it is given.
+/// Returns the value of an attribute of the kernel's driver, if the user gave the library's option
+/// for it.
 pub(super) fn attribute(wanted: &Wanted, attribute: &str) -> Option<String> {
     let (_, name, _) = OPTIONS.iter().find(|(known, _, _)| *known == attribute)?;
     let value = match (attribute, wanted.option(name)?) {

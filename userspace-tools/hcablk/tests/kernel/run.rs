@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Running command lines, and what they print.
+//! Runs command lines, and returns what they print.
 
 use std::path::Path;
 
@@ -65,8 +65,8 @@ fn has_the_form(line: &str, error: &hcablk::error::Error) {
     );
 }
 
-/// The changing operations since there were `from` of them, each as its kind and the last part of
-/// what it was done to or with.
+/// Returns the changing operations from number `from` on, each as its kind and the last part of
+/// each of its arguments.
 pub fn steps(kernel: &Kernel, from: usize) -> Vec<String> {
     kernel.log.borrow()[from..]
         .iter()
@@ -86,7 +86,7 @@ pub fn steps_of(kernel: &Kernel, line: &str) -> Vec<String> {
     steps(kernel, from)
 }
 
-/// A key, and how the kernel modules take it.
+/// Returns the text of a key, and the digits that the kernel modules get.
 pub fn key(byte: u8) -> (String, String) {
     let digits = format!("{byte:02x}").repeat(32);
     let checksum = crc32fast::hash(&[byte; 32]);

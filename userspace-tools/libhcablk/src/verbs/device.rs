@@ -39,7 +39,7 @@ pub(crate) struct ProtectionDomain {
     attributes: Attributes,
 }
 
-// SAFETY: Verbs may be called by any threads.
+// SAFETY: Verbs may be called by any thread.
 unsafe impl Send for ProtectionDomain {}
 // SAFETY: As above; only the device of the identifier is used, which does not change.
 unsafe impl Sync for ProtectionDomain {}
@@ -50,7 +50,7 @@ impl ProtectionDomain {
     pub(crate) fn new(id: Id) -> Result<Arc<Self>, Errno> {
         let context = id.context().ok_or(Errno::ENODEV)?;
         let attributes = attributes(context)?;
-        // SAFETY: `id`, which is kept, keeps the context.
+        // SAFETY: The result stores `id`, which keeps the context open.
         let raw = made(unsafe { sys::ibv_alloc_pd(context.as_ptr()) })?;
         Ok(Arc::new(Self {
             raw,
@@ -81,8 +81,8 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: The domain has no reference any more. If a region could not be deregistered this
-        // is refused, and the domain stays.
+        // SAFETY: Nothing refers to the domain any more. If a region could not be deregistered, the
+        // device refuses this, and the domain stays.
         unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
     }
 }

@@ -76,8 +76,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region of `len` bytes, which peers address from `address` on, a multiple of the page size; `None`: from
-    /// its address in memory on.
+    /// Allocates a region of `len` bytes. For peers it begins at `address`, a multiple of the page
+    /// size; `None`: at its address in memory.
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
         len: usize,
@@ -89,7 +89,7 @@ impl Region {
             .checked_next_multiple_of(PAGE)
             .ok_or(Errno::ENOMEM)?;
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?;
-        // SAFETY: The layout has a size.
+        // SAFETY: The size of the layout is not 0.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
         // SAFETY: The memory exists, and is freed only after the region was deregistered.
         let region = unsafe { Self::register(pd, memory, size, access, address) };
@@ -171,7 +171,7 @@ impl Region {
         })
     }
 
-    /// Copies bytes from `offset` on; returns `false` if the region has fewer bytes.
+    /// Copies the bytes at `offset` into `to`; returns `false` if the region has fewer bytes.
     #[must_use]
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(to.len())));
@@ -184,7 +184,7 @@ impl Region {
         fits
     }
 
-    /// Copies bytes to `offset` on; returns `false` if the region has less room.
+    /// Copies `from` into the region at `offset`; returns `false` if it does not fit.
     #[must_use]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> bool {
         let fits = self.has(&(offset..offset.saturating_add(from.len())));
@@ -205,7 +205,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: The region has no reference any more.
+        // SAFETY: Nothing refers to the region any more.
         let result = by_value(unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) });
         if let (Ok(()), Some(layout)) = (result, self.layout) {
             // SAFETY: No device reaches the memory any more; it was allocated with this layout.
@@ -254,7 +254,8 @@ impl Window {
         let alloc = unsafe { (*context).ops.alloc_mw }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: The domain exists.
         let mw = made(unsafe { alloc(pd.raw(), sys::IBV_MW_TYPE_2) })?;
-        // SAFETY: As the inline function of verbs does, which not all providers do.
+        // SAFETY: The inline function `ibv_alloc_mw()` sets these fields as well; not all providers
+        // do.
         unsafe {
             (*mw.as_ptr()).context = context;
             (*mw.as_ptr()).pd = pd.raw();
@@ -269,7 +270,7 @@ impl Window {
         })
     }
 
-    /// Returns the key by which it was bound last.
+    /// Returns the key of the window's last bind.
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
@@ -290,7 +291,7 @@ impl Drop for Window {
         // SAFETY: The window exists.
         let dealloc = unsafe { (*(*self.mw.as_ptr()).context).ops.dealloc_mw };
         if let Some(dealloc) = dealloc {
-            // SAFETY: The window has no reference any more.
+            // SAFETY: Nothing refers to the window any more.
             unsafe { dealloc(self.mw.as_ptr()) };
         }
     }
@@ -370,7 +371,7 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// If it has fewer than `at` bytes.
+    /// If the buffer has fewer than `at` bytes.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(

@@ -20,7 +20,7 @@ pub fn seconds<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, String
     Ok(time.0)
 }
 
-/// Parses a time or `never`, which is -1, and returns its seconds.
+/// Parses a time, and returns its seconds; `never` and `-1` are -1.
 pub fn timeout(text: &str) -> Result<i64, String> {
     if text == "-1" {
         return Ok(-1);
