@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long a large request takes by the length of its chunks, where drive and wire are equally fast.
+"""The duration of a large request, depending on the length of its chunks, where drive and wire are equally fast.
 
-Both are throttled so far that the emulated processors do not matter, and what is compared is asked in turn, in one run:
-what the host does meanwhile is in all of them. That is real time, so medians are taken, and only ratios mean something.
+Both are throttled so much that the emulated processors do not matter. The compared cases are measured in turn, in one
+run, so that the load of the host affects all of them. The times are real time, so this takes medians, and only ratios
+are meaningful.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 from machine import Machine
 from rows import CHUNKS, Row
 
-# Requests of 1 MiB, one at a time; so many of each.
+# The number of requests of each kind; they have 1 MiB, and run one at a time.
 ROUNDS = 5
-# The drive does one command after the other, each of up to so many KiB in so many nanoseconds: 2.5 MB/s. That is the
-# shortest chunk there is, so that commands are of the same length whatever the chunks are.
+# The drive carries out one command after the other, each of up to COMMAND_KIB in COMMAND_NS: 2.5 MB/s. COMMAND_KIB is
+# the length of the shortest chunk, so that all commands have the same length.
 COMMAND_KIB, COMMAND_NS = 64, 26_214_400
-# What either end of the wire passes on.
+# The rate of either end of the wire.
 RATE = "20mbit"
 
 SERVE = f"""
@@ -55,7 +56,7 @@ class Timed:
 
 
 def run(machine: Machine, wanted: list[Row], found: dict[Row, Timed], say: Callable[[str], None]) -> None:
-    """Measure the rows, each pattern's in turn."""
+    """Measure the rows, one pattern after the other."""
     host = machine.shell(machine.guest, "cat /etc/hcablk/host_id").strip()
     machine.shell(machine.target, SERVE.replace("{host}", host))
     peers = list(dict.fromkeys(row.peer for row in wanted))

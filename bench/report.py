@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a run has measured, as text: tables, and the ratios that are asked for.
+"""Prints the measurements of a run: tables, and the ratios that rows.FIGURES asks for.
 
-    report.py RESULTS.json      prints it again
+    report.py RESULTS.json      prints the text of a results file again
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rows import Load, Row
 Results = dict[str, Any]
 # Instructions per I/O, by peer and load.
 Costs = dict[tuple[str, Load], float]
-# What the names of modules begin with: a peer's own, and those that all of them use.
+# The prefixes of module names: those of each peer, and those of the modules that all peers use.
 OWN_MODULES = {"hcablk": ("hcablk",), "nvme": ("nvme",), "rnbd": ("rnbd", "rtrs"), "nbd": ("nbd",)}
 RDMA_MODULES = ("rdma_", "ib_")
-# The driver of the tests' HCA. It begins as ours do, and is none of them.
+# The driver of the tests' HCA: its name begins like those of our modules, but it is not one of them.
 HCA_MODULE = "hcablk_hca"
 
 
@@ -36,13 +36,13 @@ def results(
     counted: dict[Row, Counted],
     timed: dict[Row, chunks.Timed],
 ) -> Results:
-    """What a results file holds."""
+    """Return the content of a results file."""
 
     def one(row: Row) -> dict[str, object]:
         result: dict[str, object] = {
             "peer": row.peer, "size": row.load.size, "pattern": row.load.pattern, "depth": row.load.depth,
         }  # fmt: skip
-        # The clock is the same when QEMU counts, but for one that waits for a drive.
+        # When QEMU counts instructions, its clock shows their number, except for rows that wait for a drive.
         if row.peer in rows.MODES:
             result |= {"ios": counted[row].cost.ios}
         elif cost := found.get(row) or (counted[row].cost if row in counted else None):
@@ -87,7 +87,7 @@ def loads(found: Costs) -> list[Load]:
 
 
 def table(found: Costs, unit: str) -> Iterator[str]:
-    """What an I/O costs, and the ratios of the others to ours."""
+    """Yield the cost of an I/O for each peer, and the ratios of the other peers to hcablk."""
     peers = [peer for peer in rows.PEERS if any(peer == p for p, _ in found)]
     others = [peer for peer in peers if peer not in ("hcablk", "null")] if "hcablk" in peers else []
     if not peers:
@@ -107,7 +107,8 @@ def table(found: Costs, unit: str) -> Iterator[str]:
 
 
 def tuned(found: Costs, unit: str) -> Iterator[str]:
-    """What peers with the settings of a tuned installation cost, and who submits one by one, with the ratios to ours."""
+    """Yield the cost of peers with the settings of a tuned installation, also if they submit one by one, and the ratios
+    to hcablk."""
     measured = [load for load in rows.tuned_loads() if any((peer, load) in found for peer in rows.TUNED)]
     if not measured:
         return
@@ -121,7 +122,7 @@ def tuned(found: Costs, unit: str) -> Iterator[str]:
 
 
 def spans(results: Results) -> Iterator[str]:
-    """How far the boots of a row are apart, if there were several."""
+    """Yield the spread of a row's results over several boots."""
     apart = [(name_of(row), row["ns_per_io"], *row["span"]) for row in results["rows"] if "span" in row]
     if not apart:
         return
@@ -131,7 +132,7 @@ def spans(results: Results) -> Iterator[str]:
 
 
 def raw(found: Costs) -> Iterator[str]:
-    """What single work requests cost."""
+    """Yield the cost of single work requests."""
     columns = [(operation, depth) for operation in rows.OPERATIONS for depth in rows.VERBS_DEPTHS]
     lines = []
     for size in rows.VERBS_SIZES:
@@ -144,7 +145,7 @@ def raw(found: Costs) -> Iterator[str]:
 
 
 def paths(found: Costs) -> Iterator[str]:
-    """What each way of the data costs by itself; the cheapest for a load has a star."""
+    """Yield the cost of each data path; the cheapest for a load has a star."""
     for pattern in rows.MODE_PATTERNS:
         ways = [path for path, (of, _) in rows.PATHS.items() if of == pattern and any(path == p for p, _ in found)]
         if not ways:
@@ -163,7 +164,7 @@ def paths(found: Costs) -> Iterator[str]:
 
 
 def ratios(found: Costs) -> Iterator[tuple[rows.Figure, Load, float]]:
-    """Each ratio that is asked for and was measured."""
+    """Yield each wanted ratio that was measured."""
     for figure in rows.FIGURES:
         for load in figure.loads():
             theirs, ours = found.get((figure.peer, load)), found.get(("hcablk", load))
@@ -172,19 +173,20 @@ def ratios(found: Costs) -> Iterator[tuple[rows.Figure, Load, float]]:
 
 
 def figures(found: Costs) -> Iterator[str]:
-    """Whether they are reached."""
+    """Yield whether each wanted ratio is reached."""
     for figure, load, ratio in ratios(found):
         verdict = "reached" if ratio >= figure.wanted else "NOT reached"
         yield f"{figure.peer}/hcablk  {load.name:18} {ratio:6.3f}  wanted {figure.wanted:.2f}  {verdict}"
 
 
 def share(modules: dict[str, float], *prefixes: str) -> float:
-    """The instructions of the modules whose names begin so; the HCA's driver is asked for by its name."""
+    """Return the instructions of the modules whose names begin with `prefixes`; the HCA's driver counts only by its whole
+    name."""
     return sum(n for name, n in modules.items() if name.startswith(prefixes) and (name != HCA_MODULE or name in prefixes))
 
 
 def breakdown(results: Results, found: Costs) -> Iterator[str]:
-    """For figures that are not reached: which code runs, and what the ratio were without any of our own."""
+    """Yield, for ratios that are not reached, which code runs, and the ratio that would be left without our own code."""
     modules = {
         (row["peer"], Load(row["size"], row["pattern"], row["depth"])): row["instructions_by_module"]
         for row in results["rows"]
@@ -211,7 +213,7 @@ def breakdown(results: Results, found: Costs) -> Iterator[str]:
 
 
 def on_hca(results: Results) -> Iterator[str]:
-    """What an I/O costs on the tests' HCA: by whom, and the work that hardware would do more of."""
+    """Yield the cost of an I/O on the tests' HCA, by module, and the counts of the work that real hardware would do."""
     of_hca = [row for row in results["rows"] if "dma_calls" in row]
     if not of_hca:
         return
@@ -238,7 +240,7 @@ VERBS = ("doorbells", "work requests", "messages", "signaled", "completions", "e
 
 
 def verbs(results: Results) -> Iterator[str]:
-    """What goes through the verbs, per I/O, on either side."""
+    """Yield the use of verbs per I/O, on either side."""
     sides = [
         (name_of(row), side, numbers)
         for row in results["rows"]
@@ -254,10 +256,10 @@ def verbs(results: Results) -> Iterator[str]:
 
 
 def client_cost(row: dict[str, Any], polled: dict[str, Any] | None) -> float | None:
-    """The instructions of the client alone, without soft-RoCE and changes between threads: what is executed in user space, and what
-    the kernel executes for system calls, in block layer, drivers and RDMA core. In those are the target's, too: they are what
-    there is of them where a program polls, and nothing of a client's is in the kernel but soft-RoCE's doorbells. `None`: that
-    is not known, or the target is another one."""
+    """Return the instructions of the client alone, without soft-RoCE and changes between threads: those in user space,
+    and those of the kernel for system calls, in block layer, drivers and RDMA core. The kernel's include those of the
+    target, which this subtracts: they are all the kernel's instructions of a run in which a program polls, since the
+    kernel then executes only soft-RoCE's doorbells for the client. `None`: not known, or the target is not ours."""
     if polled is None or row["peer"] == "nvme-disk":
         return None
     user = row["instructions_by_module"].get("user space", 0.0)
@@ -267,13 +269,13 @@ def client_cost(row: dict[str, Any], polled: dict[str, Any] | None) -> float | N
     kernel = sum(parts[part] - targets[part] for part in (whose.BLOCK, whose.OWN, whose.CORE))
     calls = parts[whose.PROGRAM] - user
     if row["peer"] in rows.LIBRARY:
-        # Its doorbells are no part of it, either.
+        # Doorbells do not count as the library's system calls either.
         calls -= targets[whose.PROGRAM] - polled["instructions_by_module"].get("user space", 0.0)
     return float(user + calls + kernel)
 
 
 def clients(results: Results) -> Iterator[str]:
-    """What an I/O takes of a program, by way."""
+    """Yield the cost of an I/O for a program, for each way to use a volume."""
     of_clients = [row for row in results["rows"] if "calls" in row]
     if not of_clients:
         return
@@ -300,7 +302,7 @@ def clients(results: Results) -> Iterator[str]:
 
 
 def modes(results: Results) -> Iterator[str]:
-    """What the target's modes cost on an emulated drive, and where their bytes have been."""
+    """Yield the cost of the target's modes on an emulated drive, and the memory that the bytes crossed."""
     of_modes = [row for row in results["rows"] if "instructions" in row]
     if not of_modes:
         return
@@ -315,8 +317,8 @@ def modes(results: Results) -> Iterator[str]:
 
 
 def chunk_lengths(results: Results) -> Iterator[str]:
-    """What a request of 1 MiB takes and costs, by the length of its chunks. The ideal: the longer one of drive and wire,
-    and of the other one the part for the first chunk."""
+    """Yield the duration and cost of a request of 1 MiB, for each length of chunks. The ideal is the time of the slower
+    one of drive and wire, plus the time of the other one for the first chunk."""
     for pattern in rows.CHUNK_PATTERNS:
         found = {row["peer"]: row for row in results["rows"] if row["peer"] in rows.CHUNKS and row["pattern"] == pattern}
         timed = {peer: row["milliseconds"] for peer, row in found.items() if "milliseconds" in row}
@@ -343,7 +345,7 @@ def chunk_lengths(results: Results) -> Iterator[str]:
 
 
 def report(results: Results) -> Iterator[str]:
-    """The whole of it."""
+    """Yield the whole report."""
     made = results["made"]
     yield f"{made['measured']}; kernel {made['kernel']}, hcablk {made['commit']}, {made['qemu']}, {made['date']}"
     yield ""

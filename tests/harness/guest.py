@@ -67,7 +67,8 @@ class Settings:
     # QEMU's name of the emulated processor.
     cpu: str = "max,la57=off"
     append: str = ""
-    # For guests that are whole Debian machines: the folder of scripts/machine-image, and a disk with our packages.
+    # For guests that are whole Debian machines: the folder that scripts/machine-image has made, and a disk with our
+    # packages.
     system: Path | None = None
     packages: Path | None = None
     # Further arguments for QEMU.
@@ -86,7 +87,7 @@ class Spec:
     name: str
     number: int
     # Each card is one end of a cable: the cable's name, and whether this end listens. A cable without a name leads
-    # nowhere: soft-RoCE's packets to the same guest never get that far.
+    # nowhere: the packets of soft-RoCE to its own guest never reach the card.
     cables: list[tuple[str, bool]]
     # Drives' sizes in MiB; they are NVMe drives, and empty at the start of a run. A guest's drives are below one PCIe
     # switch, and so reach each other's memory, and that of the cards in `memories`.
@@ -214,11 +215,12 @@ class Guest:
         )
 
     def command_line(self, channel_fds: list[int], qmp_fd: int) -> list[str]:
-        """QEMU's arguments."""
+        """Return QEMU's arguments."""
         s, spec = self.settings, self.spec
         software, system = self.software()
-        # tsc=reliable: an emulated processor's counter is, but Linux would check it against a slow clock, and on a
-        # busy machine, where reading that is slow, use the slow clock instead, at hundreds of times the cost.
+        # tsc=reliable: an emulated processor's counter is reliable. But Linux would compare it with a slow clock, and
+        # on a busy machine, where reading that clock is slow, use the slow clock instead. Each reading of that costs
+        # hundreds of times as much.
         # tsc_early_khz: on a busy machine a booting kernel may measure a quarter of the frequency, and then its clock
         # and all of its timeouts run four times as fast.
         # rcu_cpu_stall_timeout, watchdog_thresh: a real hang lasts, but where many guests share few processors, a

@@ -37,7 +37,7 @@ HARMLESS = re.compile(
 # Known bugs of the kernel that tests trigger, by their call traces. They do not fail a test.
 KNOWN = re.compile(
     r"""
-      # rxe's check_ack() takes responses to an RDMA READ out of order for an error, but sets no error code.
+      # rxe's check_ack() treats responses to an RDMA READ that are out of order as an error, but sets no error code.
       WARNING:\ .*/rxe_comp\.c:\d+\ at\ rxe_completer\+
       # OCFS2's cluster takes its locks in one order when a node leaves or is removed, and in another when one is created.
     | possible\ circular\ locking\ dependency\ detected\n (?:.*\n){3} .*\(\(wq_completion\)o2net\).*\n
@@ -54,12 +54,12 @@ KNOWN = re.compile(
 # transport's timeout it sends again, and carries out the registrations in the send queue a second time (rxe_requester()
 # does not check the state of a local operation). hcablk-reset then logs this.
 RXE_REPEATED = re.compile(r"hcablk-test: soft-RoCE carried out a registration twice")
-# How soft-RoCE hangs without memory: its workqueue has no rescuer (rxe_alloc_wq()), so that its queue pairs do not
-# even flush while kthreadd, which creates workers, waits for the disk that must be reconnected.
+# How soft-RoCE hangs when memory is short: its workqueue has no rescuer (rxe_alloc_wq()), so that its queue pairs do
+# not even flush while kthreadd, which creates workers, waits for the disk that must be reconnected.
 RXE_NO_DRAIN = re.compile(r"BUG: (send|receive) queue did not drain")
 RXE_NO_WORKER = re.compile(r"INFO: task kthreadd:\d+ blocked")
-# How no connection is established without memory: the receiver of a management datagram allocates memory for the next
-# one, and may write to a disk for it whose connection needs this datagram (ib_mad_recv_done() of
+# How the kernel fails to connect when memory is short: the receiver of a management datagram allocates memory for the
+# next one. To free memory the kernel may write to a disk whose connection needs this datagram (ib_mad_recv_done() of
 # drivers/infiniband/core/mad.c).
 MAD_NO_MEMORY = re.compile(
     r"INFO: task kworker/\S+ blocked in I/O wait (?:(?!</TASK>).|\n)*\b__alloc_pages_slowpath\b(?:(?!</TASK>).|\n)*\bib_mad_recv_done\+"

@@ -54,7 +54,7 @@ class Lane:
         self.server = Server(work / "control", self.guests)
         # The length of each guest's console that was searched for complaints.
         self.scanned: dict[str, int] = {}
-        # The times of the last test outside of its script.
+        # How long booting and resetting the guests took for the last test.
         self.boot_seconds = 0.0
         self.reset_seconds = 0.0
         # The failure of the kernel's RDMA stack that may have failed the last test.
@@ -221,7 +221,7 @@ class Lane:
                 self.server.kill(self.guests[name])
 
     def as_it_must(self, test: Test, outcome: Outcome) -> Outcome:
-        """Return the outcome of a test that must be late at first."""
+        """Return the outcome of a test; one that must be late at first fails if it was not."""
         if not test.must_be_late or outcome.result == "failed":
             return outcome
         if not any(re.search(test.must_be_late, point) for point in outcome.late):

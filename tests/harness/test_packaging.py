@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Unit tests of the packages' units, udev rules, scripts and documents, those that need no machine."""
+"""Those tests of the packages' units, udev rules, scripts and documents that need no guest."""
 
 import importlib.machinery
 import importlib.util
@@ -218,7 +218,7 @@ class NewestKernel(unittest.TestCase):
 
 class Fence(unittest.TestCase):
     def options(self, *lines):
-        """The agent, and its options from lines on standard input."""
+        """Return the agent, and the options that it reads from these lines on standard input."""
         agent = module(PACKAGING / "fence/fence_hcablk")
         names = agent.define_options()
         with mock.patch.object(sys, "argv", ["fence_hcablk"]), mock.patch.object(sys, "stdin", io.StringIO("\n".join(lines))):
@@ -226,7 +226,8 @@ class Fence(unittest.TestCase):
         return agent, options
 
     def test_all_targets_have_one_deadline(self):
-        # Pacemaker sets this, and fencing.py then removes the limits of an agent that has no default of its own.
+        # Pacemaker sets this variable. fencing.py then removes the time limits of an agent without a default of its
+        # own.
         with mock.patch.dict(os.environ, {"PCMK_service": "pacemaker-fenced"}):
             agent, options = self.options("method=evict", "volume=data", "ip=10.0.0.1,10.0.0.2", "plug=x")
         left = []

@@ -16,7 +16,7 @@
 
 static unsigned int engine_poll;
 module_param(engine_poll, uint, 0444);
-MODULE_PARM_DESC(engine_poll, "how often engines look for work before they go to sleep");
+MODULE_PARM_DESC(engine_poll, "how many times an engine looks for work before it sleeps");
 
 static LIST_HEAD(wire);
 static DEFINE_SPINLOCK(hca_wire_lock);

@@ -3,8 +3,8 @@
  * Memory regions, and every access by a key.
  *
  * map_mr_sg() writes addresses into the region's descriptors; the device reads
- * them only when it carries out the REG_MR, as HCAs do. A consumer that maps again
- * before that registers other pages than it wanted.
+ * them only when it carries out the REG_MR, as HCAs do. A consumer that maps again before
+ * then registers the wrong pages.
  */
 #include <linux/errno.h>
 #include <linux/moduleparam.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Posting: a work request is copied into its queue, or refused at once. A slot of
- * a queue is free again only when a later completion was polled: a consumer that
- * miscounts gets -ENOMEM.
+ * a queue is free again only when its own completion or a later one was polled: a
+ * consumer that miscounts gets -ENOMEM.
  */
 #include "hca.h"
 
@@ -107,7 +107,7 @@ static int copy_send(struct hca_qp *qp, struct hca_swqe *wqe, const struct ib_se
 	return 0;
 }
 
-/* Returns whether the test wants this work request to be refused, the n-th. */
+/* Returns whether this is the work request that the test wants to be refused: the n-th. */
 static bool refused(struct hca_dev *dev)
 {
 	u32 left = READ_ONCE(dev->knobs.fail_post);

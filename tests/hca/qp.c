@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Queue pairs: their creation, states and destruction. A command that changes one
- * waits until the engine is idle (dev->exec), and the engine sees all of the
- * change. The engine flushes work requests of a queue pair in error.
+ * waits until the engine is idle (dev->exec), so the engine sees the whole change
+ * or nothing of it. The engine flushes work requests of a queue pair in error.
  */
 #include <linux/delay.h>
 #include <linux/slab.h>
@@ -276,9 +276,10 @@ static bool is_empty(struct hca_qp *qp, bool recv)
 }
 
 /*
- * Draining by the device itself, as mlx5 does it: it posts one more work request,
- * even where others' are refused, and waits until the completion queue's owner has
- * called its handler. Or, as i40iw did it: it waits until the queue is empty.
+ * Draining by the device itself. As mlx5 does it: the device posts one more work
+ * request, also when it refuses those of consumers, and waits until the owner of
+ * the completion queue has called the handler of that request. Or as i40iw did it:
+ * the device waits until the queue is empty.
  */
 static void drain(struct hca_qp *qp, bool recv)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Suite `hcablk_configfs`: registering a tree (`configfs`), and a tree for
-//! `tests/kselftest/92-kunit-layers.sh`, which uses it as users do.
+//! `tests/kselftest/kunit/layers.sh`, which uses it as users do.
 //!
 //! ```text
 //! /sys/kernel/config/hcablk_kunit/
@@ -43,7 +43,7 @@ use kernel::{
     }, //
 };
 
-/// Shows the tree until it is dropped.
+/// Registers the tree, which exists until the returned object is dropped.
 pub(crate) fn tree() -> Result<Subsystem> {
     let root = Arc::new(
         Root {

@@ -162,7 +162,7 @@ impl core::ops::Deref for HwQueue {
 
 impl Drop for HwQueue {
     fn drop(&mut self) {
-        // blk-mq releases the data: a replacement may come late.
+        // Runs when blk-mq releases the data: try a replacement that comes this late.
         let at_exit = &self.shared.at_exit;
         if at_exit
             .cmpxchg(AT_EXIT_TRY, AT_EXIT_NOTHING, Relaxed)

@@ -173,7 +173,7 @@ mod tests {
             let mut bench = Bench::with(desk::Plan::default().limits, 32, 2 * 4096)?;
             bench.refused(&[(0, 0, 8192), (1, 0, 8192)], WRITE)?;
             ensure_eq!(bench.list.register().err(), Some(EINVAL));
-            // Three pages with the ends of two.
+            // The data of two pages, which begins in the first page and ends in a third.
             let (request, pending, remote) = bench.show(&[(0, 512, 7680), (1, 0, 512)], WRITE)?;
             ensure!(bench.peer_reads(remote, 1, 8191)?);
             bench.hide(request, &pending)

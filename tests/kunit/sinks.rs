@@ -203,7 +203,8 @@ mod tests {
                 ensure!(sink.register().is_ok());
                 sink.completed(link.near.carried_out(&mut Rdma::empty_write())?, own.iter());
             }
-            // Mapped for the same device: the key is the region's, not the buffer's.
+            // A buffer of a different domain of the same device is accepted: the key is the
+            // region's.
             sink.map([(a, PAGE_SIZE), (&foreign, 512)].into_iter(), 1)?;
             ensure!(sink.register().is_ok());
             let used = [a, &foreign];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Chance by the seed, numbers on the wire, and how a failure is reported. */
+/* Random numbers from the seed, numbers on the wire, and the report of a failure. */
 
 #include <stdarg.h>
 #include <stdio.h>

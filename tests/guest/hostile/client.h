@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Declarations that the false initiator and its grammar share. */
+/* Declarations that the malicious initiator and its grammar share. */
 
 #ifndef CLIENT_H
 #define CLIENT_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Stand-ins for the parts of the core and of their own module that both `QueueShape`s use in
-//! addition to `core`: sizes only, under the same names.
+//! Stand-ins for the parts of `hcablk_core` and of the drivers that both `QueueShape`s use: only
+//! the sizes, under the same names.
 
 /// `kernel::page`
 pub(crate) mod page {

@@ -32,7 +32,7 @@ for mib in 96 80; do
 	done
 done
 check "the new size can be written" on c1 "dd if=/dev/urandom of=$device bs=1M seek=64 count=16 oflag=direct"
-# A device-mapper device does not look whether the disk below it is read-only.
+# A device-mapper device does not check whether the disk below it is read-only.
 must on c1 "modprobe dm_mod && echo '0 32768 linear $device 0' | dmsetup create heedless && dmsetup mknodes"
 # heedless SEEK: tries each operation that changes blocks of 64 KiB; prints those that succeeded.
 heedless() {

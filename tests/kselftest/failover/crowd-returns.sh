@@ -66,7 +66,7 @@ for card in eth0 eth1; do
 done
 all_are live
 took=$(($(now_ms) - begin))
-echo "# $((each * 2)) sessions, of two queue pairs and proofs for both each: all are live $took ms after the target became reachable"
+echo "# $((each * 2)) sessions, each of two queue pairs with proofs: all are live $took ms after the target became reachable"
 within "all disks are live again within $((30 * slow)) s" "$took" $((30000 * slow))
 for guest in $clients; do
 	check "the waiting writes of $guest's disks succeed" join "writers-$guest"

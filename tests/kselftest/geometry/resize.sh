@@ -86,7 +86,7 @@ check "the disk of a client under load shrinks" has c1 vol1 80
 check "the disk of an idle client shrinks" has c2 vol1 80
 same "a read beyond the new end returns nothing" 0 "$(behind c2 vol1 80)"
 must on c1 'touch /tmp/stop'
-check "the load saw only right data" join load
+check "the load reads only correct data" join load
 must on c1 'rm /tmp/stop'
 same "both clients still have their sessions" "live live" "$(on c1 "cat $initiator/vol1/state") $(on c2 "cat $initiator/vol1/state")"
 same "client and target have no protocol errors" "0 0" \

@@ -199,7 +199,7 @@ done
 asks "a proof is accepted for one answer only" "told 1 keyed 13" .volumes "$id1" proven same-proof
 asks "a proof of a host without a key is refused" 13 .volumes "$id2" proven nothing
 asks "a proof of an unknown host is refused" 13 .volumes "$unknown" proven nothing
-# More hellos than one address may have challenges; and then random questions.
+# One address sends more hellos than it may have open challenges; then random questions follow.
 output=$(ON_SECONDS=300 on c2 "hcablk-prove hellos $target_address 7744 $id1 16 $(few 40) < /tmp/keys")
 like "many hellos at a time are challenged" "hellos, 0 processes failed" "$output"
 output=$(ON_SECONDS=$((chances + 200)) on c2 "hcablk-prove questions $target_address 7744 $id2 1 $seed $((2 * chances)) < /tmp/keys")

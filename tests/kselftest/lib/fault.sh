@@ -6,7 +6,7 @@
 on c1 '[ -d /sys/kernel/debug/failslab ] && [ -e /proc/self/fail-nth ]' ||
 	skip "the kernel has no fault injection (CONFIG_FAULT_INJECTION, CONFIG_FAILSLAB)"
 
-# Allocations of every kind may fail, silently; fail-nth decides which. Without it only those of task 0 would: none.
+# Allocations of every kind may fail, silently. fail-nth decides which one fails; otherwise the probability is 0.
 for guest in c1 target; do
 	must on $guest 'for f in failslab fail_page_alloc; do
 		cd /sys/kernel/debug/$f || continue
@@ -49,7 +49,7 @@ rounds() {
 			[ "${output#* }" = injected ] || break
 			n=$((n + 1 + n / 16))
 		done
-		echo "$n allocations, $failed failed, $passed went well all the same"
+		echo "$n allocations, $failed rounds failed, $passed succeeded nevertheless"
 		[ $failed -gt 0 ]'
 }
 
@@ -104,6 +104,6 @@ in_turn() {
 		n=$((n + 1 + n / steps))
 		[ $n -lt 20000 ] || return 1
 	done
-	echo "# $n allocations, $failed failures, $passed times it went well all the same" >&2
+	echo "# $n allocations, $failed failures, $passed times the command succeeded nevertheless" >&2
 	[ $failed -gt 0 ]
 }
