@@ -2,9 +2,9 @@
 
 //! Directories under `/sys/kernel/config` that users make and configure.
 //!
-//! [`kernel::configfs`] has no default groups and no way to refuse `rmdir`,
-//! and on 7.2 its root group hands out data of the wrong type; this layer has
-//! these and nothing more: all directories are groups, all attributes are text.
+//! [`kernel::configfs`] has no default groups and no way to refuse `rmdir`, and on 7.2 its root
+//! group hands out data of the wrong type. This layer has default groups and can refuse `rmdir`,
+//! and has nothing more: all directories are groups, all attributes are text.
 //!
 //! # Life of a directory
 //!
@@ -52,7 +52,7 @@ use kernel::{
     ThisModule, //
 };
 
-/// Attributes a directory can have.
+/// The most attributes that a directory can have.
 pub const MAX_ATTRIBUTES: usize = 40;
 
 /// Writes the value of an attribute; should end with a newline.
@@ -148,7 +148,7 @@ pub trait Node: Sized + Send + Sync + 'static {
         Err(EPERM)
     }
 
-    /// Adds directories that are always there.
+    /// Adds the directories that exist in this one from its start to its end.
     fn default_groups(_this: &Arc<Self>, _groups: &mut DefaultGroups) -> Result {
         Ok(())
     }
@@ -159,7 +159,7 @@ pub trait Node: Sized + Send + Sync + 'static {
     fn removed(&self) {}
 }
 
-/// There is no such directory.
+/// The child type of directories in which `mkdir` is not allowed.
 pub enum NoChild {}
 
 impl Node for NoChild {
@@ -201,7 +201,7 @@ impl Directory<'_> {
     }
 }
 
-/// Keeps a directory from being removed. To be dropped in process context.
+/// Keeps a directory from being removed. Drop it in process context.
 ///
 /// # Invariants
 ///
@@ -238,7 +238,7 @@ unsafe impl Send for Subsystem {}
 unsafe impl Sync for Subsystem {}
 
 impl Subsystem {
-    /// Shows the directory `name` with the data `root`.
+    /// Creates the directory `name` with the data `root`.
     ///
     /// Sleeps. Errors: `EEXIST`, `ENOMEM`, those of [`Node::default_groups`].
     ///

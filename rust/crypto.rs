@@ -3,7 +3,7 @@
 //! The kernel's crypto library, for the functions of [`auth`](crate::proto::auth).
 //!
 //! X25519 is a separate module in most kernels and absent in some. Without it proofs still work;
-//! the handshake tells the peer that there is no X25519 key.
+//! the handshake reports to the peer that there is no X25519 key.
 //!
 //! C headers: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h),
 //! [`include/crypto/curve25519.h`](srctree/include/crypto/curve25519.h).

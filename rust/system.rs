@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Facts about the machine, and chance.
+//! Facts about the machine, its clock, and random numbers.
 
 mod deadline;
 pub mod errno;
@@ -41,7 +41,7 @@ pub fn random_u64() -> u64 {
     unsafe { bindings::hcablk_c_get_random_u64() }.max(1)
 }
 
-/// Kinds of lines that a peer can cause without limit; each has its own limit.
+/// Kinds of log lines of which a peer could cause any number; each kind has a limit of its own.
 #[derive(Clone, Copy, Debug)]
 pub enum Lines {
     /// A connection was refused.
@@ -52,7 +52,7 @@ pub enum Lines {
     Begins,
     /// A session ends in the usual way.
     Ends,
-    /// Nothing is left of a session.
+    /// A session has ended completely.
     Gone,
     /// The memory that a new session has got: smaller requests than requested, no peer memory.
     Sizes,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A block device that is used, not driven.
+//! A block device of another driver, on which this code does I/O.
 //!
 //! C headers: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
 //! [`block/bdev.c`](srctree/block/bdev.c)
@@ -172,7 +172,7 @@ impl BlockDevice {
     pub fn flush(&self) -> Result {
         // SAFETY: By the type invariant.
         match to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) }) {
-            // There is nothing to empty, as for `blkdev_fsync()`.
+            // The device has no cache: a success, as for `blkdev_fsync()`.
             Err(e) if e == errno::eopnotsupp() => Ok(()),
             result => result,
         }

@@ -54,9 +54,9 @@ pub const REACTION_TIMEOUT_MS: u64 = 250;
 struct SizeClass {
     /// Pages of a buffer.
     pages: u32,
-    /// Buffers that there shall be.
+    /// The number of buffers that the class should have.
     target: u32,
-    /// Buffers that there are.
+    /// The number of buffers that it has.
     total: u32,
     /// The free ones among these.
     free: u32,
@@ -65,11 +65,11 @@ struct SizeClass {
 /// Numbers of buffers of a size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
-    /// Buffers.
+    /// All buffers.
     pub total: u32,
     /// The borrowed ones among these.
     pub borrowed: u32,
-    /// Buffers that there shall be.
+    /// The number of buffers that the class should have.
     pub target: u32,
 }
 
@@ -104,7 +104,8 @@ pub struct Borrower {
     client: Option<u32>,
     /// Pages that it has borrowed.
     borrowed: u32,
-    /// The buffers that it waits for, as many of any one class. All 0: it does not wait.
+    /// For each class the number of buffers with which the wait ends: those of any one class
+    /// suffice. All 0: the borrower does not wait.
     wants: [u32; SIZE_CLASSES],
     /// When it was woken to try again, in milliseconds of the caller's clock.
     woken: Option<u64>,
@@ -125,7 +126,7 @@ impl Borrower {
         self.wants.iter().any(|count| *count != 0)
     }
 
-    /// Returns what it waits for, by size class.
+    /// Iterates over the size classes in which the borrower waits, each with the number of buffers.
     fn wishes(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         let wants = self.wants.iter().copied().enumerate();
         wants.filter(|(_, count)| *count != 0)
@@ -147,7 +148,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         }
     }
 
-    /// Exchanges the tables for larger ones, which are filled from these.
+    /// Replaces the tables with larger ones, into which their entries are copied, and returns the
+    /// former.
     pub fn enlarge(&mut self, mut clients: C, mut borrowers: S) -> (C, S) {
         for (to, from) in clients.iter_mut().zip(self.clients.iter()) {
             *to = *from;
@@ -212,7 +214,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         Some((self.client_of(borrower)?.borrowed, borrower.borrowed))
     }
 
-    /// Returns whether `count` buffers of the class are free, and the client may have them.
+    /// Returns whether the borrower may ever have `count` buffers of the class: the class has as
+    /// many, and the client's limit allows them.
     fn may_have(&self, borrower: &Borrower, class: usize, count: u32) -> bool {
         let (Some(client), Some(class)) = (self.client_of(borrower), self.classes.get(class))
         else {
@@ -244,8 +247,8 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         first
     }
 
-    /// Returns whether `count` buffers of `class` are available to `borrower`: no other is before
-    /// it.
+    /// Returns whether `count` buffers of `class` are free and `borrower` may have them, if no
+    /// other borrower is before it.
     fn are_there(&self, borrower: &Borrower, class: usize, count: u32) -> bool {
         self.classes.get(class).is_some_and(|of| {
             of.total <= of.target && count <= of.free && self.may_have(borrower, class, count)
@@ -353,7 +356,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         }
     }
 
-    /// Ends the wait of those who were woken and have not reacted in time.
+    /// Ends the wait of borrowers that were woken and have not reacted in time.
     fn expire_answers(&mut self, now: u64) {
         for borrower in 0..self.borrowers.len() {
             let woken = self

@@ -32,7 +32,8 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// The optional fields behind the common ones: of an RDMA READ or WRITE, or of a registration.
+/// The 64-bit words after the common fields that an RDMA READ or WRITE, or a registration, may
+/// need.
 const REST: usize = 2;
 
 /// A place for a request with up to `N` entries. The request comes first.
@@ -60,7 +61,7 @@ pub struct Backlog<const N: usize> {
     registrations: usize,
 }
 
-// SAFETY: The pointers in it are to its own memory.
+// SAFETY: Its pointers point to its own memory.
 unsafe impl<const N: usize> Send for Backlog<N> {}
 // SAFETY: Shared references only read.
 unsafe impl<const N: usize> Sync for Backlog<N> {}
@@ -104,8 +105,8 @@ impl<const N: usize> Backlog<N> {
         self.used == self.slots.len()
     }
 
-    /// Lets a request wait behind the others; `false`: there is no room for it.
-    // A request that is made for this call is made in its slot.
+    /// Adds a request after the others; returns `false` if there is no room for it or its entries.
+    // `inline(always)`: a request that the caller makes for this call is made in its slot.
     #[inline(always)]
     pub fn push<R: CanWait>(&mut self, request: &mut R) -> bool {
         const {
@@ -121,20 +122,20 @@ impl<const N: usize> Backlog<N> {
             return false;
         };
         if let Some(waiting) = request.waiting() {
-            // INVARIANT: It is one more.
+            // INVARIANT: One more slot has a registration.
             slot.registration = Some(Counted::new(waiting));
             self.registrations += 1;
         }
         let from = request.whole();
         let to: *mut Slot<N> = slot;
-        // SAFETY: By the safety requirement of `CanWait` there is as much to
-        // copy, by this pointer, and as was just checked there is room for it; the entries are
-        // `count` by the request's own promise, and there is room for them.
+        // SAFETY: By the safety requirement of `CanWait` `from` points to a whole `R::Raw`, for
+        // which the slot has room, as was checked above. The request has `count` entries, for which
+        // the slot has room, too.
         unsafe {
             ptr::copy_nonoverlapping(from.cast::<R::Raw>(), to.cast(), 1);
             let (sges, to) = ((*from).sg_list.cast_const().cast(), slot.sges.as_mut_ptr());
             if count == 1 {
-                // As most have: a few moves.
+                // Most requests have one entry: the copy is a few moves.
                 ptr::copy_nonoverlapping(sges, to, 1);
             } else {
                 ptr::copy_nonoverlapping(sges, to, count);
@@ -147,9 +148,8 @@ impl<const N: usize> Backlog<N> {
         true
     }
 
-    /// Posts what waits and then `chain`, with one doorbell, or with none when
-    /// there is nothing. On an error as [`QueuePair::post`], and everything
-    /// that waited is still here.
+    /// Posts the waiting requests and then `chain`, with one doorbell; without any request it does
+    /// nothing. Fails as [`QueuePair::post`]; the waiting requests then still wait.
     #[inline]
     pub fn post<H: Handler>(&mut self, pair: &QueuePair<H>, chain: &Chain<'_>) -> Result {
         let Some(last) = self.used.checked_sub(1) else {
@@ -176,8 +176,8 @@ impl<const N: usize> Backlog<N> {
         Ok(())
     }
 
-    /// Returns the slot behind the one at `place`, which may be beyond the end: it is not followed
-    /// before there is a request.
+    /// Returns the slot behind the one at `place`, which may be beyond the end: the pointer is not
+    /// followed before that slot has a request.
     #[inline(always)]
     fn behind(&mut self, place: usize) -> *mut bindings::ib_send_wr {
         let slots = self.slots.as_mut_ptr();
@@ -208,8 +208,8 @@ impl<const N: usize> Backlog<N> {
         self.slots.get_mut(place).filter(|_| place < self.used)
     }
 
-    /// Asks for the completion of the work request with `place` others before it, by the id that it
-    /// was named by, if it waits here.
+    /// Makes the work request with `place` others before it signaled, with the id that it has, if
+    /// it waits here.
     #[inline]
     pub fn signal(&mut self, place: usize) {
         if let Some(slot) = self.waiting_at(place) {
@@ -217,8 +217,8 @@ impl<const N: usize> Backlog<N> {
         }
     }
 
-    /// Makes the work request with `place` others before it unsignaled, and names it in case that
-    /// it fails, if it waits here.
+    /// Makes the work request with `place` others before it unsignaled, and gives it the id `id`,
+    /// which its failure would report, if it waits here.
     pub fn rename_silent(&mut self, place: usize, id: WorkId) {
         if let Some(slot) = self.waiting_at(place) {
             slot.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
@@ -231,14 +231,14 @@ impl<const N: usize> Backlog<N> {
         self.used = self.used.checked_sub(1)?;
         let slot = self.slots.get_mut(self.used)?;
         if slot.registration.take().is_some() {
-            // INVARIANT: It is one less.
+            // INVARIANT: One slot less has a registration.
             self.registrations -= 1;
         }
         // SAFETY: Every request has a `wr_id`.
         Some(WorkId::from_raw(unsafe { *slot.wr.__bindgen_anon_1.wr_id }))
     }
 
-    /// Forgets all but the first `length`.
+    /// Drops all work requests except the first `length`.
     pub fn truncate(&mut self, length: usize) {
         while self.used > length {
             // The caller that drops them knows the owners of their memory.

@@ -74,7 +74,7 @@ pub struct DmaBuffer {
     syncs: bool,
     pd: DomainUse,
     mapping: Atomic<u32>,
-    /// A [`Sink`](super::sink::Sink) is laid over it, which may be valid.
+    /// A [`Sink`](super::sink::Sink) that may be valid covers the buffer.
     exposed: Atomic<bool>,
     /// See [`Self::place`].
     place: Atomic<u32>,
@@ -105,8 +105,8 @@ impl DmaBuffer {
         Self::map(pd, ContiguousPages::alloc(order)?, direction)
     }
 
-    /// Allocates a buffer as [`Self::new`] does, but without trying hard, for what the machine can
-    /// do without.
+    /// Allocates a buffer as [`Self::new`] does, but only if memory is plentiful: for buffers that
+    /// the machine can do without.
     pub fn new_if_plenty(
         pd: &Arc<ProtectionDomain>,
         order: u32,
@@ -191,12 +191,12 @@ impl DmaBuffer {
         self.pages.len()
     }
 
-    /// Returns whether there are no bytes: never.
+    /// Returns `false`: a buffer is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Returns the pages, for use by something else than the HCA.
+    /// Returns the pages, for access by others than the HCA.
     #[inline]
     pub fn pages(&self) -> &ContiguousPages {
         &self.pages
@@ -230,15 +230,15 @@ impl DmaBuffer {
         })
     }
 
-    /// Takes out what the device put at `offset`.
+    /// Copies the `N` bytes at `offset`, which the device has written.
     #[inline]
     pub fn read<const N: usize>(&self, offset: usize) -> Result<[u8; N]> {
         if offset.checked_add(N).is_none_or(|end| end > self.len()) {
             return Err(EINVAL);
         }
         self.sync_for_cpu(offset, N);
-        // SAFETY: The pages have as many bytes there; the device may be writing them, and
-        // bytes are bytes.
+        // SAFETY: The pages have as many bytes there; the device may be writing them, and any bytes
+        // are valid.
         Ok(unsafe { self.pages.as_mut_ptr().add(offset).cast::<[u8; N]>().read() })
     }
 
@@ -248,7 +248,7 @@ impl DmaBuffer {
         self.syncs
     }
 
-    /// Makes visible to the device what others have written to `length` bytes from `offset`.
+    /// Makes what others have written to the `length` bytes from `offset` visible to the device.
     #[inline(always)]
     pub fn sync_for_device(&self, offset: usize, length: usize) {
         if self.syncs {
@@ -275,7 +275,7 @@ impl DmaBuffer {
         };
     }
 
-    /// Makes visible to others what the device has written to `length` bytes from `offset`.
+    /// Makes what the device has written to the `length` bytes from `offset` visible to others.
     #[inline(always)]
     pub fn sync_for_cpu(&self, offset: usize, length: usize) {
         if self.syncs {
@@ -369,13 +369,13 @@ impl Drop for DmaBuffer {
     }
 }
 
-/// Buffers for messages of up to `LENGTH` bytes, told apart by an index. The length is a power of
-/// two, at least 8 and at most a page.
+/// Buffers for messages of up to `LENGTH` bytes, which an index identifies. The length is a power
+/// of two, at least 8 and at most a page.
 ///
 /// A message is copied in before it is sent and out after it was received; at any time a buffer is
-/// either the device's or its user's. Nothing here knows which, and two processors that use one
-/// buffer at a time are not kept apart: what is in it then is of both. It is no more than that,
-/// since processors reach the buffers by atomic words only.
+/// either the device's or its user's. This type does not know which, and does not exclude that two
+/// processors use one buffer at the same time: its content is then a mix of both. Nothing worse
+/// happens, since processors access the buffers only in atomic words.
 ///
 /// # Invariants
 ///
@@ -386,7 +386,7 @@ pub struct MessageBuffers<const LENGTH: usize> {
     lkey: u32,
 }
 
-/// The unit of all accesses to message buffers. From `core`, and not the kernel's, whose functions
+/// The unit of all accesses to message buffers. The type is `core`'s, since the kernel's functions
 /// are calls; no C code accesses these buffers.
 type Word = AtomicU64;
 
@@ -397,9 +397,9 @@ const WORD: usize = size_of::<Word>();
 struct Words<'a> {
     first: *mut u64,
     block: &'a DmaBuffer,
-    /// Bytes of `block` before it.
+    /// The offset of the first word in `block`.
     offset: usize,
-    /// How many there are.
+    /// The number of words.
     count: usize,
 }
 
@@ -412,7 +412,7 @@ impl Words<'_> {
         (index < self.count).then(|| unsafe { Word::from_ptr(self.first.add(index)) })
     }
 
-    /// Stores `message`, and zeroes behind it to the end of its last word.
+    /// Stores `message`, followed by zeroes up to the end of its last word.
     #[inline(always)]
     fn put(&self, message: &[u8]) {
         let mut index = 0;
@@ -466,7 +466,7 @@ impl Words<'_> {
 }
 
 impl<const LENGTH: usize> MessageBuffers<LENGTH> {
-    /// Buffers in a block, which is a page and begins with one.
+    /// The number of buffers in a block, which is a page that begins with a buffer.
     const PER_BLOCK: usize = {
         assert!(LENGTH.is_power_of_two() && LENGTH >= WORD && LENGTH <= PAGE_SIZE);
         PAGE_SIZE / LENGTH
@@ -528,8 +528,8 @@ impl<const LENGTH: usize> MessageBuffers<LENGTH> {
         Ok(self.slice_of(block, offset, length.min(LENGTH)))
     }
 
-    /// Puts a message into buffer `index` and gives it to the device. Behind it there are zeroes up
-    /// to the next multiple of 8 bytes.
+    /// Writes a message into buffer `index`, followed by zeroes up to the next multiple of 8 bytes,
+    /// and makes it visible to the device.
     ///
     /// A message that is being sent from the same buffer may go out torn; its receiver has it
     /// already, or the buffer would not be written again. Concurrent writes of messages may mix
@@ -562,8 +562,8 @@ impl<const LENGTH: usize> MessageBuffers<LENGTH> {
         Ok(())
     }
 
-    /// Takes a message of `N` bytes out, which the device put into buffer `index`; `EMSGSIZE` if
-    /// the buffer is shorter.
+    /// Copies a message of `N` bytes that the device has put into buffer `index`; fails with
+    /// `EMSGSIZE` if the buffer is shorter.
     #[inline(always)]
     pub fn read_whole<const N: usize>(&self, index: usize) -> Result<[u8; N]> {
         let words = self.words(index).ok_or(EINVAL)?;

@@ -11,7 +11,7 @@ fn ring(units: u32, credits: u16) -> Ring<Vec<Taken>> {
     Ring::new(units * UNIT, credits, taken)
 }
 
-/// An initiator's: made for `depth` requests before it knows how many credits it gets.
+/// Returns an initiator's ring: made for `depth` requests, before the number of credits is known.
 fn initiators_ring(units: u32, depth: u16, credits: u16) -> Ring<Vec<Taken>> {
     let taken = vec![Taken::default(); open_writes(depth)];
     let mut ring = Ring::new(0, 0, taken);
