@@ -42,8 +42,8 @@ pub(crate) struct Keys {
 /// A key that is set, or none.
 pub(crate) type OptionalKey = Option<KBox<Key>>;
 
-/// Parses a key; returns none if `text` is empty. Fails with `EINVAL` if `text` is anything else,
-/// and with `ENOMEM`.
+/// Parses a key; returns none if `text` is empty. Fails with `EINVAL` if `text` is neither empty
+/// nor a key, and with `ENOMEM`.
 pub(crate) fn parse(text: &str) -> Result<OptionalKey> {
     match text {
         "" => Ok(None),

@@ -31,7 +31,8 @@ metrics! {
         inline_writes,
         /// Writes whose data was put into the eager ring.
         eager_writes,
-        /// Writes that found no room in the ring, and were sent in another way or waited.
+        /// Writes that found no room in the ring, and were sent over a different data path, or
+        /// waited.
         eager_misses,
         /// Requests whose response need not interrupt.
         quiet,

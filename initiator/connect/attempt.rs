@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The connections of an attempt to connect a path. Each step of one waits for an event that may be
-//! late, or never come; disabling the path ends all these waits. On iWARP a provider may connect
-//! TCP inside its verb, which cannot be interrupted.
+//! The connections of an attempt to connect a path. Each step of a connection waits for an event,
+//! which may be late or may never come; disabling the path ends all these waits. On iWARP a
+//! provider may connect TCP inside its verb, which cannot be interrupted.
 
 use super::CmLink;
 use crate::failure::Failure;

@@ -122,8 +122,8 @@ impl FollowedLimits {
         self.is_lowered = true;
     }
 
-    /// Applies the wanted limits to `disk` if they differ and a try is due. Returns the limits
-    /// before if they have changed, `None` otherwise; [`Self::is_due`] returns whether work is
+    /// Applies the wanted limits to `disk` if they differ and a try is due. Returns the former
+    /// limits if they have changed, `None` otherwise; [`Self::is_due`] returns whether work is
     /// left. Sleeps for [`FREEZE_MS`] at most.
     pub(super) fn follow(&mut self, disk: &Disk<Driver>) -> Option<LiveLimits> {
         let is_early = self.retry.is_some_and(|(at, _)| !at.has_passed());

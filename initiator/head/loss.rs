@@ -11,8 +11,8 @@
 //!
 //! A loss while the disk is recovering continues the loss before: its limits count from the start
 //! of the first. But a disk that completes requests in between works, though badly, and must not be
-//! removed: `ctrl_loss_tmo` restarts. `fast_io_fail_tmo` does not: it protects those who wait for
-//! one request.
+//! removed: `ctrl_loss_tmo` restarts. `fast_io_fail_tmo` does not: it protects callers that wait
+//! for a single request.
 
 /// Milliseconds that a session must live for its loss to be a new one.
 const STABLE_MS: u32 = 10_000;
@@ -48,7 +48,7 @@ pub(crate) trait Moment: Copy {
     fn has_passed(self) -> bool;
 }
 
-/// The present loss or the last one. See the module.
+/// The current loss, or the last one. See the module.
 pub(crate) struct Losses<D> {
     loss: Loss<D>,
     /// There is no session now.
