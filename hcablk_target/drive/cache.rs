@@ -280,7 +280,7 @@ impl Cache {
         self.lines.lock().stay(visit);
     }
 
-    /// Records that the memory was found lost. Returns whether this is the first call.
+    /// Records that the memory was found lost. Returns `true` for the first call only.
     pub(crate) fn finds_lost(&self) -> bool {
         !self.reported.xchg(true, Relaxed)
     }

@@ -2,11 +2,11 @@
 
 //! Lists the exported devices and files, and the state that volumes on the same one share. A volume
 //! with a cache must be the only one, since the cache would not see another volume's writes. A
-//! write must know of others that use the page cache, which writes back more than was written to
-//! it. And all volumes need the failed flushes of the drive.
+//! direct write must know of volumes and programs that write through the page cache, since the page
+//! cache writes back whole pages. And all volumes need the failed flushes of the drive.
 //!
 //! A [`Claim`] is part of the volume's backing and is dropped with it, when the volume can no
-//! longer write. The lock is taken inside a volume's or a session's.
+//! longer write. The lock is taken inside the lock of a volume or of a session.
 
 use super::flush_failures::FlushFailures;
 use hcablk_core::{
@@ -115,7 +115,7 @@ impl Rewrites {
     /// Returns whether a write-back was under way at any time since `mark`. Any context.
     #[inline]
     pub(crate) fn any_since(&self, mark: RewriteMark) -> bool {
-        // Compares those that have begun by now with those that had ended by then.
+        // Compares the write-backs that have begun by now with those that had ended at the mark.
         RewriteMark(self.begun.fetch_add(0, Full)) != mark
     }
 }
@@ -156,7 +156,7 @@ pub(crate) struct Manner {
     pub(crate) counts: bool,
 }
 
-/// Keeps a device or file listed as exported while it exists.
+/// While this object exists, a device or file is listed as exported.
 pub(crate) struct Claim {
     claims: Arc<Claims>,
     file: FileId,

@@ -76,7 +76,7 @@ impl FlushErrors {
     }
 
     /// Records that a response with error `number` was sent by session `by`, and whether it is
-    /// certain that it has `arrived`. Does nothing if a later error was recorded: that one must
+    /// certain that it has `arrived`. Does nothing if a later error was recorded, which must
     /// still be reported.
     pub(crate) fn sent(&mut self, number: u32, by: Teller, arrived: bool) {
         if number != self.number {

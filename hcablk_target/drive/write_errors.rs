@@ -10,8 +10,8 @@
 //! fails.
 //!
 //! A host has at most [`RECORDS_PER_HOST`] records on a volume, in addition to those of live
-//! sessions; beyond that the least recently used one is dropped. An initiator that needs it then
-//! sees another instance.
+//! sessions; beyond that the least recently used one is dropped. An initiator that resumes that
+//! disk then sees a different instance.
 
 use super::{
     backing::Backing,
@@ -142,9 +142,10 @@ impl WriteErrors {
         self.open.load(Acquire) != 0
     }
 
-    /// Makes acknowledged writes durable, if no error is left to report. Returns `true` on success:
-    /// the same to all sessions, since an error is found only once. Must be called when the export
-    /// ends, and [`Self::is_open`] returns `false`. Sleeps until the drive has finished.
+    /// Makes acknowledged writes durable, if no error is left to report. Returns `true` on
+    /// success. All sessions get the same result, since an error is found only once. Must be called
+    /// when the export ends, and [`Self::is_open`] returns `false`. Sleeps until the drive has
+    /// finished.
     pub(crate) fn is_durable(&self, backing: &Backing) -> bool {
         let mut known = self.durable.lock();
         *known.get_or_insert_with(|| self.make_durable(backing))
@@ -355,7 +356,7 @@ impl Records {
         Ok(())
     }
 
-    /// Lets no session of this id begin with `epoch` or an earlier one. May sleep.
+    /// Prevents every session of this id from beginning with `epoch` or an earlier one. May sleep.
     pub(crate) fn fence(&self, host: HostId, session: SessionId, epoch: Epoch) {
         // If the session had this epoch already, nothing has to be recorded.
         let _ = self.remember_epoch(host, session, epoch);

@@ -11,7 +11,7 @@
 //!
 //! A challenge stays in the table after a wrong proof, so that an attacker cannot use up the
 //! challenge of another initiator by naming its handle. But at most [`TRIES`] proofs are checked,
-//! each of which costs some work. A right proof removes the challenge.
+//! each of which costs some work. A correct proof removes the challenge.
 
 /// The number of places in the table.
 pub(crate) const PLACES: usize = 4096;
@@ -22,7 +22,7 @@ pub(crate) const TRIES: u8 = 8;
 /// The time limit for the response to a challenge, in milliseconds.
 pub(crate) const DEADLINE_MS: u64 = 10_000;
 
-/// The bits of a handle that name the place; those above differ each time.
+/// The number of low bits of a handle that name the place; the higher bits are random.
 const PLACE_BITS: u32 = PLACES.trailing_zeros();
 const _: () = assert!(PLACES.is_power_of_two());
 
@@ -106,8 +106,8 @@ pub(crate) fn look<T: Clone>(
     Some((entry.challenged.clone(), entry.number))
 }
 
-/// Removes the challenge `handle` with this number, which has a right proof. Returns `false` if
-/// another proof was faster, or the time is over.
+/// Removes the challenge `handle` with this number, for which a correct proof has arrived. Returns
+/// `false` if another proof was faster, or the time is over.
 pub(crate) fn take<T>(
     table: &mut [Option<Entry<T>>],
     (handle, number): (u16, u64),

@@ -315,7 +315,7 @@ impl Queue {
         Admitted::Start(request)
     }
 
-    /// Ends the session because of a message that gets no response.
+    /// Ends the session because of an invalid message or immediate value, which gets no response.
     #[cold]
     #[inline(never)]
     fn refuse(&self, work: &mut Work, request: KBox<TargetRequest>, fault: Fault) -> Admitted {

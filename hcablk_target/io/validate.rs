@@ -23,7 +23,8 @@ pub(crate) struct Emptied {
 /// Checks a request against the geometry that was reported to the session. Values that may have
 /// changed since are passed as they are now: the size (`capacity` bytes, without an incomplete last
 /// block), whether the drive `refuses_writes`, and the limits for discards and zeroes, which are
-/// read only if needed. The target must check these itself: the block layer does not check a bio.
+/// read only if needed. The target must check these itself: the block layer does not check all of
+/// them for a bio.
 #[inline(always)]
 pub(crate) fn check(
     op: &Op,

@@ -59,10 +59,10 @@ impl Volume {
         Some(queue)
     }
 
-    /// Makes a change of the reservations of `drive`. Returns `Draining` if the change is made, but
-    /// hosts preempted by it or by an earlier one can still reach the drive; or if
-    /// [`Drive::change`] returns it, and the change is not made. Sleeps until the file of the
-    /// reservations is written.
+    /// Makes a change of the reservations of `drive`. Returns `Draining` in place of the outcome of
+    /// a preemption while hosts that it or an earlier one has preempted can still reach the drive;
+    /// also if [`Drive::change`] returns it, and the change is not made. Sleeps until the file of
+    /// the reservations is written.
     ///
     /// A preemption takes effect before the victims' sessions are marked and ended. Sessions listed
     /// later are checked against it, and sessions listed before are waited for, with all their
