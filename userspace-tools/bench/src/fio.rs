@@ -69,7 +69,7 @@ pub(crate) struct Load {
 const GRACE_SECONDS: u64 = 240;
 
 impl Job {
-    /// Makes a job of one size on a disk of this many bytes, by libaio.
+    /// Creates a job of one request size on a disk of this many bytes, with libaio.
     pub(crate) fn new(
         disk: &str,
         pattern: &'static str,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk metrics`: all counters and measurements, as `OpenMetrics` text.
-//!
-//! The names are an interface: they stay. `node_exporter`'s textfile collector reads the text, too, although it
-//! expects an older format: it then takes counters as untyped.
+//! `hcablk metrics`: all counters and measurements, as `OpenMetrics` text. The names are an interface, and must not
+//! change. `node_exporter`'s textfile collector reads the text, too, although it expects an older format: it then
+//! treats counters as untyped.
 //!
 //! | module | holds |
 //! |---|---|

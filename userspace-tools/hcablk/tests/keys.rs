@@ -26,7 +26,7 @@ fn outcome_of(kernel: &Kernel, line: &str) -> hcablk::output::Outcome {
     outcome(kernel, line).unwrap()
 }
 
-/// A key is rotated: what was the first becomes the second, and is one of the two at each moment.
+/// When a key is rotated, the first key becomes the second; at each moment the kernel has it as one of the two.
 #[test]
 fn the_older_key_of_a_host_is_set_before_the_newer_one_takes_its_place() {
     let kernel = Kernel::loaded();
@@ -145,7 +145,7 @@ fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
     assert!(!kernel.has(&format!("{FOLDER}/host.pending")));
     assert_eq!(ok(&kernel, "key show host"), new);
 
-    // A target that is gone for good does not keep it for ever.
+    // With --force a target that never returns does not keep the key pending.
     ok(&kernel, "key generate host --rotate");
     assert_eq!(outcome_of(&kernel, "key apply").exit, Some(Kind::Exists));
     assert_eq!(outcome_of(&kernel, "key apply --force").exit, None);
@@ -199,7 +199,7 @@ fn the_first_key_of_a_host_ends_a_pending_one() {
     assert!(!kernel.has("/etc/hcablk/keys/host.pending"));
 }
 
-/// A disk without a key does not keep a different disk from its own.
+/// A disk whose key is missing does not prevent other disks from getting theirs.
 #[test]
 fn keys_are_applied_to_all_that_have_theirs() {
     let kernel = Kernel::loaded();

@@ -66,7 +66,7 @@ static void options(const char *address, const char *volume, const char *host, s
 	hcablk_options_free(other);
 }
 
-/* The program's own memory, in pieces that are not whole blocks, with a flag as notice. */
+/* Writes from the program's own memory, in pieces that are not whole blocks; a flag reports the completion. */
 static void scattered(struct hcablk_volume *volume, struct hcablk_queue *queue)
 {
 	unsigned char *own = malloc(2 * MIB);
@@ -105,7 +105,7 @@ static void scattered(struct hcablk_volume *volume, struct hcablk_queue *queue)
 	free(own);
 }
 
-/* Many at a time, with the descriptor as notice. */
+/* Many requests at a time; the descriptor reports the completions. */
 static void events(struct hcablk_volume *volume, struct hcablk_queue *queue)
 {
 	enum { COUNT = 64, LENGTH = 24 << 10 };
@@ -304,7 +304,7 @@ int main(int argc, char **argv)
 	nonsense(volume, second);
 	forks(volume, second);
 
-	/* A volume that is closed ends what is under way. */
+	/* Closing a volume ends the requests under way. */
 	struct hcablk_memory *memory = hcablk_memory_new(volume, NULL, MIB);
 	struct hcablk_piece all = { memory, 0, MIB };
 	struct hcablk_request request = { .op = HCABLK_READ, .pieces = &all, .count = 1 };

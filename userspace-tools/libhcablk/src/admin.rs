@@ -42,7 +42,7 @@ pub(crate) use self::state::{News, Watching};
 
 /// The largest number of unhandled completions: of all sends and receives.
 const COMPLETIONS: u32 = SENDS + ADMIN_DEPTH as u32;
-/// In work ids, added to the number of a buffer: it is a send.
+/// The bit that distinguishes sends in work ids, which otherwise are the number of a buffer.
 const SEND: u64 = 1 << 32;
 
 fn posting(error: Errno) -> Failure {
@@ -109,7 +109,7 @@ impl Admin {
 
     /// Starts to send keep-alives, and to watch the volume.
     pub(crate) fn go_live(&mut self, watching: Watching) -> Result<(), Failure> {
-        // Nothing else changes it before.
+        // Nothing has changed the state before, so the result is known.
         let _ = self.state.go_live(false);
         self.state.watch(watching);
         self.send_due()

@@ -154,7 +154,7 @@ pub(crate) fn release(directory: &Path, number: u16) -> Result<(), Failure> {
     }
 }
 
-/// Returns this machine's instance, which is made when it is not there.
+/// Returns this machine's instance; creates it if it does not exist.
 fn instance(path: &Path) -> io::Result<HostInstance> {
     let mut lock = Flock::lock(open(path)?, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
     let mut random = stored(&mut lock)?;

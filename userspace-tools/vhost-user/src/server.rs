@@ -51,7 +51,8 @@ const STOP: Duration = Duration::from_secs(30);
 /// Bytes of the header of a message, and the most that follow.
 const HEADER: usize = 12;
 const BODY: usize = 4096;
-/// The numbers of messages: a frontend hands over a socket for the device's own; the configuration has changed.
+/// The numbers of two messages: the frontend hands over a socket for the device's own messages, and the device
+/// reports that the configuration has changed.
 const SET_BACKEND_REQ_FD: u32 = 21;
 const CONFIG_CHANGED: u32 = 2;
 /// The version of the protocol, in the flags of a message.
@@ -129,7 +130,7 @@ fn begin(
         workers,
     });
     let socket = Socket::listen(&place.socket, mode)?;
-    // With and without a reader: it listens.
+    // A failure to print is ignored: the socket listens nevertheless.
     let _ = writeln!(io::stdout(), "{}", display(&place.socket));
     if let Err(error) =
         hcablk_volume_args::notify_ready(&format!("Serving {}", saved.wanted.volume))
@@ -159,9 +160,9 @@ impl End {
             wake: Arc::new(EventFd::from_flags(flags)?),
         };
         let (is_told, wake) = (end.is_told.clone(), end.wake.clone());
-        // It ends with the program.
+        // The thread ends with the program.
         thread::spawn(move || {
-            // Every failure leaves only the end of the program.
+            // If this fails, ending the program is all that is left to do.
             let _ = signals.read_signal();
             is_told.store(true, Ordering::Release);
             let _ = wake.write(1);
@@ -195,7 +196,7 @@ struct Connection {
     device: Arc<Mutex<Device>>,
     /// The socket for the device's own messages.
     own: Option<UnixStream>,
-    /// The time since which a part of a message has been there.
+    /// When the first part of an incomplete message was seen.
     since: Option<Instant>,
     has_refused: bool,
 }
@@ -274,7 +275,7 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 eprintln!("hcablk-vhost-user: accepting a frontend: {error}");
-                // Without descriptors the next attempt would follow at once.
+                // If file descriptors have run out, the next attempt would follow at once.
                 thread::sleep(LOOK);
                 return;
             }
@@ -314,8 +315,8 @@ impl Server {
         }
     }
 
-    /// Ends the server: no request is in flight then, and all acknowledged writes are durable, or the next program of
-    /// the socket knows that some may not be.
+    /// Ends the server when no request is in flight. All acknowledged writes are durable then; if they may not be, the
+    /// next program of the socket knows that.
     fn finish(mut self, ended: Result<(), Ended>) -> Result<(), Error> {
         // Requests in flight fail if the volume has ended.
         if let Some(open) = &self.connection {
@@ -391,7 +392,8 @@ impl Connection {
         }
     }
 
-    /// Returns the number of the next message if all of it has come. Then nothing waits for the frontend.
+    /// Returns the number of the next message if the whole message has arrived: reading it then does not wait for the
+    /// frontend.
     fn complete_message(&self) -> Result<Option<u32>, Option<Error>> {
         let mut header = [0; HEADER];
         let mut parts = [IoSliceMut::new(&mut header)];

@@ -30,7 +30,7 @@ pub(super) fn checks() -> Vec<Check> {
     vec![
         Check {
             name: "shapes",
-            what: "requests of every shape of memory, over the ways that the defaults choose",
+            what: "requests of every shape of memory, over the data paths that the defaults choose",
             run: |context| shapes(context, &Export::new("direct"), &[]),
         },
         Check {
@@ -60,7 +60,7 @@ pub(super) fn checks() -> Vec<Check> {
         },
         Check {
             name: "interrupt-batching",
-            what: "64 requests at a time: most answers make no interrupt",
+            what: "64 requests at a time: most responses raise no interrupt",
             run: interrupt_batching,
         },
         Check {
@@ -70,7 +70,7 @@ pub(super) fn checks() -> Vec<Check> {
         },
         Check {
             name: "completion-vectors",
-            what: "each processor's queue answers, and by an interrupt line of its own",
+            what: "each processor's queue completes requests, with an interrupt line of its own",
             run: completion_vectors,
         },
     ]
@@ -85,7 +85,7 @@ pub(super) fn last_checks() -> Vec<Check> {
         },
         Check {
             name: "soak",
-            what: "reads and writes, verified, for as long as --minutes says",
+            what: "reads and writes, verified, for the time of --minutes",
             run: soak,
         },
     ]
@@ -280,7 +280,7 @@ fn interrupt_batching(context: &mut Context<'_>) -> Result<Outcome> {
     let (found, guards) = (value_of(&client, "reaps"), value_of(&client, "guards"));
     if quiet == 0 {
         let why = format!(
-            "of {reads} reads never 32 were outstanding: the drive is too fast for 64 at a time"
+            "32 of {reads} reads were never outstanding together: the drive is too fast for 64 at a time"
         );
         return Ok(Outcome::NotPossible(why));
     }
@@ -428,7 +428,7 @@ fn nvme_rdma(context: &mut Context<'_>) -> Result<Outcome> {
         Err((_, error)) if error.kind == Kind::Interrupted => Err(error),
         Err((true, error)) => Ok(Outcome::NotPossible(error.message)),
         Err((false, error)) => Err(failed(format!(
-            "{}; what fails here, too, is not a fault of hcablk",
+            "{}; a failure that occurs here as well is not a fault of hcablk",
             error.message
         ))),
     }

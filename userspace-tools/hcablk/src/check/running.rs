@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Disks, volumes and ports.
+//! Checks the disks, volumes and ports.
 
 use super::Findings;
 use crate::error::SEE_THE_LOG;

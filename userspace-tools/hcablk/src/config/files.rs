@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Finding and reading the files. All mistakes are reported at once, with file and line.
+//! Finds and reads the files of the configuration. All mistakes are reported at once, with file and
+//! line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -93,7 +94,7 @@ pub(super) fn load_texts(system: &dyn System, texts: &[(PathBuf, String)]) -> Re
     Err(wrong(mistakes))
 }
 
-/// Makes the failure of a configuration with mistakes.
+/// Returns the error of a configuration with mistakes.
 fn wrong(mistakes: Vec<Mistake>) -> Error {
     let lines: Vec<_> = mistakes
         .iter()

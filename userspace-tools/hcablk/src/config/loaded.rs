@@ -65,7 +65,7 @@ pub(super) struct Mistake {
 }
 
 impl Mistake {
-    /// Makes a mistake at a place.
+    /// Describes a mistake at a place.
     pub(super) fn new(place: &ConfigPlace, what: impl fmt::Display) -> Self {
         Self {
             text: format!("{place}: {what}"),

@@ -145,8 +145,8 @@ pub fn forbid(
     }
     if cut {
         outcome.note(format!(
-            "{volume} has more sessions than the kernel shows; those of these hosts among them end, too, but \
-             may not be gone yet"
+            "{volume} has more sessions than the kernel shows; sessions of these hosts among them are ending, too, \
+             but may not have ended yet"
         ));
     }
     Ok(outcome)

@@ -15,7 +15,7 @@ fn signed(ns: i64) -> String {
     format!("{sign}{}", Duration(ns.unsigned_abs()))
 }
 
-/// Formats bytes in the largest unit of 1024 that they are whole ones of.
+/// Formats a number of bytes in the largest unit, up to MiB, of which it is a multiple.
 pub(super) fn size(bytes: u64) -> String {
     match bytes {
         bytes if bytes != 0 && bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
