@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A second run of rows, on a QEMU that counts: where the instructions go, and what goes through the verbs."""
+"""A second run of rows, on a QEMU that counts: the instructions of each function, and the use of verbs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from counts import Cost
 from machine import Machine
 from rows import CLIENTS, LIBRARY, MODES, RDMA_PEERS, TUNED, Row
 
-# Functions that a profile prints, beside all of the peer's own.
+# The number of functions that a profile prints, in addition to all of the peer's own.
 PRINTED = 100
 
 
 @dataclass
 class Counted:
-    """What an I/O of a row consists of."""
+    """The measured parts of an I/O of a row."""
 
     cost: load.Result
     verbs: dict[str, dict[str, float]]
     functions: list[Cost]
     # Calls of the DMA API, on an RDMA device that maps memory.
     dma: dict[str, float] = field(default_factory=dict)
-    # Of a client: its system calls, those of them that are doorbells of soft-RoCE's, and events, per I/O.
+    # For a client, per I/O: its system calls, those that are doorbells of soft-RoCE, and events.
     calls: dict[str, float] = field(default_factory=dict)
-    # Bytes per byte served, of those that our target has counted.
+    # For each counter of our target, its bytes per byte served.
     moved: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -50,14 +50,14 @@ class Counted:
 
 
 def median(boots: list[Counted]) -> Counted:
-    """Returns what the middle one of several boots has counted, with the span of their costs."""
+    """Returns the counts of the boot with the median cost, with the span of all costs."""
     cost = load.median([boot.cost for boot in boots])
     middle = next(boot for boot in boots if boot.cost.ns_per_io == cost.ns_per_io)
     return replace(middle, cost=cost)
 
 
 def watch(machine: Machine) -> None:
-    """Have the plugin look at what goes through the RDMA device."""
+    """Makes the plugin watch the calls of the RDMA device's driver."""
     for letter, function in (counts.WATCHED_HCA if machine.kind.hca else counts.WATCHED).items():
         machine.shell(
             machine.guest,
@@ -66,7 +66,7 @@ def watch(machine: Machine) -> None:
         )
 
 
-# The functions of the DMA API by which the kernel maps and unmaps, whatever it was called by.
+# The functions of the DMA API through which the kernel maps and unmaps, for all callers.
 DMA = {
     "map": ("dma_map_phys", "__dma_map_sg_attrs"),
     "unmap": ("dma_unmap_phys", "dma_unmap_sg_attrs"),
@@ -75,11 +75,11 @@ DMA = {
 
 
 def dma(functions: list[Cost]) -> dict[str, float]:
-    """How often they are called, per I/O."""
+    """Returns how often the functions of the DMA API are called, per I/O."""
     return {name: round(sum(cost.calls for cost in functions if cost.name in names), 4) for name, names in DMA.items()}
 
 
-# Counters of the target, and what they are called here.
+# Counters of the target, and their names here.
 MOVED = {
     "ram_bytes": "RAM", "cache_bytes": "page cache", "bytes_from_cache": "own cache", "p2p_bytes": "PCI memory",
     "p2p_bounce_bytes": "bounced", "copied_bytes": "copied",
@@ -87,7 +87,7 @@ MOVED = {
 
 
 def moved(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
-    """Where the bytes have been that were served meanwhile."""
+    """Returns which memory the bytes that were served meanwhile have crossed, per byte served."""
     gone = {name: after[name] - before.get(name, 0) for name in after}
     served = gone.get("read_bytes", 0) + gone.get("written_bytes", 0)
     return {text: round(gone[name] / served, 4) for name, text in MOVED.items() if served and gone[name]}
@@ -99,7 +99,7 @@ EVENT = "ib_uverbs_comp_handler"
 
 
 def calls(functions: list[Cost], verbs: dict[str, dict[str, float]]) -> dict[str, float]:
-    """What a client asks of the kernel, and how often that interrupts it, per I/O."""
+    """Returns the system calls of a client, and the events that it gets from the kernel, per I/O."""
 
     def of(name: str) -> float:
         return sum(cost.calls for cost in functions if cost.name == name)
@@ -110,12 +110,12 @@ def calls(functions: list[Cost], verbs: dict[str, dict[str, float]]) -> dict[str
 
 
 def without(functions: list[Cost], empty: float) -> list[Cost]:
-    """The same without what a program has polled for nothing."""
+    """Returns the functions without the instructions of polls that found nothing."""
     return [replace(cost, instructions=cost.instructions - empty) if cost.module == "user space" else cost for cost in functions]
 
 
 def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: Callable[[str], None]) -> None:
-    """Rows, peer by peer, on a machine that counts."""
+    """Runs the rows, peer by peer, on a machine that counts."""
     assert machine.counts is not None
     place = 0
     watch(machine)
@@ -146,14 +146,14 @@ def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: C
                     calls=calls(functions, verbs) if peer in CLIENTS else {},
                     moved=went,
                 )
-                # Of a machine whose clock counts instructions, that is all there is.
+                # The clock of a machine that counts instructions has no other value to print.
                 of = f" of {result.ns_per_io:12,.0f}" if peer not in MODES and not machine.kind.hca else ""
                 seen = f"counted {total:12,.0f}{of} instructions per I/O"
                 say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {seen} {time.monotonic() - started:6.1f} s")
 
 
 def profile_text(row: Row, counted: Counted) -> Iterator[str]:
-    """Where a row's instructions go."""
+    """Yields the instructions of a row, by module, part and function."""
     total = sum(cost.instructions for cost in counted.functions)
     yield f"{row.name}: {total:,.0f} instructions per I/O"
     yield ""

@@ -2,8 +2,7 @@
 """Boot guests and run tests with them (called by tests/run.sh, inside the build root).
 
 Prints TAP version 14 and, as the last line, how many tests passed, failed and were skipped. With several lanes, tests
-run
-side by side, each lane with its own guests; a test's output is printed when it has ended.
+run side by side, each lane with its own guests; the output of a test is printed when the test has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tries import Outcome
 
 TESTS = Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
-# The seconds of tests, by their headers, that this number of lanes does in a second.
+# For each number of lanes, the seconds of tests (`takes` in their headers) that they run in a second.
 USUAL_SPEED = {1: 2.0, 2: 2.4, 3: 2.7}
 # An emulated processor without fast string instructions: QEMU emulates them byte by byte, and Linux would clear and
 # copy all memory with them. Without them this takes a third of the time.
@@ -199,11 +198,11 @@ def terminated(number: int, _frame: FrameType | None) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--cache", required=True, help="where images are kept")
+    parser.add_argument("--cache", required=True, help="folder in which images are stored")
     parser.add_argument("--krel", required=True, help="release of the guests' kernel")
     parser.add_argument("--logs", required=True, help="folder for the logs of this run")
     parser.add_argument("--kernels", default="/usr/lib/modules", help="folder with RELEASE/vmlinuz and modules")
-    parser.add_argument("--slow", type=int, default=1, help="how much more time everything may take")
+    parser.add_argument("--slow", type=int, default=1, help="the factor of all time limits")
     parser.add_argument("--rdma", choices=("rxe", "siw", "hca"), default="rxe", help="the guests' RDMA device")
     parser.add_argument("--parameters", default="", help="the guests' module parameters: MODULE.NAME=VALUE…")
     parser.add_argument("--memory", type=int, default=768, help="a guest's memory in MiB")
@@ -212,7 +211,7 @@ def main() -> int:
     parser.add_argument("--missing", help="folder with modules of Linux that the kernel lacks")
     parser.add_argument("--command", help="the hcablk program")
     parser.add_argument("--system", help="folder of scripts/machine-image, for the tests of feature machine")
-    parser.add_argument("--packages", help="folder with the Debian packages, for these tests")
+    parser.add_argument("--packages", help="folder with the Debian packages, for the tests of feature machine")
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--lanes", type=int, default=1, help="how many sets of guests run tests side by side")
     parser.add_argument("--demo", help="run this script instead of tests")

@@ -118,8 +118,8 @@ static void cq_tell(struct hca_dev *dev, struct hca_cq *cq)
 
 /*
  * The engine has completed a work request. With own_drain 3 the completion that drains a queue
- * after a fatal error is late: its event finds it only after the poller's last look, as can
- * happen when mlx5 drains.
+ * after a fatal error is late: it becomes visible only after the poller has looked for the last
+ * time, and is reported by an event, as can happen when mlx5 drains.
  */
 void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, bool solicited)
 {

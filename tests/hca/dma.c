@@ -5,8 +5,9 @@
  * The tracepoints of the kernel's DMA API report, to the byte, the addresses that
  * are mapped for a card, with length and direction, even without an IOMMU. Each
  * access must be within such a mapping. An IOMMU translates the address; without
- * one it is the memory's own; a bus address is that of a BAR below the same
- * switch. Any other access is a fault, and a splat in the kernel log.
+ * an IOMMU it is the physical address of the memory; a bus address is an address
+ * in a BAR below the same switch. Any other access is a fault, and a splat in the
+ * kernel log.
  *
  * dma_lock is held over a check and the access after it, so that no access comes
  * after the dma_unmap_*() of its mapping.
@@ -73,7 +74,7 @@ static void note_unmap(struct hca_card *card, u64 addr, u64 size, enum dma_data_
 	if (mapping)
 		interval_tree_remove(&mapping->node, &card->mappings);
 	spin_unlock_irqrestore(&card->dma_lock, flags);
-	WARN(!mapping && !incomplete, "hca: %#llx, %llu bytes, direction %d, is unmapped, but is not mapped so\n",
+	WARN(!mapping && !incomplete, "hca: %#llx, %llu bytes, direction %d, is unmapped, but no mapping has these values\n",
 	     addr, size, dir);
 	kfree(mapping);
 }

@@ -107,7 +107,7 @@ static int copy_send(struct hca_qp *qp, struct hca_swqe *wqe, const struct ib_se
 	return 0;
 }
 
-/* Returns whether this is the work request that the test wants to be refused: the n-th. */
+/* Returns true for the work request that the test wants to be refused: the n-th. */
 static bool refused(struct hca_dev *dev)
 {
 	u32 left = READ_ONCE(dev->knobs.fail_post);

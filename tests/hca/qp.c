@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Queue pairs: their creation, states and destruction. A command that changes one
- * waits until the engine is idle (dev->exec), so the engine sees the whole change
- * or nothing of it. The engine flushes work requests of a queue pair in error.
+ * waits until the engine is idle (dev->exec), so the engine never sees a
+ * part of the change. The engine flushes work requests of a queue pair in error.
  */
 #include <linux/delay.h>
 #include <linux/slab.h>

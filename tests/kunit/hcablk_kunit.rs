@@ -84,8 +84,8 @@ global_lock! {
     unsafe(uninit) static LOADER: Mutex<Option<ARef<Task>>> = None;
 }
 
-/// Calls `f` with path lookup as the loader of the module has it. KUnit runs tests in threads
-/// of the kernel, which see no file system.
+/// Calls `f` with the root directory of the process that loads the module. KUnit runs tests in
+/// threads of the kernel, which see no file system.
 fn with_files<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let loader = LOADER.lock();
     let loader = loader.as_ref().ok_or(ESRCH)?.as_ptr();

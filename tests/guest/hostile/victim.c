@@ -23,7 +23,7 @@ static uint64_t disk_size;
 static unsigned long long good_reads, stale_reads, bad_reads, good_writes, bad_writes;
 static volatile time_t busy_since[USERS];
 
-/* The texts that "error" had, and how often. */
+/* The texts that the attribute error had, and how often each. */
 static struct {
 	char text[200];
 	unsigned int times;
@@ -103,7 +103,7 @@ static bool read_at_once(struct rng *r, int fd, uint64_t *arena, aio_context_t a
 	if (bad || chance(r, 200))
 		usleep(2000);
 	if (!is_all(arena, SLOT + 3 * PAGE, PRIVATE))
-		failed("memory next to that of reads was written, or theirs after they had ended");
+		failed("memory next to that of reads was written, or memory of a read after it had ended");
 	return !bad;
 }
 

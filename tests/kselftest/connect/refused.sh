@@ -64,8 +64,8 @@ refused "the volume is disabled" "No such" "exports no volume" address=$target_a
 most() {
 	echo $((10 * ($1 / 5000 + 2) + 1))
 }
-# often LIMIT COMMAND…: repeats the command, which does $often things each time, until an unlimited log would have half as many
-# lines again as most() allows, and at most LIMIT times: a machine too slow for that has too few lines in any case. Sets $did and
+# often LIMIT COMMAND…: repeats the command, which does $often things each time, until an unlimited log would have 1.5 times the
+# lines that most() allows, and at most LIMIT times: on a machine too slow for that the log has few lines in any case. Sets $did and
 # $took.
 often() {
 	local limit=$1 start round

@@ -39,7 +39,7 @@ for client in c1 c2; do
 	disconnect $client vol1
 done
 
-# The eager ring must hold the largest write, and reads need as much.
+# The eager ring must hold the largest write, and the buffers of reads need the same size in addition.
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 1'
 refuse "a disk is refused when buffer_mib is too small" on c1 "hcablk connect $target_address vol1"
 check "the target reports how much buffer_mib it needs" wait_log target 60 'without RDMA READ buffer_mib must be at least 2 for each'

@@ -22,7 +22,7 @@ hold() {
 	must wait_until "$2" 30 "[ -p /tmp/$1.answer ]"
 }
 
-# synced NAME: lets the holder call fsync; prints "done" or the error.
+# synced NAME: makes the holder call fsync; prints "done" or the error.
 synced() {
 	on "${_holders[$1]}" "echo sync > /tmp/$1.request && cat /tmp/$1.answer"
 }
