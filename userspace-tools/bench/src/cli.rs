@@ -7,18 +7,18 @@ use std::path::PathBuf;
 
 use clap::{value_parser, Args, Parser, Subcommand, ValueEnum};
 
-/// Measure hcablk on your own machines, and prove an HCA with it
+/// Measure hcablk on your own machines, and check that an HCA works with it
 ///
 /// An experiment runs on the client, and starts its other part on the target over ssh. Without --ssh and --through this
-/// machine has both parts. The experiment exports the target's drive --drive as a volume of its own, connects, measures
-/// or verifies, and restores both machines, also after ^C or an error.
+/// machine runs both parts. The experiment exports the target's drive --drive as a volume of its own, connects,
+/// measures or verifies, and restores both machines, also after ^C or an error.
 ///
 /// Each experiment leaves a folder with one self-contained page (index.html), its numbers (result.json), and a
 /// description of both machines. The first line of the page says whether its times are real, or an emulator's.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk-bench", version, max_term_width = 100, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Which experiment
+    /// The experiment to run
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -38,17 +38,17 @@ under way, or the output is there already; 6 the target's part was not reached; 
 pub(crate) enum Command {
     /// Measure bandwidth and latency by request size and depth: hcablk in its modes, nvme-rdma, NBD and the local drive
     LocalRemote(LocalRemoteArgs),
-    /// Measure how much a computation on the target and serving slow each other down
+    /// Measure how much serving requests and a computation on the target slow each other down
     Interference(InterferenceArgs),
-    /// Check on two machines everything that hcablk needs of an HCA, and propose settings for it
+    /// Check on two machines everything that hcablk needs from an HCA, and propose settings for it
     ///
-    /// One line for each check: pass, fail, or not possible here and why. Checks write to the drive and read the data
-    /// again, in every shape and over every data path; counters prove which path was used.
+    /// One line for each check: pass, fail, or not possible here, with the reason. Checks write to the drive and read
+    /// the data again, in every shape and over every data path; counters prove which path was used.
     Selftest(SelftestArgs),
     /// Write the man pages
     #[command(hide = true)]
     Man {
-        /// The folder to write to; made if it is missing
+        /// The folder to write to; created if it does not exist
         folder: PathBuf,
     },
 }
@@ -88,7 +88,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "PATH")]
     pub(crate) drive: Option<String>,
 
-    /// The folder to make for the page and the numbers [default: hcablk-EXPERIMENT]
+    /// The folder to create for the page and the numbers [default: hcablk-EXPERIMENT]
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
 
@@ -129,7 +129,7 @@ pub(crate) struct LocalRemoteArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
 
-    /// Only these: local, direct, whole, cached, p2p, nvme-rdma, nbd
+    /// Measure only these: local, direct, whole, cached, p2p, nvme-rdma, nbd
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }
@@ -165,7 +165,7 @@ pub(crate) struct SelftestArgs {
     #[command(flatten)]
     pub(crate) common: Common,
 
-    /// Only these checks; --list shows their names
+    /// Run only these checks; --list shows their names
     #[arg(long, value_delimiter = ',', value_name = "CHECK")]
     pub(crate) only: Vec<String>,
 
@@ -181,11 +181,11 @@ pub(crate) struct SelftestArgs {
     #[arg(long)]
     pub(crate) disruptive: bool,
 
-    /// Requests with which a check sees the data path
+    /// The number of requests with which a check determines the data path
     #[arg(long, default_value_t = 32, value_parser = value_parser!(u64).range(4..=4096))]
     pub(crate) requests: u64,
 
-    /// Megabytes that each load writes and verifies
+    /// The MiB that each load writes and verifies
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = value_parser!(u64).range(1..))]
     pub(crate) load: u64,
 

@@ -122,9 +122,9 @@ pub(crate) enum Format {
 pub(crate) enum Workload {
     /// The misses of a client's LRU cache for skewed accesses (Zipf)
     SecondLevel,
-    /// The same, and sometimes a long sequential scan, which is never read again
+    /// The same, and sometimes a long sequential scan of lines that are never read again
     Scan,
-    /// Everything in order, repeatedly
+    /// All lines in order, repeatedly
     Loop,
 }
 

@@ -210,7 +210,7 @@ Example of /etc/hcablk/hcablk.toml:
     ///
     /// Exports, ports and disks that already match, or are not configured, are not changed. If a step fails, the steps
     /// before it are undone; with --keep-going only the steps for the same export, port or disk. A change that would
-    /// end a disk or session in use is not made but pending (exit code 5), unless --force is given.
+    /// end a disk or session in use is not made, but reported as pending (exit code 5), unless --force is given.
     #[command(after_help = "\
 Examples:
   hcablk apply --dry-run
@@ -237,7 +237,7 @@ Examples:
   hcablk stats 5 12 --json")]
     Stats(StatsArgs),
 
-    /// Show what disks, paths and exports do, on the whole screen
+    /// Show the activity of disks, paths and exports, on the whole screen
     ///
     /// Press ? for help, q to quit.
     #[command(after_help = "\
@@ -297,7 +297,7 @@ Examples:
     ///
     ///   queued   from the request's creation in the block layer to its sending
     ///
-    ///   sent     from there to the target's response
+    ///   sent     from the sending to the target's response
     ///
     ///   ending   from the response to the request's end
     #[command(after_help = "\
@@ -443,7 +443,7 @@ pub struct CompletionsArgs {
 /// Arguments of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// The folder to write to; made if it is missing
+    /// The folder to write to; created if it does not exist
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }

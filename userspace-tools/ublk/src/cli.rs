@@ -7,7 +7,7 @@ use hcablk_volume_args::VolumeArgs;
 
 /// Disks of hcablk volumes, served in user space by the kernel's ublk driver
 ///
-/// A disk needs no module of hcablk, but `ublk_drv` and `rdma_ucm`. It needs the program that serves it; if that is
+/// A disk needs the kernel modules `ublk_drv` and `rdma_ucm`, but none of hcablk. A program serves it; if that is
 /// killed, requests wait until `recover` takes the disk over.
 #[derive(Parser, Debug)]
 #[command(version, name = "hcablk-ublk")]
@@ -24,8 +24,8 @@ pub(crate) enum Command {
     Add(VolumeArgs),
     /// Take over a disk whose program was killed, and serve it
     ///
-    /// Its requests have waited, and are issued again after the target has ended the rest of the other program's
-    /// session.
+    /// Requests of the disk wait until then. Those that were under way are issued again, after the target has ended the
+    /// session of the killed program.
     Recover {
         /// The number of the disk, N of /dev/ublkbN
         disk: u32,
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     /// Serve the disk of `hcablk connect --user`: make it, or take it over if it exists
     ///
     /// Its settings are in /run/hcablk/ublk/NAME.wanted. The unit hcablk-ublk@NAME.service runs this. Exit code 2:
-    /// there is no disk, or no program can take it over; to run this again changes nothing.
+    /// there is no disk, or no program can take it over; running this again would not help.
     Serve {
         /// The disk's name in `hcablk list`
         name: String,
@@ -53,7 +53,7 @@ pub(crate) enum Command {
     List,
     /// Print the properties of a disk for udev; nothing for a disk of another program
     Udev {
-        /// The disk, as ublkb0
+        /// The disk's name, such as ublkb0
         device: String,
     },
 }

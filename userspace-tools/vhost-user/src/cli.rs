@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 /// Volumes of hcablk as disks of virtual machines, served in user space by vhost-user
 ///
-/// The host needs no module of hcablk, but `rdma_ucm`, and has no block device of the volume. The virtual machine's memory must be
-/// shared (QEMU: `-object memory-backend-memfd,share=on`).
+/// The host needs the kernel module `rdma_ucm`, but none of hcablk, and has no block device of the volume. The virtual
+/// machine's memory must be shared (QEMU: `-object memory-backend-memfd,share=on`).
 #[derive(Parser, Debug)]
 #[command(version, name = "hcablk-vhost-user")]
 pub(crate) struct Cli {
@@ -21,12 +21,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve a volume at a socket until this program is stopped (SIGTERM, SIGINT)
     ///
-    /// Prints the socket's path when it listens. Serves one frontend at a time. Exit code 2: to run it again changes
-    /// nothing.
+    /// Prints the socket's path when it listens. Serves one frontend at a time. Exit code 2: running it again would not
+    /// help.
     Serve(Serve),
     /// Forget the state that a killed program has left for a socket, and the writes that are lost
     ///
-    /// Only after the virtual machine has ended: it may take lost writes for durable.
+    /// Run this only after the virtual machine has ended: while it runs, it may believe that lost writes are durable.
     Forget {
         /// The socket's path
         socket: PathBuf,

@@ -23,10 +23,11 @@ Examples:
   hcablk key generate target --rotate && hcablk key apply")]
     Generate(GenerateArgs),
 
-    /// Print a key of this machine, for `hcablk key add` on the other side; of a host, the pending key if it has one
+    /// Print a key of this machine, for `hcablk key add` on the other side; for a host, its pending key, if there is
+    /// one
     ///
-    /// The keys of a host and of a target let anyone impersonate either: transfer a key over a channel that nobody else
-    /// can read, such as ssh.
+    /// Anyone who has the keys of a host and a target can impersonate either: transfer a key over a channel that nobody
+    /// else can read, such as ssh.
     #[command(after_help = "\
 Example:
   target# ssh client hcablk key show host | hcablk key add host UUID")]
@@ -42,7 +43,7 @@ Examples:
   client# hcablk key add target default --file key-of-all-targets")]
     Add(AddArgs),
 
-    /// Retire all keys of a host or target but the newest; with UUID or ADDRESS left out, of this machine
+    /// Retire all keys of a host or target except the newest; without UUID or ADDRESS: of this machine
     #[command(after_help = "\
 Example:
   hcablk key retire host 7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44 && hcablk key apply")]
@@ -86,7 +87,7 @@ impl Side {
 /// Arguments of `key apply`.
 #[derive(Args, Debug)]
 pub struct ApplyKeysArgs {
-    /// Use the pending key of this host even if a target does not have it, such as one that is gone for good
+    /// Use the pending key of this host even if a target does not have it, such as a target that will not return
     #[arg(long)]
     pub force: bool,
 }

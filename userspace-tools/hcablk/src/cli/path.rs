@@ -42,7 +42,7 @@ Examples:
   hcablk path sync data --prune")]
     Sync(PathSyncArgs),
 
-    /// Choose which of its live paths carry a disk's requests
+    /// Choose which live paths carry the requests of a disk
     #[command(after_help = "\
 Example:
   hcablk path policy data round-robin")]

@@ -169,7 +169,7 @@ pub struct ReportArgs {
 /// Arguments of `check`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct DoctorArgs {
-    /// Let warnings fail the check, too
+    /// Fail also if there are only warnings
     #[arg(long)]
     pub strict: bool,
 
