@@ -84,7 +84,7 @@ Example:
   /dev/hcablk0
   client# hcablk list
 
-Times and sizes are numbers in the unit that the option names, or have one of their own, as in the
+Times and sizes are numbers in the unit that the option names, or numbers with a unit, as in the
 configuration: s, min, h, d; B, KiB, MiB, GiB, TiB:
   hcablk connect 10.0.0.1 data --ctrl-loss-tmo never --io-timeout 2min
   hcablk target export db /dev/nvme1n1 --cache-mib 4GiB

@@ -106,8 +106,8 @@ settings! {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = timeout)]
     pub fast_io_fail_tmo: i64,
 
-    /// Consider the path lost when a keep-alive has no response within this time; keep-alives are half of it apart
-    /// [default: 5]
+    /// Consider the path lost when a keep-alive has no response within this time; keep-alives are sent at intervals of
+    /// half of it [default: 5]
     #[arg(long, value_name = "SECONDS", value_parser = seconds::<1, 600>)]
     pub keep_alive_tmo: u32,
 
@@ -128,7 +128,8 @@ settings! {
     #[arg(long, value_name = "BYTES", value_parser = size::<1, 0, 1_048_576, 1>)]
     pub eager_write: u32,
 
-    /// Ask for at most this many KiB in one request, a multiple of 4; more takes more memory [default: 1024]
+    /// Ask the target for requests of up to this many KiB, a multiple of 4; a larger value takes more memory [default:
+    /// 1024]
     #[arg(long, value_name = "KIB", value_parser = size::<KIB, 4, 4096, 4>)]
     pub max_io_kib: u32,
 

@@ -40,7 +40,7 @@ pub struct VolumeArgs {
     /// Prove this host's identity with the keys in /etc/hcablk/keys, which `hcablk key` has stored
     #[arg(long)]
     pub keys: bool,
-    /// An option of the library, as `-o queues=4 -o ctrl-loss-tmo=60`
+    /// An option of the library, such as `-o queues=4 -o ctrl-loss-tmo=60`
     ///
     /// port, queues, queue-depth, connect-timeout, ctrl-loss-tmo, fast-io-fail-tmo, reconnect-delay, keep-alive-tmo,
     /// io-timeout, small-read, eager-write, remote-invalidate, session, state
