@@ -42,7 +42,7 @@ pub struct Caller {
     pub ssh_client: Option<String>,
     /// The name of the parent process.
     pub parent: Option<String>,
-    /// Whether another process of this command has started it for a part of its work.
+    /// Whether a process of this program has started it.
     pub is_helper: bool,
 }
 
@@ -102,8 +102,9 @@ pub fn record(system: &dyn System, command: &Command, result: &Result<Outcome, E
         return;
     };
     let caller = system.caller();
-    // The process is part of a command that is recorded.
-    if caller.is_helper {
+    // The process is part of a command that is recorded. When that has ended before, it is not.
+    let is_part = matches!(command, Command::Target(TargetCommand::Unexport(args)) if args.here);
+    if is_part && caller.is_helper {
         return;
     }
     let is_retry = matches!(command, Command::Target(TargetCommand::Apply(args)) if args.retry);

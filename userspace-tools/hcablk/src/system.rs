@@ -26,7 +26,7 @@ use crate::error::{describe, Error, Kind};
 
 pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
 pub use machine::Machine;
-pub use selves::{HELPER, SYSROOT};
+pub use selves::SYSROOT;
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

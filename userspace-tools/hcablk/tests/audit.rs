@@ -258,6 +258,51 @@ fn the_journal_gets_fields_and_syslog_a_line() {
     assert!(text.ends_with(&format!("]: {line}")), "{text}");
 }
 
+/// Runs `target unexport` with these options on a machine that is a folder, and returns the lines in the log.
+fn unexported(options: &[&str]) -> Vec<String> {
+    let root = tempfile::tempdir().unwrap();
+    let volume = root
+        .path()
+        .join("sys/kernel/config/hcablk_target/volumes/data");
+    fs::create_dir_all(volume.join("hosts")).unwrap();
+    for attribute in ["enable", "clients"] {
+        fs::write(volume.join(attribute), "").unwrap();
+    }
+    let log = UnixDatagram::bind({
+        fs::create_dir_all(root.path().join("dev")).unwrap();
+        root.path().join("dev/log")
+    });
+    let log = log.unwrap();
+    log.set_nonblocking(true).unwrap();
+    // A folder of a file system keeps its files, unlike one of configfs, so the command fails in the end.
+    Command::cargo_bin("hcablk")
+        .unwrap()
+        .env("HCABLK_SYSROOT", root.path())
+        .env("HCABLK_HELPER", "1")
+        .args(["target", "unexport", "data"])
+        .args(options)
+        .assert()
+        .failure();
+    let mut buffer = [0; 8192];
+    let mut lines = Vec::new();
+    while let Ok(length) = log.recv(&mut buffer) {
+        lines.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+    }
+    lines
+}
+
+#[test]
+fn only_a_process_that_this_program_has_started_is_part_of_a_command() {
+    for (options, command) in [
+        (&[][..], "target unexport data: failed"),
+        (&["--here"], "target unexport data --here: failed"),
+    ] {
+        let lines = unexported(options);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains(command), "{lines:?}");
+    }
+}
+
 #[test]
 fn a_machine_without_logs_runs_commands_nevertheless() {
     let root = tempfile::tempdir().unwrap();

@@ -268,6 +268,54 @@ fn a_change_of_the_files_while_the_disk_connects_stays() {
     }
 }
 
+/// An editor does not know the lock.
+#[test]
+fn a_change_of_the_files_while_they_are_locked_stays_and_the_command_fails() {
+    let other = "# theirs\n[disk.log]\naddress = \"10.0.0.2\"\n";
+    for line in COMMANDS {
+        for before in [None, Some("# mine\n")] {
+            let kernel = complete();
+            if let Some(text) = before {
+                kernel.file(MAIN, text);
+            }
+            *kernel.while_locked.borrow_mut() = Some(Box::new(move |kernel| {
+                kernel.file(MAIN, other);
+            }));
+            let error = fails(&kernel, line);
+            assert!(kernel.while_locked.borrow().is_none(), "{line}");
+            assert_eq!(error.message, format!("{MAIN} was changed meanwhile"));
+            assert_eq!(error.not_undone, [""; 0], "{line}");
+            assert_eq!(text(&kernel, MAIN), other, "{line}");
+            for gone in [
+                "/sys/kernel/config/hcablk/data",
+                "/sys/kernel/config/hcablk_target/volumes/data",
+                "/dev/ublkb0",
+            ] {
+                assert!(!kernel.has(gone), "{line}: {gone}");
+            }
+        }
+    }
+}
+
+/// Its address was not looked up, and must not be while others wait for the lock.
+#[test]
+fn a_name_that_the_files_get_before_the_lock_is_not_looked_up_with_it() {
+    for line in &COMMANDS[..2] {
+        let kernel = complete();
+        kernel.applies.set(true);
+        let edit = |kernel: &Kernel| {
+            kernel.file(MAIN, "[disk.data]\naddress = \"localhost\"\n");
+            kernel.applies.set(false);
+        };
+        *kernel.meanwhile.borrow_mut() = Some((1, Box::new(edit)));
+        let error = fails(&kernel, line);
+        assert_eq!(
+            error.message,
+            format!("{MAIN} was changed meanwhile: [disk.data] has the address localhost now")
+        );
+    }
+}
+
 #[test]
 fn a_mistake_that_is_made_while_the_disk_connects_undoes_it() {
     for line in COMMANDS {

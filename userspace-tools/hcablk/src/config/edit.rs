@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Changes the text of a file of the configuration: only the values that differ, while everything else stays, comments
-//! included.
+//! included. A comment behind a value goes with it if the value is removed.
 
 use toml::Table;
 use toml_edit::{Array, DocumentMut, Item, RawString, TableLike, Value};
@@ -21,13 +21,9 @@ pub(super) fn edit(
     let has_it = known
         .and_then(Item::as_table_like)
         .is_some_and(|sections| sections.contains_key(name));
-    let ends_in_comment = file
-        .trailing()
-        .as_str()
-        .is_some_and(|end| end.contains('#'));
-    if ends_in_comment && !has_it && !is_inline {
-        // A comment behind all tables is the end of the file, even if it is a key of the last table that is commented
-        // out: another table would come before it.
+    if !has_it && !is_inline && !text.trim().is_empty() {
+        // The end of the file is the only place where no comment changes its table: a key that is commented out at the
+        // end of a table belongs to what follows, as far as the parser knows.
         let table = edit("", section, name, old, new)?;
         return Ok(format!("{}\n\n{table}", text.trim_end()));
     }
@@ -48,9 +44,6 @@ pub(super) fn edit(
     }
     let mut table = toml_edit::Table::new();
     change(&mut table, &Table::new(), new)?;
-    if !text.trim().is_empty() {
-        table.decor_mut().set_prefix("\n");
-    }
     let item = if is_inline {
         Item::Value(table.into_inline_table().into())
     } else {
@@ -63,7 +56,7 @@ pub(super) fn edit(
 /// Changes the keys that differ between `old` and `new`. A key that is in neither has its default, and stays.
 fn change(table: &mut dyn TableLike, old: &Table, new: &Table) -> Result<(), String> {
     for key in old.keys().filter(|key| !new.contains_key(*key)) {
-        table.remove(key);
+        remove(table, key);
     }
     for (key, value) in new
         .iter()
@@ -91,6 +84,31 @@ fn change(table: &mut dyn TableLike, old: &Table, new: &Table) -> Result<(), Str
         }
     }
     Ok(())
+}
+
+/// Removes a key. The comments above it stay: one may be a key that is commented out.
+fn remove(table: &mut dyn TableLike, key: &str) {
+    let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or("").to_owned();
+    let values = table.iter().filter(|(_, item)| item.is_value());
+    let keys: Vec<_> = values.map(|(key, _)| key.to_owned()).collect();
+    let at = keys.iter().position(|known| known == key);
+    let above = table.key(key).map(|key| text(key.leaf_decor().prefix()));
+    table.remove(key);
+    let (Some(at), Some(above)) = (at, above.filter(|above| above.contains('#'))) else {
+        return;
+    };
+    if let Some(mut next) = keys.get(at + 1).and_then(|next| table.key_mut(next)) {
+        let decor = next.leaf_decor_mut();
+        decor.set_prefix(above + &text(decor.prefix()));
+        return;
+    }
+    let previous = at.checked_sub(1).and_then(|at| keys.get(at));
+    let previous = previous.and_then(|key| table.get_mut(key)?.as_value_mut());
+    if let Some(previous) = previous {
+        let decor = previous.decor_mut();
+        let suffix = text(decor.suffix());
+        decor.set_suffix(format!("{suffix}\n{}", above.trim_end()));
+    }
 }
 
 /// An element of an array, with the text around it.
@@ -326,10 +344,34 @@ mod tests {
 
     #[test]
     fn a_key_that_is_commented_out_stays_behind_its_table() {
-        let text = "[disk.a]\naddress = \"h\"\n# queues = 4\n";
-        assert_eq!(
-            edit(text, "disk", "b", None, &table("address = \"i\"")).unwrap(),
-            format!("{text}\n[disk.b]\naddress = \"i\"\n")
-        );
+        for text in [
+            "[disk.a]\naddress = \"h\"\n# queues = 4\n",
+            "[disk.a]\naddress = \"h\"\n# queues = 4\n\n[export.v]\ndevice = \"/dev/sdb\"\n",
+            "disk.a.address = \"h\"\n# disk.a.queues = 4\n\n[export.v]\ndevice = \"/dev/sdb\"\n",
+        ] {
+            let after = edit(text, "disk", "b", None, &table("address = \"i\"")).unwrap();
+            assert_eq!(after, format!("{text}\n[disk.b]\naddress = \"i\"\n"));
+            after.parse::<Table>().unwrap();
+        }
+    }
+
+    #[test]
+    fn comments_above_a_key_that_is_removed_stay() {
+        let old = table("address = \"h\"\nqueues = 4");
+        let new = table("address = \"h\"");
+        for (text, after) in [
+            // They move to the next key,
+            (
+                "[disk.a]\n# port = 1\nqueues = 4 # gone\n# the target\naddress = \"h\"\n",
+                "[disk.a]\n# port = 1\n# the target\naddress = \"h\"\n",
+            ),
+            // or else behind the one before.
+            (
+                "[disk.a]\naddress = \"h\" # rack 7\n\n# port = 1\nqueues = 4\n\n[host]\n",
+                "[disk.a]\naddress = \"h\" # rack 7\n\n# port = 1\n\n[host]\n",
+            ),
+        ] {
+            assert_eq!(edit(text, "disk", "a", Some(&old), &new).unwrap(), after);
+        }
     }
 }

@@ -44,6 +44,61 @@ fn texts(system: &dyn System) -> Result<Vec<(PathBuf, String)>> {
     files(system)?.into_iter().map(read).collect()
 }
 
+/// Addresses as names, each with the address that it has now. Looking a name up may take many seconds, in which nobody
+/// may wait for the lock.
+pub(crate) struct Names(Vec<Name>);
+
+struct Name {
+    name: String,
+    /// `None`: it has no address.
+    address: Option<String>,
+}
+
+impl Names {
+    /// Looks up those names of the targets of a disk in the files that `known` does not have.
+    pub(crate) fn look_up(
+        system: &dyn System,
+        disk: &str,
+        known: Vec<(String, String)>,
+    ) -> Result<Self> {
+        let known = known.into_iter();
+        let known = known.map(|(name, address)| Name {
+            name,
+            address: Some(address),
+        });
+        let mut names = Self(known.collect());
+        let config = load_texts(system, &texts(system)?)?.config;
+        let disk = config.disk.iter().find(|(name, _)| name.as_str() == disk);
+        for endpoint in disk.map(|(_, disk)| endpoints(disk)).unwrap_or_default() {
+            if names.get(&endpoint.address).is_none() {
+                names.0.push(Name {
+                    address: resolve(&endpoint.address).ok(),
+                    name: endpoint.address,
+                });
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns what is known of a name: `None` if it was not looked up.
+    fn get(&self, name: &str) -> Option<&Name> {
+        self.0.iter().find(|known| known.name == name)
+    }
+}
+
+/// Returns the addresses of all paths of a disk, as its table has them.
+fn endpoints(disk: &Disk) -> Vec<Endpoint> {
+    let further = disk.paths.these().map(|(_, path)| path.endpoint.clone());
+    std::iter::once(disk.endpoint()).chain(further).collect()
+}
+
+/// Reports that a different program wrote the files while they were locked: only commands of hcablk respect the lock.
+fn changed_meanwhile(file: &Path) -> Error {
+    let message = format!("{} was changed meanwhile", file.display());
+    Error::new(Kind::Failed, message)
+        .advise("The file was left as it is, and this command has undone its changes. Try again.")
+}
+
 /// The files of the configuration, locked, and the tables that they get.
 pub(crate) struct Files<'a> {
     system: &'a dyn System,
@@ -97,25 +152,44 @@ impl<'a> Files<'a> {
         &self.loaded.config
     }
 
-    /// Adds a disk that shall be in the files, as it runs. `given` are its address and further paths as the command
-    /// line has them. A name there, or in the files, stays one if it means the address of the running disk.
-    pub(crate) fn add_disk(&mut self, name: DeviceName, mut disk: Disk, given: &[Endpoint]) {
+    /// Adds a disk that shall be in the files, as it runs. A name on the command line, or in the files, stays one if it
+    /// means the address of the running disk. Fails if the files have a name that they had not before the lock.
+    pub(crate) fn add_disk(
+        &mut self,
+        name: DeviceName,
+        mut disk: Disk,
+        names: &Names,
+    ) -> Result<()> {
         let known = self.config().disk.get(&name);
-        let mut names: Vec<Endpoint> = known.map(Disk::endpoint).into_iter().collect();
-        let paths = known.map(|known| known.paths.these());
-        names.extend(
-            paths
-                .into_iter()
-                .flatten()
-                .map(|(_, path)| path.endpoint.clone()),
-        );
-        names.extend_from_slice(given);
-        let own = disk.endpoint();
-        if let Some(name) = named(&names, &own) {
+        let in_files = known.map(endpoints).unwrap_or_default();
+        if let Some(new) = in_files
+            .iter()
+            .find(|new| names.get(&new.address).is_none())
+        {
+            let file = self.loaded.place_of(&format!("disk.{name}")).file;
+            let mut error = changed_meanwhile(&file);
+            error.message.push_str(&format!(
+                ": [disk.{name}] has the address {} now",
+                new.address
+            ));
+            return Err(error);
+        }
+        // Names in the files come first.
+        let in_files = in_files.into_iter().map(|endpoint| endpoint.address);
+        let given = names.0.iter().map(|given| given.name.clone());
+        let all: Vec<String> = in_files.chain(given).collect();
+        let name_of = |address: &str| {
+            let means_it = |name: &&String| {
+                let known = names.get(name).and_then(|known| known.address.as_ref());
+                known.is_some_and(|known| same_address(known, address))
+            };
+            all.iter().find(means_it).cloned()
+        };
+        if let Some(name) = name_of(&disk.address) {
             disk.address = name;
         }
         for path in disk.paths.these_mut() {
-            if let Some(name) = named(&names, &path.endpoint) {
+            if let Some(name) = name_of(&path.endpoint.address) {
                 path.endpoint.address = name;
             }
         }
@@ -123,6 +197,7 @@ impl<'a> Files<'a> {
         let same_kind = known.filter(|known| known.user == disk.user);
         disk.timing = same_kind.and_then(|known| known.timing);
         self.wanted.disk.insert(name, disk);
+        Ok(())
     }
 
     /// Adds an export that shall be in the files, as it runs.
@@ -181,6 +256,7 @@ impl<'a> Files<'a> {
         if self.system.interrupted() {
             return Err(Error::interrupted());
         }
+        self.refuse_changed()?;
         self.replace(&new)?;
         notes.insert(0, format!("configured now: {}", written_to.join(" and ")));
         Ok(Stored {
@@ -217,6 +293,17 @@ impl<'a> Files<'a> {
         }
     }
 
+    /// Fails if the files are not the ones that were read: an editor does not know the lock, and its text would be lost.
+    fn refuse_changed(&self) -> Result<()> {
+        let current = texts(self.system)?;
+        let added = current.iter().find(|one| !self.old.contains(one));
+        let gone = self.old.iter().find(|one| !current.contains(one));
+        match added.or(gone) {
+            Some((file, _)) => Err(changed_meanwhile(file)),
+            None => Ok(()),
+        }
+    }
+
     fn replace(&self, new: &BTreeMap<PathBuf, String>) -> Result<()> {
         for (index, (file, text)) in new.iter().enumerate() {
             if let Err(error) = self.system.replace(file, text) {
@@ -249,16 +336,6 @@ impl<'a> Files<'a> {
             _ => format!("{} has the new text: {error}", file.display()),
         })
     }
-}
-
-/// Returns the name that one of `names` has for the address of an endpoint.
-fn named(names: &[Endpoint], endpoint: &Endpoint) -> Option<String> {
-    let means_it = |name: &&Endpoint| {
-        let address = resolve(&name.address);
-        address.is_ok_and(|address| same_address(&address, &endpoint.address))
-    };
-    let name = names.iter().find(means_it)?;
-    Some(name.address.clone())
 }
 
 /// Names the keys that differ between two tables.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::explain::explain;
 use super::paths;
 use super::sync::sync_disk;
-use crate::config::persist::{self, Files, Stored};
+use crate::config::persist::{self, Files, Names, Stored};
 use crate::config::running::read_disk;
 use crate::configfs::{Group, Transaction, INITIATOR};
 use crate::endpoint::{same_address, Endpoint};
@@ -191,7 +191,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     let result = bring_up(&group, wanted, host_id, &mut transaction)
         .and_then(|done| Ok((done, set_paths_auto(&group, wanted, &mut transaction)?)))
         .and_then(|done| {
-            let stored = wanted.persist.then(|| store(&group, &name, given));
+            let stored = wanted.persist.then(|| store(&group, &name, given, wanted));
             Ok((done, stored.transpose()?))
         });
     let (((device, mut changed), is_new), stored) = transaction.finish(result)?;
@@ -230,8 +230,19 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Writes a disk into the configuration; `given` has the addresses as the caller has given them, which may be names.
-fn store(group: &Group<'_>, name: &DeviceName, given: &Connect) -> Result<Stored> {
+/// Writes a disk into the configuration; `given` has the addresses as the caller has given them, which may be names, and
+/// `resolved` those that they stand for.
+fn store(
+    group: &Group<'_>,
+    name: &DeviceName,
+    given: &Connect,
+    resolved: &Connect,
+) -> Result<Stored> {
+    let further = given.paths.iter().zip(&resolved.paths);
+    let further = further.map(|(name, path)| (name.address.clone(), path.address.clone()));
+    let own = (given.address.clone(), resolved.address.clone());
+    let known = std::iter::once(own).chain(further).collect();
+    let names = Names::look_up(group.system(), name.as_str(), known)?;
     let mut files = Files::lock(group.system())?;
     let own = hostid::current(group.system()).ok().map(|(id, _)| id);
     let Some(disk) = read_disk(group, own)? else {
@@ -240,8 +251,7 @@ fn store(group: &Group<'_>, name: &DeviceName, given: &Connect) -> Result<Stored
             format!("{name} has no address or no volume"),
         ));
     };
-    let given = [&[given.own()], given.paths.as_slice()].concat();
-    files.add_disk(name.clone(), disk, &given);
+    files.add_disk(name.clone(), disk, &names)?;
     files.store()
 }
 

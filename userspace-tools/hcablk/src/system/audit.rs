@@ -60,6 +60,6 @@ pub(super) fn caller(system: &dyn System) -> Caller {
         ssh_client: value("SSH_CONNECTION")
             .and_then(|text| text.split(' ').next().map(str::to_owned)),
         parent: line(&format!("/proc/{}/comm", getppid())),
-        is_helper: value(selves::HELPER).is_some(),
+        is_helper: selves::is_helper(),
     }
 }

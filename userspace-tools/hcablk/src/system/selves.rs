@@ -3,18 +3,18 @@
 //! Parallel copies of this program: the kernel may not let a process continue that waits for a hanging drive.
 
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::unistd::getppid;
+
 use crate::error::{Error, Kind, Result};
 
-/// The variable that names the root of the file tree, and the one that a process of its own gets which does a part of
-/// a command. Neither is an option: a rule of sudo that allows a command with any options would allow it, too, and sudo
-/// does not pass on variables.
+/// The variable that names the root of the file tree. It is not an option: a rule of sudo that allows a command with any
+/// options would allow it, too, and sudo does not pass on variables.
 pub const SYSROOT: &str = "HCABLK_SYSROOT";
-/// See [`SYSROOT`].
-pub const HELPER: &str = "HCABLK_HELPER";
 
 /// The time between two checks for processes that have ended.
 const LOOK: Duration = Duration::from_millis(10);
@@ -43,6 +43,18 @@ pub(super) fn run(
     }
 }
 
+/// Returns whether a process of this program, and of the same user, has started this one. Only the kernel says so: a
+/// caller could set a variable or pass an option.
+pub(super) fn is_helper() -> bool {
+    let of = |process: &str| {
+        let program = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        let user = std::fs::metadata(format!("/proc/{process}")).ok()?.uid();
+        Some((program.dev(), program.ino(), user))
+    };
+    let own = of("self");
+    own.is_some() && of(&getppid().to_string()) == own
+}
+
 fn start(root: &Path, line: &[String]) -> Result<Child> {
     let failed = |error| {
         Error::new(
@@ -53,7 +65,6 @@ fn start(root: &Path, line: &[String]) -> Result<Child> {
     let program = std::env::current_exe().map_err(failed)?;
     Command::new(program)
         .env(SYSROOT, root)
-        .env(HELPER, "1")
         .arg("--json")
         .args(line)
         .stdin(Stdio::null())

@@ -164,9 +164,14 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         // The service neither repeats nor undoes changes of other commands.
         Record::new(system).forget(Table::Export, wanted.volume.as_str())?;
     }
+    // Before anything that can fail: what is configured belongs to the service.
+    let port_id = port.as_ref().map(|port| port.id.clone());
+    let handed = stored.as_ref().and_then(|(_, has_port)| {
+        let port = has_port.then_some(port_id.as_deref()).flatten();
+        hand_over(system, &wanted.volume, port)
+    });
 
     let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
-    let port_id = port.as_ref().map(|port| port.id.clone());
     let mut outcome = Outcome::new(Done::Export {
         volume: wanted.volume.to_string(),
         path: path.to_owned(),
@@ -183,12 +188,9 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{} is exported already", wanted.volume));
     }
-    if let Some((stored, has_port)) = stored {
+    if let Some((stored, _)) = stored {
         stored.report(&mut outcome);
-        let port = has_port.then_some(port_id.as_deref()).flatten();
-        outcome
-            .notes
-            .extend(hand_over(system, &wanted.volume, port));
+        outcome.notes.extend(handed);
         outcome.notes.extend(unstable_name(system, path));
     }
     if !evicted.is_empty() {

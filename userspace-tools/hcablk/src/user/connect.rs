@@ -12,9 +12,8 @@ use uuid::Uuid;
 use super::files::{self, Failed, Wanted};
 use super::show::{self, Disk};
 use super::{settings, unit};
-use crate::config::persist::{self, Files, Stored};
+use crate::config::persist::{self, Files, Names, Stored};
 use crate::configfs::INITIATOR;
-use crate::endpoint::Endpoint;
 use crate::error::{describe, Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{connecting_failed, resolve, Connect, Unreached};
@@ -63,8 +62,11 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     if wanted.persist {
         persist::check(system)?;
     }
-    let (name, device, did) = bring_up_as(system, &asked(system, wanted)?)?;
-    let stored = wanted.persist.then(|| store(system, &name, wanted));
+    let asked = asked(system, wanted)?;
+    let (name, device, did) = bring_up_as(system, &asked)?;
+    let address = asked.wanted.address.to_string();
+    let known = vec![(wanted.address.clone(), address)];
+    let stored = wanted.persist.then(|| store(system, &name, known));
     let stored = match stored.transpose() {
         Ok(stored) => stored,
         // The requests of a disk that was taken over would be lost.
@@ -92,8 +94,10 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Writes a disk into the configuration.
-fn store(system: &dyn System, name: &str, wanted: &Connect) -> Result<Stored> {
+/// Writes a disk into the configuration. `known` has the target's address as the caller has given it, which may be a
+/// name, and the address that it stands for.
+fn store(system: &dyn System, name: &str, known: Vec<(String, String)>) -> Result<Stored> {
+    let names = Names::look_up(system, name, known)?;
     let mut files = Files::lock(system)?;
     let all = super::configured::read(system)?;
     let found = all.into_iter().find(|(known, _)| known.as_str() == name);
@@ -101,11 +105,7 @@ fn store(system: &dyn System, name: &str, wanted: &Connect) -> Result<Stored> {
         let message = format!("the disk {name} is gone again");
         return Err(Error::new(Kind::Failed, message));
     };
-    let given = Endpoint {
-        address: wanted.address.clone(),
-        port: wanted.port,
-    };
-    files.add_disk(name, disk, &[given]);
+    files.add_disk(name, disk, &names)?;
     files.store()
 }
 

@@ -76,6 +76,9 @@ pub struct Kernel {
     pub not_synced: Cell<bool>,
     /// The action of another process while a disk connects or a volume is enabled.
     pub while_enabling: RefCell<Option<Meanwhile>>,
+    /// The action of an editor as soon as a command that has locked the configuration has read the main file, or has
+    /// not found it.
+    pub while_locked: RefCell<Option<Meanwhile>>,
     /// Where links lead to.
     pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
     /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,
@@ -292,6 +295,15 @@ impl Kernel {
     fn others_act(&self) {
         if let Some(act) = self.while_enabling.take() {
             act(self);
+        }
+    }
+
+    /// Lets an editor write while the configuration is locked.
+    fn editor_acts(&self) {
+        if self.applies.get() {
+            if let Some(act) = self.while_locked.take() {
+                act(self);
+            }
         }
     }
 

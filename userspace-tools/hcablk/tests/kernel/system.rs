@@ -49,8 +49,12 @@ fn accepts(attribute: &str, value: &str) -> bool {
 
 impl System for Kernel {
     fn read(&self, path: &Path) -> Result<String, OpError> {
-        match self.tree.borrow().get(path) {
-            Some(Node::File(text)) => Ok(text.clone()),
+        let found = self.tree.borrow().get(path).cloned();
+        if path == Path::new("/etc/hcablk/hcablk.toml") {
+            self.editor_acts();
+        }
+        match found {
+            Some(Node::File(text)) => Ok(text),
             Some(Node::Folder) => Err(OpError::new(Op::Read, path, Errno::EISDIR)),
             None => Err(OpError::new(Op::Open, path, Errno::ENOENT)),
         }
@@ -186,9 +190,13 @@ impl System for Kernel {
             return Err(OpError::new(Op::List, path, Errno::ENOENT));
         }
         let inside = tree.keys().filter(|at| at.parent() == Some(path));
-        Ok(inside
-            .map(|at| at.file_name().unwrap().to_string_lossy().into_owned())
-            .collect())
+        let names = inside.map(|at| at.file_name().unwrap().to_string_lossy().into_owned());
+        let names = names.collect();
+        drop(tree);
+        if path == Path::new("/etc/hcablk/hcablk.d") && !self.has("/etc/hcablk/hcablk.toml") {
+            self.editor_acts();
+        }
+        Ok(names)
     }
 
     fn make_durable_folder(&self, path: &Path) -> Result<(), OpError> {
