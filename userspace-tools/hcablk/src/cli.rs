@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `config` | `config`, the arguments of its commands, and those of `apply` |
+//! | `enroll` | the arguments of `enroll` |
 //! | `initiator` | the arguments of the commands for devices of this machine |
 //! | `key` | `key` and the arguments of its commands |
 //! | `path` | `path` and the arguments of its commands |
@@ -15,6 +16,7 @@
 #![expect(clippy::doc_markdown, reason = "help texts are read in terminals")]
 
 mod config;
+mod enroll;
 mod initiator;
 mod key;
 mod path;
@@ -35,6 +37,7 @@ use uuid::Uuid;
 use crate::hostid;
 
 pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeArgs, ShowArgs};
+pub use enroll::EnrollArgs;
 pub use initiator::{
     AcknowledgeLossArgs, ConnectArgs, DisconnectArgs, DiscoverArgs, ListDisksArgs, PathsFrom,
     TimesArgs, Wanted,
@@ -73,13 +76,8 @@ pub struct Cli {
 
 const MAIN_HELP: &str = "\
 Example:
-  client# hcablk host-id
-  7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44
-  client# hcablk key generate host
-  target# hcablk key generate target
-  target# ssh client hcablk key show host | hcablk key add host 7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44
-  client# ssh target hcablk key show target | hcablk key add target 10.0.0.1
-  target# hcablk target export data /dev/nvme0n1 --allow 7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44
+  target# hcablk target export data /dev/nvme0n1
+  target# hcablk enroll client data --address 10.0.0.1
   client# hcablk connect 10.0.0.1 data
   /dev/hcablk0
   client# hcablk list
@@ -97,16 +95,17 @@ Exit codes:
        recording
   4    in use; `path remove`: the last live path; `target evict`, `target unexport`, `target
        unapply`: the drive has not finished in time
-  5    exists already, with other settings, or is a key or host id that only `--force` or
-       `--rotate` replaces; `config save`: the file was written by hand, or hcablk.d has other
+  5    exists already, with other settings, or is a key or host id that only `--force`,
+       `--rotate` or `--replace` replaces; `config save`: the file was written by hand, or hcablk.d has other
        files; `apply`, `key apply`: something is pending; `config diff`: something differs
-  6    the target was not reached, or refused the connection or path
+  6    the target was not reached, or refused the connection or path; `enroll`: ssh failed
   7    this machine is not ready: rights, kernel module, RDMA device, host id; `check`:
        something does not work
   130  interrupted, and undone, except: a host stays evicted or forbidden (`target evict`,
        `target forbid`); the path of `path add --keep` stays; the disk of `connect --paths
        auto` stays if its paths were being added; disks that `connect --all` or `disconnect
-       --all` had finished stay connected or disconnected
+       --all` had finished stay connected or disconnected; steps that `enroll` had finished
+       stay
 
 A failure is reported on standard error in one form: `hcablk:`, what failed and why; then, in lines that begin
 with blanks, what could not be undone and what to do.";
@@ -307,6 +306,28 @@ Examples:
   hcablk times --measure off --json")]
     Times(TimesArgs),
 
+    /// Let a host use volumes of this target: exchange ids and keys with it over ssh, and allow it
+    ///
+    /// Run it on the target, as root. It logs in to CLIENT by ssh, with your own configuration, as often as it has to do
+    /// something there: use ssh-agent, or a connection that is shared (ControlMaster), so that ssh does not ask for a
+    /// password each time. There hcablk must be installed, and the user be root, or may use sudo (--sudo).
+    ///
+    /// It makes the keys that are missing, stores the key of each side on the opposite side, and allows the host to use the
+    /// volumes. --dry-run shows these steps. Nothing is done twice: after a failure run it again. It fails if one side
+    /// has a different key of the other, unless --replace is given.
+    ///
+    /// Keys go through ssh, from and to the standard input and output of `hcablk key`; no key is on a command line or
+    /// shown. ssh must know the machine: one that answers in its place gets the target's key, and the volumes.
+    #[command(after_help = "\
+Examples:
+  hcablk enroll client1 data --dry-run
+  hcablk enroll client1 data
+  hcablk enroll client1 data --persist --address 10.0.0.1
+  hcablk enroll admin@client1 data log --sudo
+
+By hand, without ssh from the target: see `hcablk key --help`.")]
+    Enroll(EnrollArgs),
+
     /// Print or set the id that identifies this host to targets
     ///
     /// The id is read from /etc/hcablk/host_id. Without that file it is derived from /etc/machine-id, in a way that
@@ -368,6 +389,7 @@ impl Command {
             | Self::Events(_) => true,
             Self::Trace(command) => matches!(command, TraceCommand::Record(_)),
             Self::Apply(args) => !args.how.dry_run,
+            Self::Enroll(args) => !args.dry_run,
             Self::Key(command) => matches!(command, KeyCommand::Apply(_)),
             Self::Target(command) => !matches!(
                 command,

@@ -18,6 +18,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use zeroize::Zeroizing;
 
 use crate::error::{Error, Kind, Result};
 use crate::system::{Op, OpError, System};
@@ -188,7 +189,10 @@ impl<'a> Group<'a> {
     /// Writes an attribute whose value must not appear in messages.
     pub fn set_secret(&self, attribute: &str, value: &str) -> Result<(), OpError> {
         let path = self.path.join(attribute);
-        self.system.write(&path, &format!("{value}\n"))
+        let mut line = Zeroizing::new(String::with_capacity(value.len() + 1));
+        line.push_str(value);
+        line.push('\n');
+        self.system.write(&path, &line)
     }
 
     /// Reads an attribute's value; fails if the text does not parse.

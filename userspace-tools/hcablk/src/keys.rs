@@ -24,6 +24,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use uuid::Uuid;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::config;
 use crate::configfs::{Group, INITIATOR, TARGET};
@@ -48,16 +49,17 @@ const VALID_MAX: usize = 2;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; LENGTH]);
 
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
 /// Shows the type only, never the key.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits = |byte: &u8| format!("{byte:02x}");
-    bytes.iter().map(digits).collect::<Vec<_>>().concat()
 }
 
 impl Key {
@@ -74,14 +76,25 @@ impl Key {
     }
 
     /// Returns the key in its printed format, with a checksum.
-    pub fn printed(&self) -> String {
+    pub fn printed(&self) -> Zeroizing<String> {
         let checksum = crc32fast::hash(&self.0);
-        format!("{PREFIX}{}-{checksum:08x}", hex(&self.0))
+        // The room for all of it, so that no copy is left in a former buffer.
+        let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + 2 * LENGTH + 9));
+        text.push_str(PREFIX);
+        text.push_str(&self.for_kernel());
+        text.push_str(&format!("-{checksum:08x}"));
+        text
     }
 
     /// Returns the key in the format that the kernel modules accept.
-    fn for_kernel(&self) -> String {
-        hex(&self.0)
+    fn for_kernel(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(String::with_capacity(2 * LENGTH));
+        for byte in self.0 {
+            for digit in [byte >> 4, byte & 15] {
+                text.extend(char::from_digit(digit.into(), 16));
+            }
+        }
+        text
     }
 }
 
@@ -144,7 +157,7 @@ impl Whose {
 fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
     let file = whose.file();
     let text = match system.read(&file) {
-        Ok(text) => text,
+        Ok(text) => Zeroizing::new(text),
         Err(error) if error.is_gone() => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
@@ -179,8 +192,11 @@ pub(crate) fn check(system: &dyn System) -> Result<()> {
 }
 
 fn store(system: &dyn System, whose: &Whose, keys: &[Key]) -> Result<()> {
-    let line = |key: &Key| key.printed() + "\n";
-    let lines = keys.iter().map(line).collect::<Vec<_>>().concat();
+    let mut lines = Zeroizing::new(String::with_capacity(256 * keys.len()));
+    for key in keys {
+        lines.push_str(&key.printed());
+        lines.push('\n');
+    }
     Ok(system.replace_secret(&whose.file(), &lines)?)
 }
 
@@ -263,10 +279,14 @@ fn generate_pending(system: &dyn System) -> Result<Outcome> {
 /// Runs `hcablk key show`: prints the key for the other side.
 pub fn show(system: &dyn System, whose: &Whose) -> Result<Outcome> {
     if let (Whose::Host, Some(key)) = (whose, read(system, &Whose::PendingHost)?.first()) {
-        return Ok(Outcome::new(Report::Key { key: key.printed() }));
+        return Ok(Outcome::new(Report::Key {
+            key: key.printed().to_string(),
+        }));
     }
     match read(system, whose)?.first() {
-        Some(key) => Ok(Outcome::new(Report::Key { key: key.printed() })),
+        Some(key) => Ok(Outcome::new(Report::Key {
+            key: key.printed().to_string(),
+        })),
         None => Err(missing(whose)),
     }
 }
@@ -281,22 +301,55 @@ fn missing(whose: &Whose) -> Error {
     }
 }
 
-/// Runs `hcablk key add`: the new key becomes the first, and the former first one stays valid.
-pub fn add(system: &dyn System, whose: &Whose, text: &str) -> Result<Outcome> {
+/// Returns the newest key of its owner.
+pub(crate) fn newest(system: &dyn System, whose: &Whose) -> Result<Option<Key>> {
+    Ok(read(system, whose)?.into_iter().next())
+}
+
+/// Stores a key: it becomes the first, and the former first one stays valid. Returns how many there are now.
+pub(crate) fn insert(system: &dyn System, whose: &Whose, key: Key) -> Result<usize> {
+    let mut keys = read(system, whose)?;
+    keys.retain(|known| *known != key);
+    keys.insert(0, key);
+    keys.truncate(VALID_MAX);
+    store(system, whose, &keys)?;
+    Ok(keys.len())
+}
+
+/// The options of `hcablk key add`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Add {
+    /// Fail if there is a different key.
+    pub no_replace: bool,
+    /// Change nothing.
+    pub dry_run: bool,
+}
+
+/// Runs `hcablk key add`.
+pub fn add(system: &dyn System, whose: &Whose, text: &str, how: Add) -> Result<Outcome> {
     let key: Key = text
         .parse()
         .map_err(|why| Error::new(Kind::Failed, format!("this is not a key: {why}")))?;
-    let mut keys = read(system, whose)?;
+    let keys = read(system, whose)?;
     if keys.first() == Some(&key) {
         let mut outcome = stored(whose, keys.len(), false);
         outcome.note("it is there already");
         return Ok(outcome);
     }
-    keys.retain(|known| *known != key);
-    keys.insert(0, key);
-    keys.truncate(VALID_MAX);
-    store(system, whose, &keys)?;
-    let mut outcome = stored(whose, keys.len(), true);
+    if how.no_replace && !keys.is_empty() {
+        let message = format!("{} holds a different key", whose.file().display());
+        return Err(Error::new(Kind::Exists, message).advise(
+            "Is it the same machine as before? To store this key, and keep the other valid until `hcablk key retire`, \
+             leave out --no-replace.",
+        ));
+    }
+    if how.dry_run {
+        let mut outcome = stored(whose, keys.len(), true);
+        outcome.note("this key would be stored");
+        return Ok(outcome);
+    }
+    let count = insert(system, whose, key)?;
+    let mut outcome = stored(whose, count, true);
     outcome.note("`hcablk key apply` passes it to existing exports and disks");
     Ok(outcome)
 }
@@ -338,7 +391,8 @@ fn set(group: &Group<'_>, attributes: [&str; VALID_MAX], keys: &[Option<Key>]) -
     // The last attribute first: in a rotation the former first key becomes the second, and is valid all the time.
     for (at, attribute) in attributes.iter().enumerate().rev() {
         let key = keys.get(at).and_then(Option::as_ref);
-        group.set_secret(attribute, &key.map(Key::for_kernel).unwrap_or_default())?;
+        let text = key.map(Key::for_kernel).unwrap_or_default();
+        group.set_secret(attribute, &text)?;
     }
     Ok(())
 }
@@ -507,11 +561,9 @@ fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
     Ok(None)
 }
 
-/// Runs `hcablk key apply`: passes the keys to all exports and disks.
-pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
-    let was_pending = !read(system, &Whose::PendingHost)?.is_empty();
-    let stays = promote(system, force)?;
-    // A failure for one object does not keep the others from getting their keys.
+/// Passes the keys of this target and of the hosts to all exports. A failure for one does not keep the others from
+/// getting theirs.
+pub(crate) fn pass_to_exports(system: &dyn System) -> Result<()> {
     let mut failures = Vec::new();
     if let Some(tree) = TARGET.tree(system) {
         for volume in volumes(&tree).children()? {
@@ -521,6 +573,18 @@ pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
             }
         }
     }
+    match Error::together(failures) {
+        None => Ok(()),
+        Some(error) => Err(error),
+    }
+}
+
+/// Runs `hcablk key apply`: passes the keys to all exports and disks.
+pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
+    let was_pending = !read(system, &Whose::PendingHost)?.is_empty();
+    let stays = promote(system, force)?;
+    // A failure for one object does not keep the others from getting their keys.
+    let mut failures: Vec<_> = pass_to_exports(system).err().into_iter().collect();
     if let Some(tree) = INITIATOR.tree(system) {
         for device in tree.children()? {
             failures.extend(set_device(&device).err());
@@ -566,7 +630,7 @@ mod tests {
     fn every_mistyped_digit_is_noticed() {
         let printed = Key([0xa5; LENGTH]).printed();
         for at in PREFIX.len()..printed.len() {
-            let mut text = printed.clone().into_bytes();
+            let mut text = printed.as_bytes().to_vec();
             text[at] = if text[at] == b'0' { b'1' } else { b'0' };
             let text = String::from_utf8(text).unwrap();
             assert!(text.parse::<Key>().is_err(), "{text}");

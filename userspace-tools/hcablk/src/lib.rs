@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`cli`] | the parser: commands, options, help |
 //! | [`initiator`], [`target`], [`hostid`], [`keys`] | the commands |
+//! | [`mod@enroll`] | ids and keys of this target and a host, exchanged over ssh |
 //! | [`user`] | disks that a program serves in user space |
 //! | [`audit`] | recording who changed what |
 //! | [`config`], [`apply`] | the persistent configuration, and applying it |
@@ -32,6 +33,7 @@ pub mod cli;
 pub mod config;
 pub mod configfs;
 pub mod endpoint;
+pub mod enroll;
 pub mod error;
 pub mod events;
 pub mod generate;
@@ -54,6 +56,7 @@ pub mod user;
 use std::time::Duration;
 
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 use cli::{
     Command, ConfigCommand, HostIdArgs, KeyCommand, PathCommand, TargetCommand, TraceCommand,
@@ -126,6 +129,7 @@ fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Resul
             args.name.as_deref(),
             args.measure.map(cli::Switch::is_on),
         ),
+        Command::Enroll(args) => enroll::enroll(system, &args.into()),
         Command::HostId(args) => host_id(system, args),
         Command::Key(command) => key(system, command),
         Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
@@ -202,10 +206,14 @@ fn key(system: &dyn System, command: &KeyCommand) -> Result<Outcome> {
                 Some(file) => std::fs::read_to_string(file),
                 None => std::io::read_to_string(std::io::stdin()),
             };
-            let text = text.map_err(|error| {
+            let text = text.map(Zeroizing::new).map_err(|error| {
                 Error::new(Kind::Failed, format!("cannot read the key: {error}"))
             })?;
-            keys::add(system, &whose, &text)
+            let how = keys::Add {
+                no_replace: args.no_replace,
+                dry_run: args.dry_run,
+            };
+            keys::add(system, &whose, &text, how)
         }
         KeyCommand::Retire(args) => keys::retire(system, &args.whose().map_err(wrong)?),
         KeyCommand::Apply(args) => keys::apply(system, args.force),

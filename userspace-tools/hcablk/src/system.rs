@@ -6,6 +6,7 @@
 //! replace it by an imitation of the kernel.
 
 mod audit;
+mod converse;
 mod durable;
 mod listen;
 mod machine;
@@ -24,6 +25,7 @@ use nix::errno::Errno;
 use crate::audit::{Caller, Entry};
 use crate::error::{describe, Error, Kind};
 
+pub use converse::{converse, Answer};
 pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
 pub use machine::Machine;
 pub use selves::SYSROOT;
@@ -196,6 +198,10 @@ pub trait System {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<String, String>;
+
+    /// Runs a program that reads `input`, and may ask the user at the terminal; returns how it has ended and what it has
+    /// printed. Input and output may have secrets, which are in no argument. The error is a reason to print.
+    fn converse(&self, program: &str, arguments: &[&str], input: &str) -> Result<Answer, String>;
 
     /// Runs this program in parallel, once with each of these lists of arguments, for at most `timeout`, or until the
     /// user stops the command. Returns how each process has ended; `None` for one that continues because the kernel

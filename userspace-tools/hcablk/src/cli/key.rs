@@ -149,4 +149,12 @@ pub struct AddArgs {
     /// Read the key from this file
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+
+    /// Fail if a different key of that machine is stored (exit code 5)
+    #[arg(long)]
+    pub no_replace: bool,
+
+    /// Only check the key, and whether it would be stored
+    #[arg(long)]
+    pub dry_run: bool,
 }

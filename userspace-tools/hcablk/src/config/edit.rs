@@ -22,8 +22,8 @@ pub(super) fn edit(
         .and_then(Item::as_table_like)
         .is_some_and(|sections| sections.contains_key(name));
     if !has_it && !is_inline && !text.trim().is_empty() {
-        // The end of the file is the only place where no comment changes its table: a key that is commented out at the
-        // end of a table belongs to what follows, as far as the parser knows.
+        // Only at the end of the file does no comment change its table: to the parser, a key that is commented out at
+        // the end of a table belongs to the next table.
         let table = edit("", section, name, old, new)?;
         return Ok(format!("{}\n\n{table}", text.trim_end()));
     }

@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use toml::Table;
+use uuid::Uuid;
 
 use super::edit::edit;
 use super::files::{files, load_texts};
 use super::loaded::{Loaded, FOLDER};
 use super::lock;
 use super::schema::{Config, Disk, Export, Port};
+use super::value::Id;
 use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
 use crate::initiator::resolve;
@@ -107,6 +109,8 @@ pub(crate) struct Files<'a> {
     old: Vec<(PathBuf, String)>,
     loaded: Loaded,
     wanted: Config,
+    /// The tables whose former values the caller has read and changed.
+    meant: Vec<String>,
 }
 
 /// What [`Files::store`] has done.
@@ -144,6 +148,7 @@ impl<'a> Files<'a> {
             old,
             loaded,
             wanted: Config::default(),
+            meant: Vec::new(),
         })
     }
 
@@ -207,6 +212,22 @@ impl<'a> Files<'a> {
         self.wanted.export.insert(name, export);
     }
 
+    /// Adds a host to those that an export in the files allows.
+    pub(crate) fn add_allowed(&mut self, volume: &VolumeName, host: Uuid) -> Result<()> {
+        let known = self.wanted.export.get(volume);
+        let known = known.or_else(|| self.config().export.get(volume)).cloned();
+        let Some(mut export) = known else {
+            let file = self.loaded.place_of(&format!("export.{volume}")).file;
+            return Err(changed_meanwhile(&file));
+        };
+        if !export.allow.contains(&Id(host)) {
+            export.allow.push(Id(host));
+        }
+        self.wanted.export.insert(volume.clone(), export);
+        self.meant.push(format!("export.{volume}"));
+        Ok(())
+    }
+
     /// Adds a port that shall be in the files.
     pub(crate) fn add_port(&mut self, name: PortName, port: Port) {
         self.wanted.port.insert(name, port);
@@ -237,7 +258,7 @@ impl<'a> Files<'a> {
                 Error::new(Kind::Failed, message)
                     .advise("Write it by hand: hcablk config show --running")
             })?;
-            if let Some(known) = known {
+            if let Some(known) = known.filter(|_| !self.meant.contains(&full)) {
                 notes.push(format!(
                     "[{full}] had other values than what runs: {}",
                     differences(known, &table)

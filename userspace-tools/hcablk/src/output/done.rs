@@ -115,6 +115,13 @@ pub enum Done {
         port: Option<PortRef>,
         changed: bool,
     },
+    Enroll {
+        client: String,
+        host: Uuid,
+        dry_run: bool,
+        steps: Vec<crate::enroll::EnrollStep>,
+        changed: bool,
+    },
     Key(crate::keys::Stored),
     Keys {},
     Unexport {
@@ -192,6 +199,7 @@ impl Done {
             | Self::PathRemove { changed, .. }
             | Self::PathSync { changed, .. }
             | Self::PathPolicy { changed, .. }
+            | Self::Enroll { changed, .. }
             | Self::Export { changed, .. }
             | Self::Unexport { changed, .. }
             | Self::Unapply { changed, .. }

@@ -243,6 +243,19 @@ impl fmt::Display for Done {
             Self::PathPolicy { name, policy, .. } => {
                 writeln!(f, "{name} has the policy {policy}")
             }
+            Self::Enroll {
+                client,
+                host,
+                dry_run,
+                steps,
+                ..
+            } => {
+                let what = if *dry_run { "would do" } else { "done" };
+                for step in steps {
+                    writeln!(f, "{what}: {step}")?;
+                }
+                writeln!(f, "{client} is the host {host}")
+            }
             Self::Key(stored) => {
                 let count = match stored.keys {
                     1 => "one key",

@@ -19,8 +19,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::time::{clock_gettime, ClockId};
 
 use super::{
-    audit, durable, listen, programs, replace, selves, Clock, Listen, Listener, Lock, Op, OpError,
-    Process, Rights, System,
+    audit, converse, durable, listen, programs, replace, selves, Answer, Clock, Listen, Listener,
+    Lock, Op, OpError, Process, Rights, System,
 };
 use crate::audit::{Caller, Entry};
 use crate::error::{describe, Error, Kind};
@@ -298,6 +298,10 @@ impl System for Machine {
             return Err("this is not the running system".to_owned());
         }
         programs::run(program, arguments, limit)
+    }
+
+    fn converse(&self, program: &str, arguments: &[&str], input: &str) -> Result<Answer, String> {
+        converse::converse(program, arguments, input)
     }
 
     fn run_selves(

@@ -222,8 +222,8 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     }
     if allowed.is_empty() {
         outcome.note(format!(
-            "no host may connect yet: hcablk target allow {} UUID, where UUID is what `hcablk \
-             host-id` prints on the client",
+            "no host may connect yet: hcablk enroll CLIENT {0}, or hcablk target allow {0} UUID, where UUID is what \
+             `hcablk host-id` prints on the client",
             wanted.volume
         ));
     }

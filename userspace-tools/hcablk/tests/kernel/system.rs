@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use hcablk::audit::{Caller, Entry};
 use hcablk::error::Error;
-use hcablk::system::{Clock, Heard, Listen, Listener, Lock, Op, OpError, Process, Rights, System};
+use hcablk::system::{
+    converse, Answer, Clock, Heard, Listen, Listener, Lock, Op, OpError, Process, Rights, System,
+};
 use nix::errno::Errno;
 
 use super::evictions::Held;
@@ -321,6 +323,10 @@ impl System for Kernel {
             }
         }
         results
+    }
+
+    fn converse(&self, program: &str, arguments: &[&str], input: &str) -> Result<Answer, String> {
+        converse(program, arguments, input)
     }
 
     fn load_module(&self, name: &str) -> Result<(), String> {
