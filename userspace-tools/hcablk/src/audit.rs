@@ -85,6 +85,7 @@ fn target_action(command: &TargetCommand) -> Option<&'static str> {
         TargetCommand::Export(_) => "target export",
         TargetCommand::Unexport(_) => "target unexport",
         TargetCommand::Allow(_) => "target allow",
+        TargetCommand::NameHost(_) => "target name-host",
         TargetCommand::Forbid(_) => "target forbid",
         TargetCommand::Evict(_) => "target evict",
         TargetCommand::Admit(_) => "target admit",

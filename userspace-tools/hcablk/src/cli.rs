@@ -46,7 +46,8 @@ pub use key::{AddArgs, ApplyKeysArgs, GenerateArgs, KeyCommand, OthersArgs, OwnA
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs, PathSyncArgs};
 pub use target::{
     AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListVolumesArgs, ListenArgs,
-    TargetApplyArgs, TargetCommand, TargetTimesArgs, UnapplyArgs, UnexportArgs, UnlistenArgs,
+    NameHostArgs, TargetApplyArgs, TargetCommand, TargetTimesArgs, UnapplyArgs, UnexportArgs,
+    UnlistenArgs,
 };
 pub use trace::{RecordArgs, ShowTraceArgs, TraceCommand};
 pub use usage::explain;
@@ -322,7 +323,7 @@ Examples:
 Examples:
   hcablk enroll client1 data --dry-run
   hcablk enroll client1 data
-  hcablk enroll client1 data --persist --address 10.0.0.1
+  hcablk enroll client1 data --persist --name client1 --address 10.0.0.1
   hcablk enroll admin@client1 data log --sudo
 
 By hand, without ssh from the target: see `hcablk key --help`.")]

@@ -9,6 +9,7 @@ mod remote;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -16,8 +17,9 @@ use uuid::Uuid;
 use crate::config::persist::{self, Files};
 use crate::configfs::TARGET;
 use crate::error::{Error, Kind, Result};
+use crate::host_names::is_taken;
 use crate::keys::{self, Key, Whose};
-use crate::names::VolumeName;
+use crate::names::{HostName, VolumeName};
 use crate::output::{Done, Outcome};
 use crate::system::System;
 use crate::target::{self, allowed_hosts, existing, ports};
@@ -36,6 +38,8 @@ pub struct Enroll {
     pub addresses: Vec<IpAddr>,
     /// Whether the host is also written into the configuration.
     pub persist: bool,
+    /// The name of the host, for people.
+    pub name: Option<HostName>,
     /// Whether different keys are replaced.
     pub replace: bool,
     /// Whether nothing is changed.
@@ -44,6 +48,13 @@ pub struct Enroll {
     pub sudo: bool,
     /// The command in place of ssh.
     pub ssh: Option<String>,
+}
+
+impl Enroll {
+    /// Returns whether the configuration may have to be changed.
+    fn has_to_write(&self) -> bool {
+        self.persist || self.name.is_some()
+    }
 }
 
 /// A step of enrolling a host.
@@ -70,6 +81,11 @@ pub enum EnrollStep {
         /// The volume.
         volume: String,
     },
+    /// Give the host a name in the configuration.
+    NameHost {
+        /// The name.
+        name: String,
+    },
     /// Write the host into the configuration of an export.
     Configure {
         /// The volume.
@@ -87,6 +103,7 @@ impl fmt::Display for EnrollStep {
             }
             Self::StoreHostKey { host } => write!(f, "here: store the key of the host {host}"),
             Self::Allow { volume } => write!(f, "here: allow the host to use {volume}"),
+            Self::NameHost { name } => write!(f, "here: name the host {name}"),
             Self::Configure { volume } => {
                 write!(f, "here: write the host into [export.{volume}]")
             }
@@ -139,7 +156,7 @@ fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Pla
     for volume in &wanted.volumes {
         existing(system, volume)?;
     }
-    if wanted.persist {
+    if wanted.has_to_write() {
         persist::check(system)?;
     }
     let addresses = addresses(system, wanted)?;
@@ -177,15 +194,24 @@ fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Pla
             steps.push(EnrollStep::Allow { volume });
         }
     }
-    let configured = crate::config::load(system).map(|loaded| loaded.config.export);
-    // Without --persist a mistake in the files does not matter.
-    let configured = match configured {
-        Err(error) if wanted.persist => return Err(error),
-        configured => configured.unwrap_or_default(),
+    let config = crate::config::load(system).map(|loaded| loaded.config);
+    // A mistake in the files does not matter if nothing is written there.
+    let config = match config {
+        Err(error) if wanted.has_to_write() => return Err(error),
+        config => config.unwrap_or_default(),
     };
+    if let Some(name) = &wanted.name {
+        match config.host_names.get(name) {
+            Some(id) if id.0 == host => (),
+            Some(id) => return Err(is_taken(name, id.0)),
+            None => steps.push(EnrollStep::NameHost {
+                name: name.to_string(),
+            }),
+        }
+    }
     for name in &wanted.volumes {
         let volume = name.to_string();
-        match configured.get(name) {
+        match config.export.get(name) {
             Some(export) if export.allow.iter().any(|id| id.0 == host) => (),
             Some(_) if wanted.persist => steps.push(EnrollStep::Configure { volume }),
             Some(_) => notes.push(format!(
@@ -220,6 +246,11 @@ fn other_host_key(wanted: &Enroll, host: Uuid, has_none: bool) -> Error {
     ))
 }
 
+/// Parses a name in a step.
+fn parse<T: FromStr<Err = String>>(name: &str) -> Result<T> {
+    name.parse().map_err(|why| Error::new(Kind::Failed, why))
+}
+
 /// Carries the steps out; `done` gets each that has ended.
 fn carry_out(
     system: &dyn System,
@@ -234,10 +265,6 @@ fn carry_out(
         if system.interrupted() {
             return Err(Error::interrupted());
         }
-        let name = |volume: &str| {
-            let parsed = volume.parse::<VolumeName>();
-            parsed.map_err(|why| Error::new(Kind::Failed, why))
-        };
         match step {
             EnrollStep::MakeTargetKey {} => {
                 keys::generate(system, &Whose::Target, false)?;
@@ -257,11 +284,12 @@ fn carry_out(
                 keys::insert(system, &Whose::OfHost(*host), key)?;
             }
             EnrollStep::Allow { volume } => {
-                let outcome = target::allow(system, &name(volume)?, &[plan.host])?;
+                let outcome = target::allow(system, &parse(volume)?, &[plan.host])?;
                 notes.extend(outcome.notes);
             }
-            EnrollStep::Configure { volume } => {
-                configured.push((name(volume)?, step));
+            // All of them together, below.
+            EnrollStep::Configure { .. } | EnrollStep::NameHost { .. } => {
+                configured.push(step);
                 continue;
             }
         }
@@ -271,11 +299,19 @@ fn carry_out(
     keys::pass_to_exports(system)?;
     if !configured.is_empty() {
         let mut files = Files::lock(system)?;
-        for (volume, _) in &configured {
-            files.add_allowed(volume, plan.host)?;
+        for step in &configured {
+            match step {
+                EnrollStep::Configure { volume } => {
+                    files.add_allowed(&parse(volume)?, plan.host)?;
+                }
+                EnrollStep::NameHost { name } => {
+                    files.name_host(plan.host, Some(&parse(name)?))?;
+                }
+                _ => (),
+            }
         }
         files.store()?;
-        done.extend(configured.iter().map(|(_, step)| step.to_string()));
+        done.extend(configured.iter().map(ToString::to_string));
     }
     Ok(notes)
 }

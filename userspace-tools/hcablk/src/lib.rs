@@ -11,6 +11,7 @@
 //! | [`cli`] | the parser: commands, options, help |
 //! | [`initiator`], [`target`], [`hostid`], [`keys`] | the commands |
 //! | [`mod@enroll`] | ids and keys of this target and a host, exchanged over ssh |
+//! | [`host_names`] | the names of hosts |
 //! | [`user`] | disks that a program serves in user space |
 //! | [`audit`] | recording who changed what |
 //! | [`config`], [`apply`] | the persistent configuration, and applying it |
@@ -37,6 +38,7 @@ pub mod enroll;
 pub mod error;
 pub mod events;
 pub mod generate;
+pub mod host_names;
 pub mod hostid;
 pub mod initiator;
 pub mod keys;
@@ -69,7 +71,10 @@ use system::System;
 /// Runs a command, and records it in the audit log; `say` gets the output of a command that continues until it is
 /// interrupted.
 pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
-    let result = carry_out(command, system, say);
+    let mut result = carry_out(command, system, say);
+    if let Ok(outcome) = &mut result {
+        outcome.report.name_hosts(system);
+    }
     audit::record(system, command, &result);
     result
 }
@@ -85,10 +90,6 @@ fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Resul
         Command::Discover(args) => initiator::discover(system, &args.wanted()),
         Command::Config(command) => configuration(system, command),
         Command::Apply(args) => apply::apply(system, args.how.apply(args.scope.scope())),
-        Command::Target(TargetCommand::Apply(args)) => apply::apply(system, args.apply()),
-        Command::Target(TargetCommand::Unapply(args)) => {
-            apply::unapply(system, args.unit.as_deref(), args.timeout())
-        }
         Command::Disconnect(args) => {
             let wait = Duration::from_secs(args.wait.into());
             initiator::disconnect(system, &args.which(), args.force, args.if_exists, wait)
@@ -132,48 +133,55 @@ fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Resul
         Command::Enroll(args) => enroll::enroll(system, &args.into()),
         Command::HostId(args) => host_id(system, args),
         Command::Key(command) => key(system, command),
-        Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
-        Command::Target(TargetCommand::Unexport(args)) => match &args.name {
+        Command::Target(command) => of_target(command, system, say),
+        Command::Bench(args) => Err(bench::start(&args.words)),
+        Command::Completions(args) => Ok(Outcome::new(Report::Script {
+            script: generate::completions(args.shell),
+        })),
+        Command::Man(args) => generate::man(&args.folder),
+    }
+}
+
+fn of_target(command: &TargetCommand, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
+    match command {
+        TargetCommand::Export(args) => target::export(system, &args.into()),
+        TargetCommand::Unexport(args) => match &args.name {
             Some(name) if args.here => {
                 target::unexport_here(system, name, args.force, args.if_exists)
             }
             Some(name) => target::unexport(system, name, args.into()),
             None => target::unexport_all(system, args.into()),
         },
-        Command::Target(TargetCommand::Allow(args)) => {
-            target::allow(system, &args.name, &args.hosts)
-        }
-        Command::Target(TargetCommand::Forbid(args)) => {
+        TargetCommand::Allow(args) => target::allow(system, &args.name, &args.hosts),
+        TargetCommand::Forbid(args) => {
             target::forbid(system, &args.name, &args.hosts, args.if_exists)
         }
-        Command::Target(TargetCommand::Evict(args)) => {
+        TargetCommand::NameHost(args) => host_names::name(system, args.host, args.name.as_ref()),
+        TargetCommand::Evict(args) => {
             target::evict(system, &args.name, &args.hosts, args.timeout())
         }
-        Command::Target(TargetCommand::Admit(args)) => {
+        TargetCommand::Admit(args) => {
             target::admit(system, &args.name, &args.hosts, args.if_exists)
         }
-        Command::Target(TargetCommand::Listen(args)) => target::listen(system, &args.into()),
-        Command::Target(TargetCommand::Unlisten(args)) => {
+        TargetCommand::Listen(args) => target::listen(system, &args.into()),
+        TargetCommand::Unlisten(args) => {
             let ids = (!args.all).then_some(args.ids.as_slice());
             target::unlisten(system, ids, args.if_exists)
         }
-        Command::Target(TargetCommand::List(args)) => {
-            in_columns(target::list(system), &args.columns)
-        }
-        Command::Target(TargetCommand::Stats(args)) => {
+        TargetCommand::List(args) => in_columns(target::list(system), &args.columns),
+        TargetCommand::Stats(args) => {
             let (only, every) = args.of_volume()?;
             stats::of_volumes(system, only.as_ref(), every, say)
         }
-        Command::Target(TargetCommand::Times(args)) => target::times(
+        TargetCommand::Times(args) => target::times(
             system,
             args.name.as_ref(),
             args.measure.map(cli::Switch::is_on),
         ),
-        Command::Bench(args) => Err(bench::start(&args.words)),
-        Command::Completions(args) => Ok(Outcome::new(Report::Script {
-            script: generate::completions(args.shell),
-        })),
-        Command::Man(args) => generate::man(&args.folder),
+        TargetCommand::Apply(args) => apply::apply(system, args.apply()),
+        TargetCommand::Unapply(args) => {
+            apply::unapply(system, args.unit.as_deref(), args.timeout())
+        }
     }
 }
 

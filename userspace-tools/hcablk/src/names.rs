@@ -26,6 +26,10 @@ fn check_port(text: &str) -> Result<(), String> {
     check("port", text, 63)
 }
 
+fn check_host(text: &str) -> Result<(), String> {
+    check("host", text, 63)
+}
+
 fn check(what: &str, text: &str, longest: usize) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if text.is_empty()
@@ -85,6 +89,11 @@ name! {
 name! {
     /// The name of a port of this machine's target.
     PortName, check_port
+}
+
+name! {
+    /// The name of a host, for people.
+    HostName, check_host
 }
 
 impl From<&VolumeName> for DeviceName {

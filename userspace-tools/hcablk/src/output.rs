@@ -25,6 +25,8 @@ use crate::apply::step::{Pending, PlanStep};
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::events::Event;
+use crate::host_names::HostNames;
+use crate::system::System;
 use crate::times::Times;
 use crate::trace::merge::{Machine, Moved};
 
@@ -279,6 +281,10 @@ pub enum Report {
     Exports {
         volumes: Vec<Volume>,
         ports: Vec<Port>,
+        /// The names of these hosts in the configuration, by their ids; left out without names.
+        #[serde(skip_serializing_if = "HostNames::is_empty")]
+        #[cfg_attr(feature = "schemars", schemars(default))]
+        host_names: HostNames,
         /// The columns of the text; empty: the usual ones.
         #[serde(skip)]
         columns: Vec<String>,
@@ -350,6 +356,46 @@ impl Report {
         } = self
         {
             *changed |= is_changed;
+        }
+    }
+
+    /// Adds the names of the hosts that it shows.
+    pub(crate) fn name_hosts(&mut self, system: &dyn System) {
+        match self {
+            Self::Exports {
+                volumes,
+                host_names,
+                ..
+            } => {
+                let volumes = &*volumes;
+                let is_shown = |id: &Uuid| {
+                    volumes.iter().any(|volume| {
+                        volume.hosts.contains(id)
+                            || volume.evicted.iter().any(|one| one.host == *id)
+                            || volume
+                                .clients
+                                .iter()
+                                .any(|client| client.host == id.to_string())
+                    })
+                };
+                *host_names = HostNames::read(system).only(is_shown);
+            }
+            Self::Done {
+                result:
+                    Done::Allow {
+                        hosts, host_names, ..
+                    }
+                    | Done::Forbid {
+                        hosts, host_names, ..
+                    }
+                    | Done::Evict {
+                        hosts, host_names, ..
+                    }
+                    | Done::Admit {
+                        hosts, host_names, ..
+                    },
+            } => *host_names = HostNames::read(system).only(|id| hosts.contains(id)),
+            _ => (),
         }
     }
 

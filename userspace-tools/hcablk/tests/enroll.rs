@@ -415,6 +415,33 @@ fn the_host_is_written_into_the_configuration() {
 }
 
 #[test]
+fn the_host_gets_a_name() {
+    let (target, host) = (target(), Host::new());
+    let outcome = host.enroll(&target, &["data", "--name", "c1"]).unwrap();
+    assert!(outcome
+        .report
+        .to_string()
+        .contains("done: here: name the host c1\n"));
+    assert!(ok(&target, "target list").contains(&format!("{HOST} (c1)")));
+    let outcome = host.enroll(&target, &["data", "--name", "c1"]).unwrap();
+    assert_eq!(outcome.report.is_changed(), Some(false));
+    // It gets a different name.
+    target.file(MAIN, "[export.data]\ndevice = \"/dev/sdb\"\n");
+    let words = ["data", "--name", "c2", "--persist"];
+    host.enroll(&target, &words).unwrap();
+    assert_eq!(
+        target.text(MAIN),
+        format!(
+            "[export.data]\ndevice = \"/dev/sdb\"\nallow = [\"{HOST}\"]\n\n[host_names]\nc2 = \"{HOST}\""
+        )
+    );
+    let other = "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11";
+    ok(&target, &format!("target name-host {other} c3"));
+    let error = host.enroll(&target, &["data", "--name", "c3"]).unwrap_err();
+    assert_eq!(error.message, format!("c3 is the name of the host {other}"));
+}
+
+#[test]
 fn wrong_names_are_found_before_a_login() {
     let (target, host) = (target(), Host::new());
     let error = host.enroll(&target, &["date"]).unwrap_err();

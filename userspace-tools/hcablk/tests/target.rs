@@ -589,6 +589,74 @@ fn list_shows_volumes_and_ports() {
 }
 
 #[test]
+fn hosts_are_shown_with_their_names() {
+    let kernel = Kernel::loaded();
+    kernel.folder("/etc/hcablk");
+    kernel.folder("/etc/hcablk/hcablk.d");
+    let file = "/etc/hcablk/hcablk.toml";
+    let line = format!("target name-host {A} client1");
+    assert_eq!(ok(&kernel, &line), format!("{A} has the name client1\n"));
+    let outcome = hcablk(&kernel, &line).unwrap();
+    assert_eq!(outcome.report.is_changed(), Some(false));
+    assert!(kernel
+        .text(file)
+        .ends_with(&format!("\n\n[host_names]\nclient1 = \"{A}\"")));
+    assert_eq!(
+        ok(&kernel, &format!("target export data /dev/sdb --allow {A}")),
+        "/dev/sdb is exported as data, at 0.0.0.0:7744\n"
+    );
+    kernel.set_volume(
+        "data",
+        "clients",
+        &format!("{A} 00000000deadbeef 1 2\n{B} 00000000deadbeee 1 2\n"),
+    );
+    let outcome = hcablk(&kernel, "target list").unwrap();
+    golden("target-list-names.txt", &outcome.report.to_string());
+    golden("target-list-names.json", &outcome.to_json());
+    for (line, said) in [
+        ("allow", "data allows A (client1), B\n"),
+        ("evict", "data has evicted A (client1), B\n"),
+        ("admit", "data admits A (client1), B again\n"),
+    ] {
+        let said = said.replace('A', A).replace('B', B);
+        assert_eq!(ok(&kernel, &format!("target {line} data {A} {B}")), said);
+    }
+    let error = fails(&kernel, "target unexport data");
+    let said = format!("volume data is in use by {A} (client1), {B}");
+    assert_eq!(error.message, said);
+    let error = fails(&kernel, &format!("target name-host {B} client1"));
+    assert_eq!(error.kind, Kind::Exists);
+    assert_eq!(
+        error.message,
+        format!("client1 is the name of the host {A}")
+    );
+    ok(&kernel, &format!("target name-host {A} other"));
+    ok(&kernel, &format!("target name-host {B} client1"));
+    let saved = "[host_names]\nclient1 = \"B\"\nother = \"A\"\n";
+    ok(&kernel, "config save --force");
+    let saved = saved.replace('A', A).replace('B', B);
+    assert!(
+        kernel.text(file).contains(saved.trim_end()),
+        "{}",
+        kernel.text(file)
+    );
+    ok(&kernel, &format!("target name-host {A} --remove"));
+    let left = ok(&kernel, "target list");
+    assert!(
+        !left.contains("other") && left.contains("client1"),
+        "{left}"
+    );
+    // Two names of one host: the lists have no names then.
+    kernel.file(file, &format!("[host_names]\na = \"{A}\"\nb = \"{A}\"\n"));
+    let error = fails(&kernel, "config check");
+    assert_eq!(
+        error.message,
+        format!("{file}:1: a and b are the same host, {A}")
+    );
+    assert!(!ok(&kernel, "target list").contains(" ("));
+}
+
+#[test]
 fn a_list_that_the_kernel_cuts_is_said_to_be() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data /dev/sdb");

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use clap::Args;
 
 use crate::enroll::Enroll;
-use crate::names::VolumeName;
+use crate::names::{HostName, VolumeName};
 
 /// Parses the name or address of a host, with or without a user, as ssh takes it.
 fn parse_client(text: &str) -> Result<String, String> {
@@ -49,6 +49,10 @@ pub struct EnrollArgs {
     #[arg(long)]
     pub persist: bool,
 
+    /// Show this name next to the id of the host: `hcablk target name-host`
+    #[arg(long)]
+    pub name: Option<HostName>,
+
     /// Replace a different key of the other side, on either side; the former one stays valid until `hcablk key retire`
     #[arg(long)]
     pub replace: bool,
@@ -74,6 +78,7 @@ impl From<&EnrollArgs> for Enroll {
             volumes: args.volumes.clone(),
             addresses: args.address.clone(),
             persist: args.persist,
+            name: args.name.clone(),
             replace: args.replace,
             dry_run: args.dry_run,
             sudo: args.sudo,

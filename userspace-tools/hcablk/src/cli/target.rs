@@ -15,7 +15,7 @@ use crate::apply::plan::Scope;
 use crate::apply::{Apply, Recording};
 use crate::config::value::{options, MIB};
 use crate::hostid;
-use crate::names::{parse_provider, VolumeName, CHUNK_KIB};
+use crate::names::{parse_provider, HostName, VolumeName, CHUNK_KIB};
 use crate::output::columns;
 use crate::target::{Export, Listen, Mode, Unexport, WriteCache, DEFAULT_PORT};
 
@@ -47,6 +47,16 @@ Example:
 
     /// Forbid hosts to connect to a volume, and end their sessions
     Forbid(ForbidArgs),
+
+    /// Give a host a name, which is shown next to its id
+    ///
+    /// Targets know hosts by their ids only. The names are in the table [host_names] of the configuration of this
+    /// machine: they are for people, no command or target takes them for a host.
+    #[command(after_help = "\
+Examples:
+  hcablk target name-host 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 client1
+  hcablk target name-host 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --remove")]
+    NameHost(NameHostArgs),
 
     /// Evict hosts from a volume: fence them off its drive until they are admitted
     ///
@@ -378,6 +388,26 @@ pub struct AllowArgs {
     /// The hosts, with the ids that `hcablk host-id` prints there
     #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
     pub hosts: Vec<Uuid>,
+}
+
+/// Arguments of `target name-host`.
+#[derive(Args, Debug)]
+pub struct NameHostArgs {
+    /// The host's id
+    #[arg(value_name = "UUID", value_parser = hostid::parse)]
+    pub host: Uuid,
+
+    /// The name
+    #[arg(
+        value_name = "NAME",
+        required_unless_present = "remove",
+        conflicts_with = "remove"
+    )]
+    pub name: Option<HostName>,
+
+    /// Remove the name of the host
+    #[arg(long)]
+    pub remove: bool,
 }
 
 /// Arguments of `target forbid`.

@@ -23,6 +23,13 @@ pub(super) fn check(
     if let Some(host) = loaded.config.host {
         check_host(system, loaded, host.id.0, mistakes)?;
     }
+    let names = &loaded.config.host_names;
+    for (at, (name, id)) in names.iter().enumerate() {
+        if let Some((first, _)) = names.iter().take(at).find(|(_, other)| *other == id) {
+            let what = format!("{first} and {name} are the same host, {id}");
+            mistakes.push(Mistake::new(&loaded.place_of("host_names"), what));
+        }
+    }
     for (name, export) in &loaded.config.export {
         let place = loaded.place_of(&format!("export.{name}"));
         mistakes.extend(wrong_export(export).map(|what| Mistake::new(&place, what)));

@@ -87,7 +87,15 @@ pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Out
     } else {
         None
     };
-    let (config, notes) = running::read(system)?;
+    let (mut config, mut notes) = running::read(system)?;
+    // The names of hosts are in no kernel.
+    match load(system) {
+        Ok(loaded) => config.host_names = loaded.config.host_names,
+        Err(error) => notes.push(format!(
+            "[host_names] is left out, since the files have a mistake: {}",
+            error.message
+        )),
+    }
     let text = format!("{HEADER}{}", config.to_toml()?);
     if file == main {
         refuse_beside_others(system)?;

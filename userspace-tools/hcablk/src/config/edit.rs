@@ -53,6 +53,32 @@ pub(super) fn edit(
     Ok(file.to_string())
 }
 
+/// Changes the keys of the table `[section]` of a file from `old` to `new`, or adds the table; returns the new text of
+/// the file.
+pub(super) fn edit_table(
+    text: &str,
+    section: &str,
+    old: &Table,
+    new: &Table,
+) -> Result<String, String> {
+    let mut file: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
+    if let Some(table) = file.get_mut(section) {
+        let table = table
+            .as_table_like_mut()
+            .ok_or_else(|| format!("{section} is not a table"))?;
+        change(table, old, new)?;
+        return Ok(file.to_string());
+    }
+    let mut table = toml_edit::Table::new();
+    change(&mut table, &Table::new(), new)?;
+    let mut added = DocumentMut::new();
+    added.insert(section, Item::Table(table));
+    if text.trim().is_empty() {
+        return Ok(added.to_string());
+    }
+    Ok(format!("{}\n\n{added}", text.trim_end()))
+}
+
 /// Changes the keys that differ between `old` and `new`. A key that is in neither has its default, and stays.
 fn change(table: &mut dyn TableLike, old: &Table, new: &Table) -> Result<(), String> {
     for key in old.keys().filter(|key| !new.contains_key(*key)) {
@@ -254,6 +280,25 @@ mod tests {
         assert_eq!(
             edit(text, "disk", "a", Some(&old), &new).unwrap(),
             "[disk.a] # first\n# the address\naddress = \"i\" # old\nqueue_depth = 128 # the default\nport = 7745\nctrl_loss_tmo = \"never\"\n[host]\n"
+        );
+    }
+
+    #[test]
+    fn a_table_of_its_own_is_changed_or_added() {
+        let (old, new) = (table("a = \"x\""), table("a = \"x\"\nb = \"y\""));
+        for (text, after) in [
+            ("", "[names]\na = \"x\"\nb = \"y\"\n"),
+            ("# mine\n", "# mine\n\n[names]\na = \"x\"\nb = \"y\"\n"),
+        ] {
+            assert_eq!(
+                edit_table(text, "names", &Table::new(), &new).unwrap(),
+                after
+            );
+        }
+        let text = "[names] # all\na = \"x\" # rack 7\n[host]\n";
+        assert_eq!(
+            edit_table(text, "names", &old, &new).unwrap(),
+            "[names] # all\na = \"x\" # rack 7\nb = \"y\"\n[host]\n"
         );
     }
 

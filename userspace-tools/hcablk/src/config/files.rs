@@ -13,8 +13,9 @@ use toml::Spanned;
 use super::check;
 use super::loaded::{ConfigPlace, Loaded, Mistake, MAIN};
 use super::schema::{Disk, Export, Host, Port};
+use super::value::Id;
 use crate::error::{Error, Kind, Result};
-use crate::names::{DeviceName, PortName, VolumeName};
+use crate::names::{DeviceName, HostName, PortName, VolumeName};
 use crate::system::System;
 
 /// The folder of the further files, which are read in the order of their names, if they end in
@@ -26,6 +27,7 @@ pub const MORE: &str = "/etc/hcablk/hcablk.d";
 #[serde(deny_unknown_fields)]
 struct Content {
     host: Option<Spanned<Host>>,
+    host_names: Option<Spanned<BTreeMap<HostName, Id>>>,
     #[serde(default)]
     export: BTreeMap<VolumeName, Spanned<Export>>,
     #[serde(default)]
@@ -148,6 +150,11 @@ impl Loaded {
         if let Some(host) = content.host {
             if new("host".to_owned(), host.span()) {
                 self.config.host = Some(host.into_inner());
+            }
+        }
+        if let Some(names) = content.host_names {
+            if new("host_names".to_owned(), names.span()) {
+                self.config.host_names = names.into_inner();
             }
         }
         for (name, table) in content.export {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 use uuid::Uuid;
 
-use super::edit::edit;
+use super::edit::{edit, edit_table};
 use super::files::{files, load_texts};
 use super::loaded::{Loaded, FOLDER};
 use super::lock;
@@ -19,8 +19,9 @@ use super::schema::{Config, Disk, Export, Port};
 use super::value::Id;
 use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
+use crate::host_names::is_taken;
 use crate::initiator::resolve;
-use crate::names::{DeviceName, PortName, VolumeName};
+use crate::names::{DeviceName, HostName, PortName, VolumeName};
 use crate::output::Outcome;
 use crate::system::{Lock, Op, System};
 
@@ -111,6 +112,8 @@ pub(crate) struct Files<'a> {
     wanted: Config,
     /// The tables whose former values the caller has read and changed.
     meant: Vec<String>,
+    /// The names that hosts shall have; `None` if they stay.
+    host_names: Option<BTreeMap<HostName, Id>>,
 }
 
 /// What [`Files::store`] has done.
@@ -149,6 +152,7 @@ impl<'a> Files<'a> {
             loaded,
             wanted: Config::default(),
             meant: Vec::new(),
+            host_names: None,
         })
     }
 
@@ -228,6 +232,20 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
+    /// Gives a host a name, or removes it.
+    pub(crate) fn name_host(&mut self, host: Uuid, name: Option<&HostName>) -> Result<()> {
+        let known = self.host_names.as_ref();
+        let mut names = known.unwrap_or(&self.config().host_names).clone();
+        names.retain(|_, id| id.0 != host);
+        if let Some(name) = name {
+            if let Some(other) = names.insert(name.clone(), Id(host)) {
+                return Err(is_taken(name, other.0));
+            }
+        }
+        self.host_names = Some(names);
+        Ok(())
+    }
+
     /// Adds a port that shall be in the files.
     pub(crate) fn add_port(&mut self, name: PortName, port: Port) {
         self.wanted.port.insert(name, port);
@@ -240,6 +258,17 @@ impl<'a> Files<'a> {
         let (mut known_in, mut written_to) = (Vec::new(), Vec::new());
         let mut notes = Vec::new();
         let was = tables(self.config())?;
+        if let Some(names) = &self.host_names {
+            let file = self.loaded.place_of("host_names").file;
+            let known = names_table(&self.config().host_names);
+            let text = edit_table(&self.text(&file), "host_names", &known, &names_table(names));
+            let text = text.map_err(|why| {
+                let message = format!("cannot write [host_names] into {}: {why}", file.display());
+                Error::new(Kind::Failed, message).advise("Write it by hand.")
+            })?;
+            written_to.push(format!("[host_names] in {}", file.display()));
+            new.insert(file, text);
+        }
         for (section, name, table) in tables(&self.wanted)? {
             let full = format!("{section}.{name}");
             let file = self.loaded.place_of(&full).file;
@@ -302,7 +331,17 @@ impl<'a> Files<'a> {
                 None => all.insert(0, (file.clone(), text.clone())),
             }
         }
-        let parsed = tables(&load_texts(self.system, &all)?.config)?;
+        let config = load_texts(self.system, &all)?.config;
+        if self
+            .host_names
+            .as_ref()
+            .is_some_and(|names| *names != config.host_names)
+        {
+            let message =
+                "the configuration cannot express [host_names] together with its other tables";
+            return Err(Error::new(Kind::Failed, message).advise("Write it by hand."));
+        }
+        let parsed = tables(&config)?;
         let mut wanted = tables(&self.wanted)?.into_iter();
         match wanted.find(|table| !parsed.contains(table)) {
             None => Ok(()),
@@ -357,6 +396,14 @@ impl<'a> Files<'a> {
             _ => format!("{} has the new text: {error}", file.display()),
         })
     }
+}
+
+/// Returns the table `[host_names]`.
+fn names_table(names: &BTreeMap<HostName, Id>) -> Table {
+    let entries = names.iter();
+    entries
+        .map(|(name, id)| (name.to_string(), toml::Value::String(id.to_string())))
+        .collect()
 }
 
 /// Names the keys that differ between two tables.

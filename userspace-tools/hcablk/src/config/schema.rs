@@ -14,7 +14,7 @@ use super::value::{
 };
 use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
-use crate::names::{DeviceName, PortName, VolumeName};
+use crate::names::{DeviceName, HostName, PortName, VolumeName};
 use crate::target::{Mode, WriteCache};
 use crate::tuning::Policy;
 
@@ -330,6 +330,9 @@ pub struct Config {
     /// `[host]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,
+    /// `[host_names]`: the ids of hosts, by their names for people.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub host_names: BTreeMap<HostName, Id>,
     /// `[export.VOLUME]`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub export: BTreeMap<VolumeName, Export>,

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::endpoint::Endpoint;
 use crate::hostid;
-use crate::names::{parse_chunk_kib, parse_provider, DeviceName, PortName, VolumeName};
+use crate::names::{parse_chunk_kib, parse_provider, DeviceName, HostName, PortName, VolumeName};
 use crate::target::{Mode, WriteCache};
 use crate::tuning::Policy;
 use units::{Shown, SIZES, TIMES};
@@ -73,6 +73,7 @@ as_text! {
     [] VolumeName: "the name of a volume";
     [] DeviceName: "the name of a disk";
     [] PortName: "the name of a port";
+    [] HostName: "the name of a host";
     [] Policy: "a policy";
     [] Mode: "a mode";
     [] WriteCache: "\"back\" or \"through\"";

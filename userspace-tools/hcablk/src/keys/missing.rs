@@ -5,6 +5,7 @@
 use super::{both, has_keys, hosts, read, Whose};
 use crate::configfs::{Group, TARGET};
 use crate::error::Result;
+use crate::host_names::HostNames;
 use crate::system::System;
 
 /// A missing key.
@@ -56,11 +57,10 @@ pub(crate) fn of_hosts(volume: &Group<'_>) -> Result<Option<Missing>> {
         _ => "UUID",
     };
     let name = volume.name();
+    let shown: Vec<_> = hosts.iter().map(|(id, _)| *id).collect();
+    let shown = HostNames::read(volume.system()).join(&shown);
     Ok(Some(Missing {
-        message: format!(
-            "{name} refuses {}, since this target does not have the key",
-            ids.join(", ")
-        ),
+        message: format!("{name} refuses {shown}, since this target does not have the key"),
         remedy: format!(
             "ssh CLIENT hcablk key show host | hcablk key add host {whose} && hcablk key apply"
         ),

@@ -6,6 +6,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::{PathRef, PortRef};
+use crate::host_names::HostNames;
 use crate::tuning::Policy;
 
 /// A disk of the configuration that is connected.
@@ -141,20 +142,37 @@ pub enum Done {
         volume: String,
         hosts: Vec<Uuid>,
         changed: bool,
+        #[serde(skip_serializing_if = "HostNames::is_empty")]
+        #[cfg_attr(feature = "schemars", schemars(default))]
+        host_names: HostNames,
     },
     Forbid {
         volume: String,
         hosts: Vec<Uuid>,
         changed: bool,
+        #[serde(skip_serializing_if = "HostNames::is_empty")]
+        #[cfg_attr(feature = "schemars", schemars(default))]
+        host_names: HostNames,
     },
     Evict {
         volume: String,
         hosts: Vec<Uuid>,
         changed: bool,
+        #[serde(skip_serializing_if = "HostNames::is_empty")]
+        #[cfg_attr(feature = "schemars", schemars(default))]
+        host_names: HostNames,
     },
     Admit {
         volume: String,
         hosts: Vec<Uuid>,
+        changed: bool,
+        #[serde(skip_serializing_if = "HostNames::is_empty")]
+        #[cfg_attr(feature = "schemars", schemars(default))]
+        host_names: HostNames,
+    },
+    NameHost {
+        host: Uuid,
+        name: Option<String>,
         changed: bool,
     },
     Listen {
@@ -208,6 +226,7 @@ impl Done {
             | Self::Forbid { changed, .. }
             | Self::Evict { changed, .. }
             | Self::Admit { changed, .. }
+            | Self::NameHost { changed, .. }
             | Self::Listen { changed, .. }
             | Self::Unlisten { changed, .. } => Some(*changed),
             Self::Keys {}

@@ -12,6 +12,7 @@ use super::{
     PathRef, Port, Report, SyncedDisk, Volume,
 };
 use crate::endpoint::Endpoint;
+use crate::host_names::HostNames;
 use crate::names::CHUNK_KIB;
 use crate::times;
 
@@ -28,11 +29,16 @@ impl fmt::Display for Report {
             Self::DeviceTimes { devices: times } | Self::ExportTimes { volumes: times } => {
                 f.write_str(&table(&times::rows(times), |column| column > 1))
             }
-            Self::Exports { volumes, ports, .. } => {
-                f.write_str(&volume_table(volumes))?;
+            Self::Exports {
+                volumes,
+                ports,
+                host_names,
+                ..
+            } => {
+                f.write_str(&volume_table(volumes, host_names))?;
                 f.write_str("\n")?;
                 if volumes.iter().any(|volume| !volume.evicted.is_empty()) {
-                    f.write_str(&evicted_table(volumes))?;
+                    f.write_str(&evicted_table(volumes, host_names))?;
                     f.write_str("\n")?;
                 }
                 f.write_str(&port_table(ports))
@@ -169,6 +175,58 @@ impl Done {
             None => f.write_str("\n"),
         }
     }
+
+    /// Writes what was done with hosts.
+    fn write_hosts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Enroll {
+                client,
+                host,
+                dry_run,
+                steps,
+                ..
+            } => {
+                let what = if *dry_run { "would do" } else { "done" };
+                for step in steps {
+                    writeln!(f, "{what}: {step}")?;
+                }
+                writeln!(f, "{client} is the host {host}")
+            }
+            Self::Allow {
+                volume,
+                hosts,
+                host_names,
+                ..
+            } => writeln!(f, "{volume} allows {}", host_names.join(hosts)),
+            Self::Forbid {
+                volume,
+                hosts,
+                host_names,
+                ..
+            } => writeln!(f, "{volume} no longer allows {}", host_names.join(hosts)),
+            Self::Evict {
+                volume,
+                hosts,
+                host_names,
+                ..
+            } => {
+                writeln!(f, "{volume} has evicted {}", host_names.join(hosts))
+            }
+            Self::Admit {
+                volume,
+                hosts,
+                host_names,
+                ..
+            } => writeln!(f, "{volume} admits {} again", host_names.join(hosts)),
+            Self::NameHost {
+                host,
+                name: Some(name),
+                ..
+            } => writeln!(f, "{host} has the name {name}"),
+            Self::NameHost { host, .. } => writeln!(f, "{host} has no name"),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn write_path(f: &mut fmt::Formatter<'_>, name: &str, has: &str, path: &PathRef) -> fmt::Result {
@@ -198,13 +256,6 @@ fn ended_ports(f: &mut fmt::Formatter<'_>, ports: &[String]) -> fmt::Result {
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let join = |hosts: &[Uuid]| {
-            hosts
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
         match self {
             // Only the device, so that scripts can use it directly.
             Self::Connect { device, .. } => writeln!(f, "{device}"),
@@ -243,19 +294,6 @@ impl fmt::Display for Done {
             Self::PathPolicy { name, policy, .. } => {
                 writeln!(f, "{name} has the policy {policy}")
             }
-            Self::Enroll {
-                client,
-                host,
-                dry_run,
-                steps,
-                ..
-            } => {
-                let what = if *dry_run { "would do" } else { "done" };
-                for step in steps {
-                    writeln!(f, "{what}: {step}")?;
-                }
-                writeln!(f, "{client} is the host {host}")
-            }
             Self::Key(stored) => {
                 let count = match stored.keys {
                     1 => "one key",
@@ -274,20 +312,12 @@ impl fmt::Display for Done {
                 volume,
                 changed: true,
             } => writeln!(f, "{volume} is no longer exported"),
-            Self::Allow { volume, hosts, .. } => writeln!(f, "{volume} allows {}", join(hosts)),
-            Self::Forbid {
-                volume,
-                hosts,
-                changed: true,
-            } => writeln!(f, "{volume} no longer allows {}", join(hosts)),
-            Self::Evict { volume, hosts, .. } => {
-                writeln!(f, "{volume} has evicted {}", join(hosts))
-            }
-            Self::Admit {
-                volume,
-                hosts,
-                changed: true,
-            } => writeln!(f, "{volume} admits {} again", join(hosts)),
+            Self::Enroll { .. }
+            | Self::Allow { .. }
+            | Self::Forbid { changed: true, .. }
+            | Self::Evict { .. }
+            | Self::Admit { changed: true, .. }
+            | Self::NameHost { .. } => self.write_hosts(f),
             Self::Listen { port, .. } => {
                 writeln!(
                     f,
@@ -418,7 +448,7 @@ fn path_table(devices: &[Device]) -> String {
     table(&rows, |column| column == 3)
 }
 
-fn volume_table(volumes: &[Volume]) -> String {
+fn volume_table(volumes: &[Volume], names: &HostNames) -> String {
     let mut rows = vec![cells(&[
         "VOLUME",
         "PATH",
@@ -445,13 +475,18 @@ fn volume_table(volumes: &[Volume]) -> String {
             .filter(|host| !allowed.contains(host))
             .collect();
         others.dedup();
+        let shown = |host: &str| {
+            let id = Uuid::try_parse(host);
+            id.map_or_else(|_| host.to_owned(), |id| names.show(&id))
+        };
         let allowed = allowed.iter().map(|host| {
             let sessions = sessions_of(host);
-            (host.clone(), sessions)
+            (shown(host), sessions)
         });
-        let others = others
-            .iter()
-            .map(|host| (format!("{host} (not allowed)"), sessions_of(host)));
+        let others = others.iter().map(|host| {
+            let host_text = format!("{} (not allowed)", shown(host));
+            (host_text, sessions_of(host))
+        });
         let mut hosts = allowed.chain(others);
         let (host, sessions) = hosts.next().unwrap_or_default();
         rows.push(cells(&[
@@ -482,14 +517,14 @@ fn volume_table(volumes: &[Volume]) -> String {
 }
 
 /// Makes a table with a row for each evicted host.
-fn evicted_table(volumes: &[Volume]) -> String {
+fn evicted_table(volumes: &[Volume], names: &HostNames) -> String {
     let mut rows = vec![cells(&["VOLUME", "EVICTED HOST", "DRAINING"])];
     for volume in volumes {
         rows.extend(
             volume
                 .evicted
                 .iter()
-                .map(|one| cells(&[&volume.name, &one.host.to_string(), yes_no(one.draining)])),
+                .map(|one| cells(&[&volume.name, &names.show(&one.host), yes_no(one.draining)])),
         );
     }
     table(&rows, |_| false)

@@ -13,6 +13,7 @@ use super::records::Records;
 use super::{existing, no_such_volume};
 use crate::configfs::{Group, CONFIGFS, TARGET};
 use crate::error::{Error, Kind, Result};
+use crate::host_names::HostNames;
 use crate::names::VolumeName;
 use crate::output::{Done, Outcome};
 use crate::system::{Op, System};
@@ -84,6 +85,7 @@ pub fn evict(
         volume: volume.to_string(),
         hosts,
         changed,
+        host_names: HostNames::default(),
     });
     if gone {
         outcome.note(not_exported(volume));
@@ -150,6 +152,7 @@ fn evict_unexported(
         volume: volume.to_string(),
         hosts,
         changed: false,
+        host_names: HostNames::default(),
     });
     outcome.note("evicted already");
     outcome.note(not_exported(volume));
@@ -269,6 +272,7 @@ pub fn admit(
         volume: volume.to_string(),
         hosts: admitted,
         changed,
+        host_names: HostNames::default(),
     });
     if !changed {
         outcome.note("none of these hosts was evicted");

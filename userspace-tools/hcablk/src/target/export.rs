@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::fence::{evict_recorded, join};
+use super::fence::evict_recorded;
 use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
 use super::write_cache::{self, WriteCache};
@@ -24,6 +24,7 @@ use crate::config::persist::{self, Files, Stored};
 use crate::config::running::{attribute, read_export, read_port};
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
+use crate::host_names::HostNames;
 use crate::hostid;
 use crate::keys;
 use crate::names::VolumeName;
@@ -196,7 +197,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     if !evicted.is_empty() {
         outcome.note(format!(
             "evicted, and refused until they are admitted: {}",
-            join(&evicted, ", ")
+            HostNames::read(system).join(&evicted)
         ));
     }
     if wanted.insecure {

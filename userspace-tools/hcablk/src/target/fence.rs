@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::records::Records;
 use crate::configfs::Group;
 use crate::error::{Error, Kind, Result};
+use crate::host_names::HostNames;
 use crate::output::{is_cut, Evicted};
 use crate::system::{Op, OpError};
 
@@ -122,7 +123,7 @@ impl<'a> Fence<'a> {
                     system.progress(&format!(
                         "{} has evicted {}; waiting for the drive to finish their requests, for {} s now",
                         self.volume.name(),
-                        join(&self.draining, ", "),
+                        HostNames::read(system).join(&self.draining),
                         (now - self.began).as_secs()
                     ));
                 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::existing;
-use super::fence::join;
 use super::write_cache;
 use crate::configfs::{remove, Group, Transaction};
 use crate::error::{Error, Kind, Result};
+use crate::host_names::HostNames;
 use crate::keys;
 use crate::names::VolumeName;
 use crate::output::{is_cut, Client, Done, Outcome};
@@ -56,6 +56,7 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
         volume: volume.to_string(),
         hosts: ids.to_vec(),
         changed,
+        host_names: HostNames::default(),
     });
     if !changed {
         outcome.note("allowed already");
@@ -98,7 +99,7 @@ pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool
             system.progress(&format!(
                 "{} has forbidden {}; waiting for the drive to finish their requests, for {} s now",
                 volume.name(),
-                join(&left, ", "),
+                HostNames::read(system).join(&left),
                 (now - began).as_secs()
             ));
         }
@@ -139,6 +140,7 @@ pub fn forbid(
         volume: volume.to_string(),
         hosts: there,
         changed,
+        host_names: HostNames::default(),
     });
     if !changed {
         outcome.note("none of these hosts was allowed");

@@ -10,6 +10,7 @@ use super::{existing, not_loaded, ports, volumes, write_cache};
 use crate::config::running::attribute;
 use crate::configfs::{parse_counters, unless_gone, Group, TARGET};
 use crate::error::{Error, Result};
+use crate::host_names::HostNames;
 use crate::keys::missing;
 use crate::names::VolumeName;
 use crate::output::{is_cut, Client, Counters, Outcome, Port, PortSession, Report, Volume};
@@ -21,6 +22,7 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     let Some(tree) = TARGET.tree(system) else {
         let mut outcome = Outcome::new(Report::Exports {
             columns: Vec::new(),
+            host_names: HostNames::default(),
             volumes: Vec::new(),
             ports: Vec::new(),
         });
@@ -49,6 +51,7 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     more.extend(key_notes(&tree)?);
     let mut outcome = Outcome::new(Report::Exports {
         columns: Vec::new(),
+        host_names: HostNames::default(),
         volumes: found_volumes,
         ports: found_ports,
     });
@@ -113,6 +116,7 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
             )
         })
         .collect();
+    let host_names = HostNames::read(system);
     let names = match Records::volumes(system) {
         Ok(names) => names,
         Err(error) => {
@@ -132,7 +136,7 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
             None if recorded.is_empty() => (),
             None => notes.push(format!(
                 "{name} is not exported now, and has evicted {}",
-                join(&recorded, ", ")
+                host_names.join(&recorded)
             )),
             Some(volume) if volume.evicted_cut => (),
             Some(volume) => {
@@ -144,7 +148,7 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
                     notes.push(format!(
                         "{} is recorded as evicted from {name}, but the kernel has not evicted it. Run: \
                          hcablk target evict {name} {}",
-                        join(&unknown, ", "),
+                        host_names.join(&unknown),
                         join(&unknown, " ")
                     ));
                 }

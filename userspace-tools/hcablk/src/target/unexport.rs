@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::fence::join;
 use super::records::Records;
 use super::{existing, volumes};
 use crate::apply::record::Record;
 use crate::apply::step::Table;
 use crate::configfs::{remove, Group, TARGET};
 use crate::error::{Error, Kind, Result};
+use crate::host_names::HostNames;
 use crate::names::VolumeName;
 use crate::output::{Client, Done, Outcome};
 use crate::system::System;
@@ -82,7 +82,7 @@ fn note_evicted(system: &dyn System, volume: &str, notes: &mut Vec<String>) {
         Ok(evicted) if evicted.is_empty() => (),
         Ok(evicted) => notes.push(format!(
             "these hosts stay evicted, and are refused when {volume} is exported again: {}",
-            join(&evicted, ", ")
+            HostNames::read(system).join(&evicted)
         )),
         Err(error) => notes.push(error.message),
     }
@@ -200,7 +200,12 @@ fn refuse_while_used(group: &Group<'_>, volume: &VolumeName) -> Result<()> {
         }
         tries -= 1;
         if tries == 0 {
-            let mut list: Vec<_> = clients.iter().map(|client| client.host.as_str()).collect();
+            let names = HostNames::read(group.system());
+            let shown = |client: &Client| match client.host.parse() {
+                Ok(id) => names.show(&id),
+                Err(_) => client.host.clone(),
+            };
+            let mut list: Vec<_> = clients.iter().map(shown).collect();
             list.dedup();
             return Err(Error::new(
                 Kind::Busy,
