@@ -365,10 +365,16 @@ Examples:
     Bench(BenchArgs),
 
     /// Print the completion script for a shell
+    ///
+    /// The scripts for bash, zsh and fish also complete the names of disks, volumes, hosts and ports: they run this program.
     #[command(after_help = "\
 Example:
   hcablk completions bash > /usr/share/bash-completion/completions/hcablk")]
     Completions(CompletionsArgs),
+
+    /// Print what may come next on a command line, for the scripts of completions
+    #[command(hide = true)]
+    Complete(CompleteArgs),
 
     /// Write the man pages
     #[command(after_help = "\
@@ -407,6 +413,7 @@ impl Command {
             | Self::Config(_)
             | Self::Bench(_)
             | Self::Completions(_)
+            | Self::Complete(_)
             | Self::Man(_) => false,
         }
     }
@@ -461,6 +468,17 @@ pub struct BenchArgs {
 pub struct CompletionsArgs {
     /// The shell
     pub shell: Shell,
+}
+
+/// Arguments of `complete`.
+#[derive(Args, Debug)]
+pub struct CompleteArgs {
+    /// The number of the word with the cursor; the program's is 0
+    pub index: usize,
+
+    /// The words behind the program's
+    #[arg(last = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
 }
 
 /// Arguments of `man`.

@@ -10,11 +10,15 @@ use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::cli::Cli;
+use crate::complete;
 use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome};
 
 /// Makes the completion script for a shell.
 pub fn completions(shell: Shell) -> String {
+    if let Some(script) = complete::script(shell) {
+        return script.to_owned();
+    }
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "hcablk", &mut script);
     String::from_utf8_lossy(&script).into_owned()

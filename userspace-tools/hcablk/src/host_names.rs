@@ -44,6 +44,16 @@ impl HostNames {
         self
     }
 
+    /// Returns the ids of all hosts that have a name.
+    pub fn ids(&self) -> Vec<Uuid> {
+        self.0.keys().copied().collect()
+    }
+
+    /// Returns the name of a host.
+    pub fn get(&self, id: &Uuid) -> Option<&str> {
+        self.0.get(id).map(String::as_str)
+    }
+
     /// Returns the id of a host as text, and its name if it has one.
     pub fn show(&self, id: &Uuid) -> String {
         match self.0.get(id) {

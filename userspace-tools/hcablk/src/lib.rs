@@ -20,7 +20,8 @@
 //! | [`configfs`] | the trees, and changes that can be undone |
 //! | [`system`] | every call to the machine, behind one trait |
 //! | [`output`], [`error`] | the output of the commands |
-//! | [`generate`] | completions and man pages |
+//! | [`generate`] | scripts of completions, and man pages |
+//! | [`mod@complete`] | what may come next on a command line |
 //! | [`mod@bench`] | the program that `hcablk bench` starts |
 //!
 //! It is a library so that tests can run the commands against an imitation of the kernel.
@@ -31,6 +32,7 @@ pub mod audit;
 pub mod bench;
 pub mod check;
 pub mod cli;
+pub mod complete;
 pub mod config;
 pub mod configfs;
 pub mod endpoint;
@@ -137,6 +139,9 @@ fn carry_out(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Resul
         Command::Bench(args) => Err(bench::start(&args.words)),
         Command::Completions(args) => Ok(Outcome::new(Report::Script {
             script: generate::completions(args.shell),
+        })),
+        Command::Complete(args) => Ok(Outcome::new(Report::Script {
+            script: complete::complete(system, args.index, &args.words),
         })),
         Command::Man(args) => generate::man(&args.folder),
     }

@@ -553,14 +553,23 @@ fn host_id_of_an_image_that_has_none() {
 #[test]
 fn completions_for_every_shell() {
     let root = machine();
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+    for (shell, word) in [
+        (
+            "bash",
+            "complete -o bashdefault -o default -F _hcablk hcablk",
+        ),
+        ("zsh", "#compdef hcablk"),
+        ("fish", "complete -c hcablk"),
+        ("elvish", "unexport"),
+        ("powershell", "unexport"),
+    ] {
         let output = hcablk(root.path())
             .args(["completions", shell])
             .assert()
             .success()
             .get_output()
             .clone();
-        assert!(text(&output.stdout).contains("unexport"), "{shell}");
+        assert!(text(&output.stdout).contains(word), "{shell}");
     }
 }
 
