@@ -311,7 +311,7 @@ impl Rising {
     /// Sends a connection request to a target that does not prove its identity: any peer that
     /// grants the request gets the queue pair.
     fn send(&self, owner: &Arc<Session>, bytes: &[u8; REQUEST_LEN]) -> Result<(), Failure> {
-        let parameters = self.hear(owner);
+        let parameters = self.attach_owner(owner);
         self.id.connect(parameters, bytes).map_err(not_sent)
     }
 
@@ -324,13 +324,13 @@ impl Rising {
         pair: &QueuePair<impl Handler>,
         bytes: &[u8; REQUEST_LEN],
     ) -> Result<(), Failure> {
-        let parameters = self.hear(owner);
+        let parameters = self.attach_owner(owner);
         pair.connect_held(parameters, bytes).map_err(not_sent)
     }
 
     /// Attaches `owner` to the connection's events; returns the connection parameters of its
     /// request.
-    fn hear(&self, owner: &Arc<Session>) -> Parameters {
+    fn attach_owner(&self, owner: &Arc<Session>) -> Parameters {
         self.link.attach(owner.clone());
         Parameters {
             responder_resources: owner.responder_resources(),

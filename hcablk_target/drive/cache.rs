@@ -276,8 +276,8 @@ impl Cache {
     }
 
     /// Keeps the lines of a visit pinned, since a response is sent from them. Any context.
-    pub(crate) fn stay(&self, visit: &mut Visit) {
-        self.lines.lock().stay(visit);
+    pub(crate) fn keep_pinned(&self, visit: &mut Visit) {
+        self.lines.lock().keep_pinned(visit);
     }
 
     /// Records that the memory was found lost. Returns `true` for the first call only.

@@ -26,13 +26,13 @@
 use crate::proto::message::Status;
 
 /// The number of a session among those of a disk.
-pub(crate) type Teller = u32;
+pub(crate) type SessionNumber = u32;
 
 #[derive(Clone, Copy)]
 enum FlushErrorState {
     None,
     Owed(Status),
-    Sent(Status, Teller),
+    Sent(Status, SessionNumber),
     Repeated(Status),
 }
 
@@ -59,12 +59,12 @@ impl FlushErrors {
 
     /// Returns the status of a flush of session `by` for which the drive returned `own`, and the
     /// number of the reported error, for [`Self::sent`], or 0.
-    pub(crate) fn end(&mut self, own: Status, by: Teller) -> (Status, u32) {
+    pub(crate) fn end(&mut self, own: Status, by: SessionNumber) -> (Status, u32) {
         if own != Status::Ok {
             self.owe(own);
         }
         match self.state {
-            FlushErrorState::Sent(status, teller) if teller != by => {
+            FlushErrorState::Sent(status, session_number) if session_number != by => {
                 self.state = FlushErrorState::Repeated(status);
                 (status, self.number)
             }
@@ -78,14 +78,14 @@ impl FlushErrors {
     /// Records that a response with error `number` was sent by session `by`, and whether it is
     /// certain that it has `arrived`. Does nothing if a later error was recorded, which must
     /// still be reported.
-    pub(crate) fn sent(&mut self, number: u32, by: Teller, arrived: bool) {
+    pub(crate) fn sent(&mut self, number: u32, by: SessionNumber, arrived: bool) {
         if number != self.number {
             return;
         }
         self.state = match self.state {
             FlushErrorState::Owed(status) if !arrived => FlushErrorState::Sent(status, by),
-            FlushErrorState::Sent(status, teller) if !arrived => {
-                FlushErrorState::Sent(status, teller)
+            FlushErrorState::Sent(status, session_number) if !arrived => {
+                FlushErrorState::Sent(status, session_number)
             }
             _ => FlushErrorState::None,
         };

@@ -17,7 +17,7 @@ use super::{
     backing::Backing,
     flush_errors::{
         FlushErrors,
-        Teller, //
+        SessionNumber, //
     },
     flush_failures::FlushFailures, //
 };
@@ -91,8 +91,8 @@ pub(crate) struct WriteErrors {
     /// Whether all acknowledged writes are durable, once an ending export has determined it.
     #[pin]
     durable: Mutex<Option<bool>>,
-    /// The number of sessions that have had the record so far.
-    tellers: Atomic<Teller>,
+    /// The number of the next session that uses the record.
+    next_session_number: Atomic<SessionNumber>,
 }
 
 impl WriteErrors {
@@ -115,7 +115,7 @@ impl WriteErrors {
                 sessions: Atomic::new(0),
                 open: Atomic::new(0),
                 durable <- new_mutex!(None),
-                tellers: Atomic::new(0),
+                next_session_number: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
@@ -184,7 +184,7 @@ impl WriteErrors {
 
     /// Returns the status of a flush of session `by` for which the drive returned `own`, and the
     /// number of the flush error that it reports, or 0: [`FlushErrors::end`]. Any context.
-    pub(crate) fn end_flush(&self, own: Status, by: Teller) -> (Status, u32) {
+    pub(crate) fn end_flush(&self, own: Status, by: SessionNumber) -> (Status, u32) {
         // In this order: `seen_failures` changes only after `owes_error` is set.
         if own == Status::Ok && !self.misses_failure() && !self.owes_error.load(Acquire) {
             return (own, 0);
@@ -225,7 +225,7 @@ impl WriteErrors {
 
     /// Records that a response with a flush error was sent by session `by`, and whether it is
     /// certain that it has `arrived`: [`FlushErrors::sent`]. Any context.
-    pub(crate) fn flush_error_sent(&self, number: u32, by: Teller, arrived: bool) {
+    pub(crate) fn flush_error_sent(&self, number: u32, by: SessionNumber, arrived: bool) {
         let mut errors = self.flushes.lock();
         errors.sent(number, by, arrived);
         self.owes_error.store(!errors.is_empty(), Release);
@@ -236,7 +236,7 @@ impl WriteErrors {
 /// would see another instance, and believe that no request of the session is left.
 pub(crate) struct WriteErrorsUse {
     errors: Arc<WriteErrors>,
-    teller: Teller,
+    session_number: SessionNumber,
     /// Whether the session is counted as one that may acknowledge writes.
     is_open: Atomic<bool>,
 }
@@ -247,7 +247,7 @@ impl WriteErrorsUse {
         errors.open.fetch_add(1, Relaxed);
         Self {
             errors: errors.clone(),
-            teller: errors.tellers.fetch_add(1, Relaxed),
+            session_number: errors.next_session_number.fetch_add(1, Relaxed),
             is_open: Atomic::new(true),
         }
     }
@@ -260,8 +260,8 @@ impl WriteErrorsUse {
     }
 
     /// Returns the number of this session, among those that have the record.
-    pub(crate) fn teller(&self) -> Teller {
-        self.teller
+    pub(crate) fn session_number(&self) -> SessionNumber {
+        self.session_number
     }
 }
 

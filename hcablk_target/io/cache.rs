@@ -196,7 +196,7 @@ fn leave(request: &mut TargetRequest, ok: bool) {
     if ok && request.is_in_lines() {
         if !request.wire_in_ram() {
             // The response is sent from the lines.
-            return cache.stay(&mut request.visit);
+            return cache.keep_pinned(&mut request.visit);
         }
     } else if ok && request.visit.is_owner() {
         let leased = cache.lease().map(PeerLease::memory);

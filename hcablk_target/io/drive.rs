@@ -694,7 +694,9 @@ fn finish_here(queue: &Queue, mut request: KBox<TargetRequest>, result: Result<(
     };
     if matches!(request.op, Ok(Op::Flush)) {
         let volume = &request.volume;
-        (status, request.flush_error) = volume.write_errors().end_flush(status, volume.teller());
+        (status, request.flush_error) = volume
+            .write_errors()
+            .end_flush(status, volume.session_number());
     } else if status != Status::Ok {
         note_failure(&request, status);
     } else if request.is_fua() {

@@ -158,7 +158,7 @@ pub(super) struct Received {
 impl Received {
     /// Returns the same message, with one more request admitted.
     #[inline]
-    pub(super) fn behind(self) -> Self {
+    pub(super) fn after_one(self) -> Self {
         Self {
             admitted: self.admitted + 1,
             ..self

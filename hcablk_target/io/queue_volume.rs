@@ -28,7 +28,7 @@ use super::{
 use crate::{
     drive::{
         backing::Backing,
-        flush_errors::Teller,
+        flush_errors::SessionNumber,
         io_turns::HostLine,
         write_errors::WriteErrors, //
     },
@@ -103,7 +103,7 @@ pub(crate) struct VolumeConfig {
     /// The errors of the session's writes that are not reported yet.
     pub(crate) write_errors: Arc<WriteErrors>,
     /// The session that reports these errors, among those of the disk.
-    pub(crate) teller: Teller,
+    pub(crate) session_number: SessionNumber,
     /// The queue pair's counters of requests for the volume.
     pub(crate) counters: Arc<Counters>,
     /// Dropped last.
@@ -351,8 +351,8 @@ impl QueueVolume {
 
     /// Returns the session that reports write errors, among those of the disk.
     #[inline]
-    pub(super) fn teller(&self) -> Teller {
-        self.config.teller
+    pub(super) fn session_number(&self) -> SessionNumber {
+        self.config.session_number
     }
 
     /// Returns the queue pair's counters of requests for the volume.

@@ -112,7 +112,7 @@ impl Queue {
         let (admitted, more) = self.admit(&mut work, request, message);
         self.batcher.gather_from(work.made - work.idle.len());
         if more {
-            return self.receive_rest(work, admitted, message.behind());
+            return self.receive_rest(work, admitted, message.after_one());
         }
         match admitted {
             Admitted::Start(request) => {
@@ -176,7 +176,7 @@ impl Queue {
             };
             let admitted;
             (admitted, more) = self.admit(&mut work, request, message);
-            message = message.behind();
+            message = message.after_one();
             put(admitted);
         }
         self.batcher.gather_from(work.made - work.idle.len());
@@ -475,7 +475,7 @@ impl Queue {
                 return None;
             };
             let (admitted, more) = self.admit(work, request, message);
-            if more && work.received.unpop(message.behind()).is_err() {
+            if more && work.received.unpop(message.after_one()).is_err() {
                 self.broken(NO_ROOM);
             }
             if let Admitted::Start(request) = admitted {

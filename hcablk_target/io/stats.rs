@@ -63,9 +63,11 @@ impl Queue {
             // On iWARP TCP may still lose data whose SEND has completed.
             let arrived = !self.all_reported;
             let volume = &request.volume;
-            volume
-                .write_errors()
-                .flush_error_sent(request.flush_error, volume.teller(), arrived);
+            volume.write_errors().flush_error_sent(
+                request.flush_error,
+                volume.session_number(),
+                arrived,
+            );
         }
     }
 

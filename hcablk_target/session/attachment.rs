@@ -639,7 +639,7 @@ impl Attachment {
             flushes: self.flushes.clone(),
             backing,
             write_errors: self.write_errors.clone(),
-            teller: self.write_errors.teller(),
+            session_number: self.write_errors.session_number(),
             counters: self.counters_of(queue)?,
             _gone: self.gone.lock().clone().ok_or(EIO)?,
         })

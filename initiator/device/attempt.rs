@@ -224,7 +224,7 @@ impl Device {
         loop {
             plan.head.fence_others(self, &admin, &origin, || {
                 self.fail_fast_if_due(plan);
-                plan.goes_on(deadline)?;
+                plan.check_wanted(deadline)?;
                 session.failure().map_or(Ok(()), Err)
             })?;
             // Dropped without a lock, after requests have moved to the new hardware queues.

@@ -53,7 +53,7 @@ impl Plan {
     /// Fails when an attempt that waits for a fence must end: when the path no longer needs this
     /// session, when the RDMA device is being removed, or when the disk is due for removal and
     /// `deadline`, the attempt's own time limit, has passed.
-    pub(super) fn goes_on(&self, deadline: Deadline) -> Result<(), Failure> {
+    pub(super) fn check_wanted(&self, deadline: Deadline) -> Result<(), Failure> {
         if !self.is_for(&self.path.info()) {
             return Err(Failure::Forced);
         }

@@ -176,8 +176,9 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// Starts I/O at `sector` (of 512 bytes, from the device's beginning).
 ///
 /// Sleeps when the device has no room for more, if the owner [may wait](BioOwner::may_wait).
-/// `done` may run before this returns. The block layer checks range and alignment, and reports an
-/// error through `done`.
+/// `done` may run before this returns. The block layer checks that the device does not end before
+/// the last sector and that reads and writes consist of whole logical blocks (`bio_check_eod()`,
+/// `bio_unaligned()`), and reports an error through `done`. It checks nothing else.
 ///
 /// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for, or an empty
 /// one), `EROFS` (the device was not opened for writing: the block layer would only warn), `EAGAIN`

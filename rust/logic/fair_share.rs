@@ -249,7 +249,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
 
     /// Returns whether `count` buffers of `class` are free and `borrower` may have them, if no
     /// other borrower is before it.
-    fn are_there(&self, borrower: &Borrower, class: usize, count: u32) -> bool {
+    fn are_free_for(&self, borrower: &Borrower, class: usize, count: u32) -> bool {
         self.classes.get(class).is_some_and(|of| {
             of.total <= of.target && count <= of.free && self.may_have(borrower, class, count)
         })
@@ -259,7 +259,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         let Some(me) = self.borrowers.get(borrower) else {
             return false;
         };
-        if !self.are_there(me, class, count) {
+        if !self.are_free_for(me, class, count) {
             return false;
         }
         if self.waiting == 0 {
@@ -388,7 +388,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
             // them.
             let now = |(class, count)| {
                 !self.may_have(borrower, class, count)
-                    || self.are_there(borrower, class, count) && is_first(class)
+                    || self.are_free_for(borrower, class, count) && is_first(class)
             };
             borrower.woken.is_none() && borrower.wishes().any(now)
         })?;

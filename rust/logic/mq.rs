@@ -56,7 +56,7 @@ pub const QUEUES: usize = 8;
 pub const HISTORY: usize = 4;
 
 /// The lists behind the queues.
-const PAST: usize = QUEUES;
+const HISTORY_LIST: usize = QUEUES;
 const FREE: usize = QUEUES + 1;
 const SPARE: usize = QUEUES + 2;
 const LISTS: usize = QUEUES + 3;
@@ -271,7 +271,10 @@ impl<M: Memory> Mq<M> {
         let old = self.nodes.get(slot as usize).copied()?;
         self.forget(slot, FREE);
         // If the history has no spare node, all its nodes are in use: forget its oldest line.
-        if let Some(oldest) = self.first(PAST).filter(|_| self.first(SPARE).is_none()) {
+        if let Some(oldest) = self
+            .first(HISTORY_LIST)
+            .filter(|_| self.first(SPARE).is_none())
+        {
             self.forget(oldest, SPARE);
         }
         if let Some(at) = self.first(SPARE) {
@@ -281,7 +284,7 @@ impl<M: Memory> Mq<M> {
                 node.last = old.last;
             }
             self.unlink(at);
-            self.push(PAST, at);
+            self.push(HISTORY_LIST, at);
             self.enter(at);
         }
         Some(Admission {

@@ -155,4 +155,4 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         cables = {cable for cable, _ in guest.spec.cables}
         for other in self.guests.values():
             if other is not guest and cables & {cable for cable, _ in other.spec.cables}:
-                other.let_go()
+                other.drop_unsent()

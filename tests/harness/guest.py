@@ -516,7 +516,7 @@ class Guest:
         if self._process is not None and self.alive:
             unblock(self._process.pid)
 
-    def let_go(self) -> None:
+    def drop_unsent(self) -> None:
         """Make QEMU drop the packets that it could not send to a guest that is gone.
 
         It would keep them, and with them the guest's transmit queue, until that peer is back; a real network card

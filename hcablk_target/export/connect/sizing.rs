@@ -170,7 +170,7 @@ impl Connect {
         let session = attachment.session();
         let backing = attachment.backing().ok_or(ENDED)?;
         let mut served = match session.capacity() {
-            // Its memory may have been charged before the volume was known, as for any volume.
+            // A session of version 3 was charged before its volume was known: for at least as much.
             1 => Served::from_volume(attachment, &backing),
             _ => Served::any_volumes(),
         };

@@ -357,7 +357,7 @@ impl<M: Memory> Lines<M> {
 
     /// Lets others read the lines that the visit owns, since the drive has put the data of its read
     /// there, and the response is sent from there. They do not change before the visit leaves.
-    pub fn stay(&mut self, visit: &mut Visit) {
+    pub fn keep_pinned(&mut self, visit: &mut Visit) {
         if visit.kind != Kind::Fill {
             return;
         }

@@ -189,7 +189,7 @@ fn check(mq: &Mq<Heap>) {
             at = node.chain;
         }
     }
-    let known: HashSet<_> = lists[..=PAST].iter().flatten().copied().collect();
+    let known: HashSet<_> = lists[..=HISTORY_LIST].iter().flatten().copied().collect();
     assert_eq!(indexed, known);
 }
 
@@ -234,7 +234,7 @@ fn it_does_what_the_paper_says() {
                     assert_eq!(list_of(&mq, q), keys, "queue {q} at step {step}");
                 }
                 let keys: Vec<_> = model.history.iter().map(|e| e.key).collect();
-                assert_eq!(list_of(&mq, PAST), keys, "history at step {step}");
+                assert_eq!(list_of(&mq, HISTORY_LIST), keys, "history at step {step}");
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::rivals;
 use crate::stop::Stop;
 
 /// The data paths to the drive that are measured, with their descriptions.
-const WAYS: [(&str, &str); 7] = [
+const DATA_PATHS: [(&str, &str); 7] = [
     ("local", "the drive itself, on the target"),
     ("direct", "hcablk, mode direct, large requests in chunks"),
     ("whole", "hcablk, mode direct, each request as a whole"),
@@ -54,9 +54,9 @@ pub(crate) fn run(args: &LocalRemoteArgs, stop: &Stop) -> Result<ExitCode> {
     if let Some(unknown) = args
         .only
         .iter()
-        .find(|name| !WAYS.iter().any(|(way, _)| way == name))
+        .find(|name| !DATA_PATHS.iter().any(|(way, _)| way == name))
     {
-        let names = WAYS.map(|(way, _)| way).join(", ");
+        let names = DATA_PATHS.map(|(way, _)| way).join(", ");
         return Err(Error::new(
             Kind::Usage,
             format!("there is no way {unknown} to the drive; there are {names}"),
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &LocalRemoteArgs, stop: &Stop) -> Result<ExitCode> {
 fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()> {
     let mut points = Vec::new();
     let mut left_out = Vec::new();
-    for (way, what) in WAYS {
+    for (way, what) in DATA_PATHS {
         if !args.only.is_empty() && !args.only.iter().any(|name| name == way) {
             continue;
         }
@@ -257,7 +257,7 @@ fn page(
     ));
     page.table(
         &["way", "what it is"],
-        &WAYS.map(|(way, what)| vec![way.to_owned(), what.to_owned()]),
+        &DATA_PATHS.map(|(way, what)| vec![way.to_owned(), what.to_owned()]),
     );
     if !left_out.is_empty() {
         page.heading("Left out");
@@ -279,7 +279,7 @@ fn page(
                         .map(|point| (point.size as f64, y(&point.measured)))
                         .collect()
                 };
-                let curves = WAYS.iter().map(|(way, _)| Curve {
+                let curves = DATA_PATHS.iter().map(|(way, _)| Curve {
                     name: (*way).to_owned(),
                     points: of(way),
                 });

@@ -25,7 +25,7 @@ use std::{os::fd::AsFd as _, sync::Arc};
     clippy::all,
     clippy::pedantic,
     dead_code,
-    reason = "linted as a part of the kernel module; here nobody asks who is to blame"
+    reason = "linted as a part of the kernel module; this library uses only some of its functions"
 )]
 mod life;
 #[rustfmt::skip]

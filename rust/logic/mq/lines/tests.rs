@@ -182,7 +182,7 @@ impl World {
         let good = request.done == Some(true);
         let in_lines = matches!(request.op, Op::Read { in_lines: true, .. });
         if good && request.visit.is_owner() && in_lines {
-            self.lines.stay(&mut request.visit);
+            self.lines.keep_pinned(&mut request.visit);
             self.stayed += 1;
             self.requests.push(request);
             return;
@@ -296,7 +296,7 @@ fn a_fill_that_began_before_a_write_is_not_kept() {
 fn what_stays_is_read_by_others_and_by_nobody_after_a_write() {
     let mut lines = Lines::<Heap>::new(8).unwrap();
     let mut fill = lines.read(0, FOUR, SIZE);
-    lines.stay(&mut fill);
+    lines.keep_pinned(&mut fill);
     assert!(fill.is_hit() && read(&mut lines, 0, FOUR, SIZE));
     let mut write = Visit::write(0, FOUR);
     assert!(lines.enter(&mut write, SIZE));

@@ -64,13 +64,14 @@ pub fn discover(system: &dyn System, wanted: &Discover) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Fails unless the pending key of this host proves it to the target at `address`.
+/// Fails unless the pending key of this host proves it to the target at `address`. If this host has no key of that
+/// target, no response depends on the pending key: then any response will do.
 pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> Result<()> {
     let wanted = Discover {
         address: address.to_owned(),
         port,
         host_id: None,
-        // A target that does not prove who it is cannot confirm anything.
+        // Without a key of the target, its list of volumes is asked for as by a host without keys.
         insecure: true,
         connect_timeout: None,
         key_of: None,

@@ -51,7 +51,7 @@ pub fn evict(
     let changed = {
         let _lock = fence.records.lock()?;
         let made = record(system, &fence.records, &hosts)?;
-        let result = fence.tell(&hosts);
+        let result = fence.evict_all(&hosts);
         result.map_err(|error| after_telling(&fence, volume, &made, error))?;
         let is_known = |host: &Uuid| cut || known.iter().any(|one| one.host == *host);
         !made.is_empty() || !hosts.iter().all(is_known)
@@ -195,7 +195,7 @@ fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: E
         let vain: Vec<_> = made
             .iter()
             .copied()
-            .filter(|host| fence.untold.contains(host))
+            .filter(|host| fence.not_evicted.contains(host))
             .collect();
         return forget(&fence.records, &vain, error);
     }
@@ -215,13 +215,13 @@ fn unfinished(fence: &Fence<'_>, volume: &VolumeName, error: Error) -> Error {
             join(&fence.draining, ", ")
         ));
     }
-    if !fence.untold.is_empty() {
+    if !fence.not_evicted.is_empty() {
         parts.push(format!(
             "{} is recorded as evicted, but may still use {volume}",
-            join(&fence.untold, ", ")
+            join(&fence.not_evicted, ", ")
         ));
     }
-    let hosts = [fence.draining.as_slice(), fence.untold.as_slice()].concat();
+    let hosts = [fence.draining.as_slice(), fence.not_evicted.as_slice()].concat();
     Error::new(
         Kind::Interrupted,
         format!("interrupted: {}", parts.join("; ")),

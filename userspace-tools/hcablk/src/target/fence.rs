@@ -48,7 +48,7 @@ pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
             return Ok(Vec::new());
         };
         let hosts = fence.records.all()?;
-        fence.tell(&hosts)?;
+        fence.evict_all(&hosts)?;
         hosts
     };
     fence.wait(None)?;
@@ -66,7 +66,7 @@ pub(super) struct Fence<'a> {
     next_word: Duration,
     began: Duration,
     /// The hosts that the kernel has not been asked to evict yet.
-    pub(super) untold: Vec<Uuid>,
+    pub(super) not_evicted: Vec<Uuid>,
     /// The hosts whose requests the drive has not finished yet.
     pub(super) draining: Vec<Uuid>,
     /// The hosts that another command has admitted meanwhile.
@@ -85,7 +85,7 @@ impl<'a> Fence<'a> {
             records: Records::new(system, &volume.name()),
             next_word: began + FIRST_WORD,
             began,
-            untold: Vec::new(),
+            not_evicted: Vec::new(),
             draining: Vec::new(),
             admitted: Vec::new(),
             gone: false,
@@ -93,14 +93,14 @@ impl<'a> Fence<'a> {
     }
 
     /// Evicts `hosts` in the kernel. The caller has locked the records.
-    pub(super) fn tell(&mut self, hosts: &[Uuid]) -> Result<()> {
-        self.untold = hosts.to_vec();
+    pub(super) fn evict_all(&mut self, hosts: &[Uuid]) -> Result<()> {
+        self.not_evicted = hosts.to_vec();
         for host in hosts {
             if self.volume.system().interrupted() {
                 return Err(Error::interrupted());
             }
             self.ask(*host)?;
-            self.untold.retain(|other| other != host);
+            self.not_evicted.retain(|other| other != host);
         }
         Ok(())
     }
