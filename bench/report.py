@@ -36,7 +36,7 @@ def results(
     counted: dict[Row, Counted],
     timed: dict[Row, chunks.Timed],
 ) -> Results:
-    """Return the content of a results file."""
+    """Returns the content of a results file."""
 
     def one(row: Row) -> dict[str, object]:
         result: dict[str, object] = {
@@ -81,13 +81,13 @@ def costs(results: Results) -> Costs:
 
 
 def loads(found: Costs) -> list[Load]:
-    """The loads that any peer was measured with, in the matrix's order."""
+    """Returns the loads with which any peer was measured, in the matrix's order."""
     present = {load for peer, load in found if peer in rows.PEERS}
     return list(dict.fromkeys(row.load for row in rows.matrix() if row.load in present))
 
 
 def table(found: Costs, unit: str) -> Iterator[str]:
-    """Yield the cost of an I/O for each peer, and the ratios of the other peers to hcablk."""
+    """Yields the cost of an I/O for each peer, and the ratios of the other peers to hcablk."""
     peers = [peer for peer in rows.PEERS if any(peer == p for p, _ in found)]
     others = [peer for peer in peers if peer not in ("hcablk", "null")] if "hcablk" in peers else []
     if not peers:
@@ -107,8 +107,8 @@ def table(found: Costs, unit: str) -> Iterator[str]:
 
 
 def tuned(found: Costs, unit: str) -> Iterator[str]:
-    """Yield the cost of peers with the settings of a tuned installation, also if they submit one by one, and the ratios
-    to hcablk."""
+    """Yields the cost of peers with the settings of a tuned installation, also with requests submitted one by one, and
+    the ratios to hcablk."""
     measured = [load for load in rows.tuned_loads() if any((peer, load) in found for peer in rows.TUNED)]
     if not measured:
         return
@@ -122,17 +122,17 @@ def tuned(found: Costs, unit: str) -> Iterator[str]:
 
 
 def spans(results: Results) -> Iterator[str]:
-    """Yield the spread of a row's results over several boots."""
+    """Yields the spread of a row's results over several boots."""
     apart = [(name_of(row), row["ns_per_io"], *row["span"]) for row in results["rows"] if "span" in row]
     if not apart:
         return
-    yield from ("", "Of several boots: the median, the least and the most.")
+    yield from ("", "Several boots: the median, the minimum and the maximum.")
     for name, middle, least, most in apart:
         yield f"{name:30}{middle:12,.0f}{least:12,.0f}{most:12,.0f}{(most - least) / middle:8.1%}"
 
 
 def raw(found: Costs) -> Iterator[str]:
-    """Yield the cost of single work requests."""
+    """Yields the cost of single work requests."""
     columns = [(operation, depth) for operation in rows.OPERATIONS for depth in rows.VERBS_DEPTHS]
     lines = []
     for size in rows.VERBS_SIZES:
@@ -145,7 +145,7 @@ def raw(found: Costs) -> Iterator[str]:
 
 
 def paths(found: Costs) -> Iterator[str]:
-    """Yield the cost of each data path; the cheapest for a load has a star."""
+    """Yields the cost of each data path; the cheapest for a load has a star."""
     for pattern in rows.MODE_PATTERNS:
         ways = [path for path, (of, _) in rows.PATHS.items() if of == pattern and any(path == p for p, _ in found)]
         if not ways:
@@ -164,7 +164,7 @@ def paths(found: Costs) -> Iterator[str]:
 
 
 def ratios(found: Costs) -> Iterator[tuple[rows.Figure, Load, float]]:
-    """Yield each wanted ratio that was measured."""
+    """Yields each wanted ratio that was measured."""
     for figure in rows.FIGURES:
         for load in figure.loads():
             theirs, ours = found.get((figure.peer, load)), found.get(("hcablk", load))
@@ -173,15 +173,15 @@ def ratios(found: Costs) -> Iterator[tuple[rows.Figure, Load, float]]:
 
 
 def figures(found: Costs) -> Iterator[str]:
-    """Yield whether each wanted ratio is reached."""
+    """Yields whether each wanted ratio is reached."""
     for figure, load, ratio in ratios(found):
         verdict = "reached" if ratio >= figure.wanted else "NOT reached"
         yield f"{figure.peer}/hcablk  {load.name:18} {ratio:6.3f}  wanted {figure.wanted:.2f}  {verdict}"
 
 
 def share(modules: dict[str, float], *prefixes: str) -> float:
-    """Return the instructions of the modules whose names begin with `prefixes`; the HCA's driver counts only by its whole
-    name."""
+    """Returns the instructions of the modules whose names begin with `prefixes`, and of the HCA's driver only if
+    `prefixes` has its whole name."""
     return sum(n for name, n in modules.items() if name.startswith(prefixes) and (name != HCA_MODULE or name in prefixes))
 
 
@@ -213,7 +213,7 @@ def breakdown(results: Results, found: Costs) -> Iterator[str]:
 
 
 def on_hca(results: Results) -> Iterator[str]:
-    """Yield the cost of an I/O on the tests' HCA, by module, and the counts of the work that real hardware would do."""
+    """Yields the cost of an I/O on the tests' HCA, by module, and the counts of the work that real hardware would do."""
     of_hca = [row for row in results["rows"] if "dma_calls" in row]
     if not of_hca:
         return
@@ -240,7 +240,7 @@ VERBS = ("doorbells", "work requests", "messages", "signaled", "completions", "e
 
 
 def verbs(results: Results) -> Iterator[str]:
-    """Yield the use of verbs per I/O, on either side."""
+    """Yields the use of verbs per I/O, on either side."""
     sides = [
         (name_of(row), side, numbers)
         for row in results["rows"]
@@ -256,7 +256,7 @@ def verbs(results: Results) -> Iterator[str]:
 
 
 def client_cost(row: dict[str, Any], polled: dict[str, Any] | None) -> float | None:
-    """Return the instructions of the client alone, without soft-RoCE and changes between threads: those in user space,
+    """Returns the instructions of the client alone, without soft-RoCE and changes between threads: those in user space,
     and those of the kernel for system calls, in block layer, drivers and RDMA core. The kernel's include those of the
     target, which this subtracts: they are all the kernel's instructions of a run in which a program polls, since the
     kernel then executes only soft-RoCE's doorbells for the client. `None`: not known, or the target is not ours."""
@@ -275,11 +275,11 @@ def client_cost(row: dict[str, Any], polled: dict[str, Any] | None) -> float | N
 
 
 def clients(results: Results) -> Iterator[str]:
-    """Yield the cost of an I/O for a program, for each way to use a volume."""
+    """Yields the cost of an I/O for a program, for each way to use a volume."""
     of_clients = [row for row in results["rows"] if "calls" in row]
     if not of_clients:
         return
-    yield from ("", "By way for a program. client: without soft-RoCE, the target and changes between threads (bench/README.md).")
+    yield from ("", "Each way for a program to use a volume. client: without soft-RoCE, the target and changes between threads (bench/README.md).")
     heads = ("all", "client", "user space", "system calls", "but doorbells", "interrupts")
     yield f"{'per I/O':34}" + "".join(f"{head:>15}" for head in heads)
     polled = {(row["pattern"], row["depth"]): row for row in of_clients if row["peer"] == "library-poll"}
@@ -302,7 +302,7 @@ def clients(results: Results) -> Iterator[str]:
 
 
 def modes(results: Results) -> Iterator[str]:
-    """Yield the cost of the target's modes on an emulated drive, and the memory that the bytes crossed."""
+    """Yields the cost of the target's modes on an emulated drive, and the memory that the bytes crossed."""
     of_modes = [row for row in results["rows"] if "instructions" in row]
     if not of_modes:
         return
@@ -317,14 +317,14 @@ def modes(results: Results) -> Iterator[str]:
 
 
 def chunk_lengths(results: Results) -> Iterator[str]:
-    """Yield the duration and cost of a request of 1 MiB, for each length of chunks. The ideal is the time of the slower
-    one of drive and wire, plus the time of the other one for the first chunk."""
+    """Yields the duration and cost of a request of 1 MiB, for each length of chunks. The ideal is the time of the slower
+    one of drive and wire, plus the time of the faster one for the first chunk."""
     for pattern in rows.CHUNK_PATTERNS:
         found = {row["peer"]: row for row in results["rows"] if row["peer"] in rows.CHUNKS and row["pattern"] == pattern}
         timed = {peer: row["milliseconds"] for peer, row in found.items() if "milliseconds" in row}
         if not timed:
             continue
-        # The same for all.
+        # All lengths have the same times of drive and wire.
         alone = next(iter(timed.values()))
         drive, wire = alone["drive"], alone["wire"]
         whole, whole_cost = timed.get("whole", {}).get("request"), found.get("whole", {}).get("ns_per_io")
@@ -345,7 +345,7 @@ def chunk_lengths(results: Results) -> Iterator[str]:
 
 
 def report(results: Results) -> Iterator[str]:
-    """Yield the whole report."""
+    """Yields the whole report."""
     made = results["made"]
     yield f"{made['measured']}; kernel {made['kernel']}, hcablk {made['commit']}, {made['qemu']}, {made['date']}"
     yield ""
