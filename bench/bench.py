@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Measure hcablk and its competitors (called by bench/run.sh, inside the build root)."""
+"""Measures hcablk and its competitors (called by bench/run.sh, inside the build root)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def terminated(number: int, _frame: FrameType | None) -> None:
 
 
 def run(machine: Machine, wanted: list[rows.Row], results: dict[rows.Row, load.Result]) -> None:
-    """All rows, peer by peer."""
+    """Measures all rows, peer by peer."""
     for peer, group in itertools.groupby(wanted, lambda row: row.peer):
         with machine.disk(peer) as disk:
             for row in group:
@@ -52,12 +52,12 @@ def run(machine: Machine, wanted: list[rows.Row], results: dict[rows.Row, load.R
 
 
 def by_row(boots: list[dict[rows.Row, T]]) -> dict[rows.Row, list[T]]:
-    """What was found of each row, in the boots that have come to it."""
+    """Returns the results of each row, one from each boot that measured it."""
     return {row: [boot[row] for boot in boots if row in boot] for boot in boots for row in boot}
 
 
 def origin(kind: Kind) -> dict[str, object]:
-    """What the results come from."""
+    """Returns the origin of the results: programs, options and commit."""
 
     def first_line(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
@@ -79,7 +79,7 @@ def origin(kind: Kind) -> dict[str, object]:
 
 @contextmanager
 def booted(parts: Parts, kind: Kind) -> Iterator[Machine]:
-    """A machine that runs for as long as the context lasts; an error if its kernels have complained of anything."""
+    """Runs a machine until the context ends. Raises an error at the end if a kernel has logged a complaint."""
     machine = Machine(parts, kind)
     complaints: list[str] = []
     try:
@@ -87,18 +87,18 @@ def booted(parts: Parts, kind: Kind) -> Iterator[Machine]:
         try:
             yield machine
         finally:
-            # Also when something has failed: this may be why.
+            # Also after a failure: a complaint may be the reason.
             complaints = machine.trouble()
             for line in complaints:
                 say(f"complaint: {line}")
     finally:
         machine.close()
     if complaints:
-        raise GuestError("a kernel has complained: what was measured is worth nothing")
+        raise GuestError("a kernel has logged a complaint: the measurements cannot be trusted")
 
 
 def merged(results: report.Results, path: Path) -> report.Results:
-    """Results, with the rows of a file that has the same origin and other rows."""
+    """Returns the results, with the other rows of an older file if that has the same origin."""
     if not path.exists():
         return results
     older = json.loads(path.read_text(encoding="utf-8"))
@@ -112,7 +112,7 @@ def merged(results: report.Results, path: Path) -> report.Results:
 
 
 def save(results: report.Results, path: Path) -> None:
-    """Write a results file, and beside it the same as text and as pictures."""
+    """Writes a results file, and next to it the same results as text and as pictures."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     text = path.with_suffix(".txt")
@@ -122,11 +122,11 @@ def save(results: report.Results, path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--profile", action="store_true", help="only count, and say where the instructions go")
-    parser.add_argument("--quick", action="store_true", help="only the rows that the figures need")
-    parser.add_argument("--no-count", action="store_true", help="only measure")
-    parser.add_argument("--repeat", type=int, default=1, help="how many boots each row is measured in")
-    parser.add_argument("--link", choices=("one", "two", "hca", "hca-iommu"), default="one", help="what is between the two ends")
+    parser.add_argument("--profile", action="store_true", help="only count, and print the instructions of each function")
+    parser.add_argument("--quick", action="store_true", help="only the rows that the wanted ratios need")
+    parser.add_argument("--no-count", action="store_true", help="only measure, do not count")
+    parser.add_argument("--repeat", type=int, default=1, help="the number of boots in which each row is measured")
+    parser.add_argument("--link", choices=("one", "two", "hca", "hca-iommu"), default="one", help="the link between initiator and target")
     parser.add_argument("--save", help="another file for the results; its rows of the same origin are kept")
     parser.add_argument("rows", nargs="*", help="peers, loads, or globs of rows' names")
     args = parser.parse_args()
@@ -134,10 +134,10 @@ def main() -> int:
     wanted = rows.select([word for arg in args.rows for word in arg.split()], args.quick)
     on_hca = {"hca": HCA, "hca-iommu": HCA_IOMMU}.get(args.link)
     if args.link == "two":
-        # The others have no two ends.
+        # null and verbs have no target; chunks boot two guests of their own.
         wanted = [row for row in wanted if row.peer not in ("null", rows.VERBS, *rows.CHUNKS)]
     elif on_hca:
-        # It has no user space, and others do not use it.
+        # The HCA has no provider for user space; the other peers are not measured on it.
         wanted = [row for row in wanted if row.peer in (*rows.RDMA_PEERS, *rows.TUNED, *rows.PATHS)]
 
     signal.signal(signal.SIGTERM, terminated)
@@ -151,20 +151,20 @@ def main() -> int:
         logs=Path(env["HCABLK_LOGS"]),
     )
     kind = on_hca or (LINK if args.link == "two" else EXACT)
-    # Without being asked for more, only what the figures need is counted.
+    # Unless rows are named, only the rows of the wanted ratios are counted.
     on_drives = [row for row in wanted if row.peer in rows.MODES]
     wanted = [row for row in wanted if row.peer not in rows.MODES]
     to_count = [row for row in wanted if row.peer != rows.VERBS and (args.rows or row in rows.figure_rows())]
     to_count = [row for row in to_count if row.peer not in rows.CHUNKS]
     if on_hca:
-        # Nothing else is a measure there.
+        # There only counting gives a result: every row is counted.
         to_count = wanted
-    # So are the ways for a program, whose clock would not say whose instructions they are.
+    # Rows of clients are only counted, too: the clock does not show which part executes the instructions.
     of_clients = [row for row in wanted if row.peer in rows.CLIENTS]
     wanted = [row for row in wanted if row.peer not in rows.CLIENTS]
     to_count = [row for row in to_count if row.peer not in rows.CLIENTS]
     in_chunks = [row for row in wanted if row.peer in rows.CHUNKS]
-    # Of each boot. On soft-RoCE counting costs nothing that was not measured before, so that one boot is enough for it.
+    # One for each boot. On soft-RoCE a counted row only repeats a measured one, so one boot is enough for counting.
     boots: list[dict[rows.Row, load.Result]] = [{} for _ in range(args.repeat)]
     countings: list[dict[rows.Row, counting.Counted]] = [{} for _ in range(args.repeat if on_hca else 1)]
     timed: dict[rows.Row, chunks.Timed] = {}
@@ -172,7 +172,7 @@ def main() -> int:
     code = 0
     try:
         if in_chunks and not args.profile:
-            say("\nmeasuring what chunks save where drive and wire are equally fast")
+            say("\nmeasuring the time that chunks save when drive and wire are equally fast")
             with booted(parts, THROTTLED) as machine:
                 chunks.run(machine, in_chunks, timed, say)
         if wanted and not args.profile and not on_hca:
@@ -180,16 +180,16 @@ def main() -> int:
                 with booted(parts, kind) as machine:
                     run(machine, wanted, results)
         if to_count and args.link != "two" and (on_hca or not args.no_count):
-            say("\ncounting what an I/O consists of")
+            say("\ncounting the instructions and verbs of an I/O")
             for results in countings:
                 with booted(parts, on_hca or COUNTING) as machine:
                     counting.run(machine, to_count, results, say)
         if of_clients and args.link == "one":
-            say("\ncounting what an I/O takes of a program")
+            say("\ncounting the cost of an I/O for a program")
             with booted(parts, COUNTING) as machine:
                 counting.run(machine, of_clients, counted, say)
         if on_drives and args.link == "one":
-            say("\ncounting what an I/O takes on an emulated NVMe drive")
+            say("\ncounting the cost of an I/O on an emulated NVMe drive")
             with booted(parts, DRIVES) as machine:
                 counting.run(machine, on_drives, counted, say)
     except (GuestError, CountError) as err:
@@ -199,7 +199,7 @@ def main() -> int:
         code = 130
     except SystemExit as end:
         code = int(end.code or 0)
-    # Also of a run that ended early.
+    # A run that ended early has results, too.
     found = {row: load.median(results) for row, results in by_row(boots).items()}
     counted |= {row: counting.median(results) for row, results in by_row(countings).items()}
     tell(args, parts, report.results(origin(kind), found, counted, timed), counted)
@@ -209,7 +209,7 @@ def main() -> int:
 def tell(
     args: argparse.Namespace, parts: Parts, results: report.Results, counted: dict[rows.Row, counting.Counted]
 ) -> None:
-    """Keep what was found, and print it."""
+    """Saves the results, and prints them."""
     if args.profile:
         profiles = [(*counting.profile_text(row, count), "") for row, count in counted.items()]
         text = "\n".join(line for profile in profiles for line in profile)

@@ -56,7 +56,7 @@ class Timed:
 
 
 def run(machine: Machine, wanted: list[Row], found: dict[Row, Timed], say: Callable[[str], None]) -> None:
-    """Measure the rows, one pattern after the other."""
+    """Measures the rows, one pattern after the other."""
     host = machine.shell(machine.guest, "cat /etc/hcablk/host_id").strip()
     machine.shell(machine.target, SERVE.replace("{host}", host))
     peers = list(dict.fromkeys(row.peer for row in wanted))

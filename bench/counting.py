@@ -87,13 +87,14 @@ MOVED = {
 
 
 def moved(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
-    """Returns which memory the bytes that were served meanwhile have crossed, per byte served."""
+    """Returns which memory the bytes crossed that were served between two readings of the counters, per byte served."""
     gone = {name: after[name] - before.get(name, 0) for name in after}
     served = gone.get("read_bytes", 0) + gone.get("written_bytes", 0)
     return {text: round(gone[name] / served, 4) for name, text in MOVED.items() if served and gone[name]}
 
 
-# In user space a doorbell of soft-RoCE's is a system call, and an event of a completion queue comes by a descriptor.
+# In user space a doorbell of soft-RoCE is a system call, and a program reads the event of a completion queue from a file
+# descriptor.
 DOORBELL = "ib_uverbs_post_send"
 EVENT = "ib_uverbs_comp_handler"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the QEMU plugin has counted in a row: instructions by function, and what went through the verbs."""
+"""Reads the counts of the QEMU plugin for a row: instructions by function, and the use of verbs."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ OPCODES = {
     0: "RDMA_WRITE", 1: "RDMA_WRITE_WITH_IMM", 2: "SEND", 3: "SEND_WITH_IMM", 4: "RDMA_READ", 9: "SEND_WITH_INV",
     10: "LOCAL_INV", 0x20: "REG_MR",
 }  # fmt: skip
-# These stay at home.
+# Operations that send no message.
 LOCAL = ("LOCAL_INV", "REG_MR")
 SIDES = ("initiator", "target")
 
 
 class CountError(Exception):
-    """The plugin's record is not what was expected."""
+    """The plugin's file reports an error, or does not have the expected counts."""
 
 
 @dataclass
 class Section:
-    """What was counted between two marks."""
+    """The counts between two marks."""
 
     instructions: Counter[int] = field(default_factory=Counter)  # by a block's address
     times: Counter[int] = field(default_factory=Counter)
-    calls: Counter[tuple[str, int, int]] = field(default_factory=Counter)  # by kind, object and what
+    calls: Counter[tuple[str, int, int]] = field(default_factory=Counter)  # by kind, object and argument
     pairs: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # order, send CQ and receive CQ
 
 
 def read(path: Path, since: int) -> tuple[list[Section], int]:
-    """The sections that were written since a place in the file, and where it ends now."""
+    """Returns the sections of the file from offset `since` on, and the offset of its end."""
     sections: list[Section] = []
     with open(path, encoding="ascii") as file:
         file.seek(since)
@@ -63,7 +63,7 @@ def read(path: Path, since: int) -> tuple[list[Section], int]:
 
 
 def difference(long: Section, short: Section) -> Section:
-    """What a long run has more than a short one."""
+    """Returns the counts of a long run minus those of a short one."""
     result = Section(Counter(long.instructions), Counter(long.times), Counter(long.calls), long.pairs)
     result.instructions.subtract(short.instructions)
     result.times.subtract(short.times)
@@ -72,16 +72,16 @@ def difference(long: Section, short: Section) -> Section:
 
 
 def verbs(section: Section, ios: int) -> dict[str, dict[str, float]]:
-    """Per I/O, for either side: doorbells, work requests, messages, completions, events."""
+    """Returns the doorbells, work requests, messages, completions and events per I/O, for each side."""
     posted: Counter[int] = Counter()
     for (kind, thing, _), n in section.calls.items():
         posted[thing] += n if kind == "w" else 0
-    # Probes are not work.
+    # Queue pairs with few work requests only carry probes, such as keep-alives.
     active = [pair for pair, n in posted.items() if n * 50 > ios]
-    # Who connects makes its queue pair first, and who is connected to makes its own when it hears of that.
+    # The initiator creates its queue pair before it connects, the target when it receives the connection request.
     ordered = sorted(active, key=lambda pair: section.pairs[pair][0])
     if len(ordered) != len(SIDES):
-        raise CountError(f"{len(ordered)} queue pairs are at work, instead of one on each side")
+        raise CountError(f"{len(ordered)} queue pairs are active, instead of one on each side")
     result: dict[str, dict[str, float]] = {}
     for side, pair in zip(SIDES, ordered):
         queues = set(section.pairs[pair][1:])
@@ -102,7 +102,7 @@ def verbs(section: Section, ios: int) -> dict[str, dict[str, float]]:
 
 
 class Symbols:
-    """The guest's functions by their addresses."""
+    """The guest's functions, sorted to be found from an address."""
 
     def __init__(self, table: str) -> None:
         entries = []
@@ -119,7 +119,7 @@ class Symbols:
         self._names = [(name, module) for name, (_, _, module) in zip(plain, entries)]
 
     def at(self, address: int) -> tuple[str, str, bool]:
-        """A function, its module, and whether the address is its beginning."""
+        """Returns the function at an address, its module, and whether the address is its beginning."""
         if address < 1 << 63:
             return "user space", "user space", False
         n = bisect.bisect_right(self._addresses, address) - 1
@@ -129,7 +129,7 @@ class Symbols:
 
 
 def symbols(machine: Machine) -> Symbols:
-    """Those of a machine that runs; with all modules loaded that matter."""
+    """Returns the symbols of a running machine, whose modules must be loaded."""
     return Symbols(gzip.decompress(machine.output(machine.guest, "gzip -c < /proc/kallsyms")).decode())
 
 
@@ -144,7 +144,7 @@ class Cost:
 
 
 def profile(section: Section, ios: int, known: Symbols) -> list[Cost]:
-    """What an I/O costs in each function, the dearest first."""
+    """Returns the cost of an I/O in each function, the most expensive first."""
     costs: dict[tuple[str, str], Cost] = {}
     for address, n in section.instructions.items():
         name, module, begins = known.at(address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One row: fio, and how long it took per I/O."""
+"""The measurement of a row: runs fio, and computes the time per I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import peers
 from machine import Machine
 from rows import CLIENTS, LIBRARY, MODES, SINGLE, VERBS, Load, Row
 
-# Submissions and completions come in batches at this depth and above.
+# At this depth and above, fio submits and reaps BATCH requests at a time.
 BATCH_DEPTH = 32
 BATCH = 16
 
@@ -21,13 +21,13 @@ FIO = (
 
 @dataclass(frozen=True)
 class Result:
-    """What a row has cost."""
+    """The cost of a row."""
 
     ios: int
     ns_per_io: float
-    # The least and the most of several boots; the cost is their median then.
+    # Minimum and maximum of several boots; `ns_per_io` is then their median.
     span: tuple[float, float] | None = None
-    # Of a program that polls: what polls that found nothing have cost, which is none of the above.
+    # For a polling program: the cost of polls that found nothing. `ns_per_io` does not include it.
     empty: float = 0.0
 
     @property
@@ -36,21 +36,22 @@ class Result:
 
 
 def median(results: list[Result]) -> Result:
-    """Returns the middle one of several boots' results, with their span."""
+    """Returns the median of several boots' results, with their span."""
     ordered = sorted(results, key=lambda result: result.ns_per_io)
     span = (ordered[0].ns_per_io, ordered[-1].ns_per_io) if len(ordered) > 1 else None
     return replace(ordered[len(ordered) // 2], span=span)
 
 
 def counts(load: Load, mib: int = 24) -> tuple[int, int]:
-    """How many I/Os a row takes, of so many MiB at most: to warm up, and after that."""
+    """Returns the number of I/Os to warm up, and of those to measure: at least 48, otherwise at most `mib` MiB."""
     measured = min(4096 if load.depth > 1 else 1536, (mib << 20) // load.bytes)
     return load.depth + 32, max(48, measured)
 
 
 def command(load: Load, disk: str, warm: int, measured: int, mib: int = 0, engine: str = "libaio") -> str:
-    """Two jobs, one after the other: a short one, and one that is longer by what is measured. What it takes to begin
-    and to end a job is the same in both, and goes with the difference. `mib`: use so much of the disk only."""
+    """Returns the command for two jobs, one after the other: a short one, and one with `measured` more I/Os. Both cost
+    the same to start and to end, so the difference does not include that. `mib`: the jobs use only the first `mib` MiB
+    of the disk; 0: as in FIO."""
     fio = FIO.replace("libaio", engine)
     options = f"{fio} --filename={disk} --rw={load.pattern.removesuffix(SINGLE)} --bs={load.bytes} --iodepth={load.depth}"
     if mib:
@@ -65,9 +66,10 @@ def command(load: Load, disk: str, warm: int, measured: int, mib: int = 0, engin
 
 
 def measure(machine: Machine, row: Row, disk: str) -> Result:
-    """Run one row."""
+    """Measures a row."""
     load = row.load
-    # Where all that is counted is the drivers' own, what falls into a row by chance is much of it.
+    # On the HCA only the drivers' own instructions remain, so background work that falls into a row is a larger share of
+    # them: use more I/Os.
     warm, ios = counts(load, 96 if machine.kind.hca else 24)
     mib = peers.DRIVE_MIB if row.peer in MODES else 0
     if row.peer == VERBS:
@@ -82,13 +84,13 @@ def measure(machine: Machine, row: Row, disk: str) -> Result:
 
 
 def measure_library(machine: Machine, row: Row, warm: int, ios: int) -> Result:
-    """Run one row of a program with the library. While it polls all else goes first, since there is one CPU: what it has polled
-    for nothing depends on who else runs, and is taken off."""
+    """Measures a row of a program with the library. There is one CPU, so a polling program has the lowest priority. The
+    number of its polls that find nothing depends on the other tasks: their cost is subtracted."""
     load = row.load
     what = "write" if "write" in load.pattern else "read"
     idle = "chrt -i 0 " if LIBRARY[row.peer] == "poll" else ""
     script = f"{idle}hcablk-cost {machine.address} bench {what} {load.bytes} {load.depth} {warm} {ios} {LIBRARY[row.peer]}"
     begin, end, begin2, end2, short, long, each = (float(word) for word in machine.shell(machine.guest, script).split())
-    # Of those who wait for events each ends with a system call.
+    # A program that waits for events makes a system call after an empty poll: that is part of its cost.
     empty = (long - short) * each / ios if idle else 0.0
     return Result(ios, ((end2 - begin2) - (end - begin)) / ios - empty, empty=empty)

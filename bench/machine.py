@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guests that the benchmark runs in, with the peers' disks in them."""
+"""The guests in which the benchmark runs, and the peers' disks in them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from guest import Guest, GuestError as GuestError, Settings, Spec  # noqa: E402
 
 import peers  # noqa: E402
 
-# Real seconds that a step may take on a machine with much else to do.
+# The time limit of a step in real seconds, on a loaded host.
 STEP_SECONDS = 600.0
-# What guests of the benchmark have beside what a test's have.
+# Programs of the benchmark's guests, in addition to those of a test's guests.
 PROGRAMS = ("nbd-client", "nbd-server", "chrt")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the guests are made of."""
+    """The files of which the guests are made."""
 
     cache: Path
     kernel: Path  # folder with vmlinuz and the modules
@@ -55,9 +55,9 @@ class Kind:
     guests: int = 1
     counting: bool = False
     unit: str = "instructions"
-    # MiB of an emulated NVMe drive, and of the memory that it has for others.
+    # MiB of an emulated NVMe drive, and of its memory for peers.
     drive: tuple[int, int] = (0, 0)
-    # Two of the tests' own HCAs, whose engines have a processor each for themselves; only the first counts then.
+    # Two of the tests' own HCAs. Each of their engines has a processor for itself; only the first processor is counted.
     hca: bool = False
     iommu: bool = False
 
@@ -67,12 +67,13 @@ class Kind:
 
 
 # One CPU, and a clock that counts instructions: each takes a nanosecond. The same work then takes the same time,
-# whatever else the host does. That clock is the only one there is, so nothing has to watch it.
+# regardless of the host's load. The guest has no second clock to compare it with, so the kernel's check is off
+# (tsc=reliable).
 EXACT = Kind("one guest, instructions", "tcg,thread=single", ["-icount", "shift=0,sleep=off"], "tsc=reliable nokaslr")
-# The same on a QEMU that counts what is executed.
+# The same on a QEMU that counts the executed instructions.
 COUNTING = replace(EXACT, counting=True)
-# A drive takes its time, which is real: the clock has to wait for it, and only what is executed counts. The drive takes
-# a list of its own memory's pages for one of RAM's when the list is in RAM (QEMU's nvme_map_sgl()): no such lists.
+# A drive takes real time, for which the clock has to wait: the executed instructions are counted instead. If a list of
+# pages of the drive's memory is itself in RAM, QEMU treats the pages as RAM (nvme_map_sgl()), so SGLs are off.
 DRIVES = replace(
     COUNTING,
     name="one guest with an emulated NVMe drive, instructions executed",
@@ -80,8 +81,9 @@ DRIVES = replace(
     append="tsc=reliable nokaslr nvme.sgl_threshold=0",
     drive=(256, 16),
 )
-# Two HCAs of the tests' own (tests/hca) in one guest. Their engines run on processors on which nothing else does; what
-# counts is what the first one executes. It is idle between; to begin and to end that is to cost as little as can be.
+# Two of the tests' own HCAs (tests/hca) in one guest. Their engines run on processors that run nothing else; the
+# instructions of the first processor are counted. It becomes idle between requests: idle=halt and nohz=off make that
+# as cheap as possible.
 HCA = replace(
     COUNTING,
     name="one guest with two HCAs of the tests' own, instructions of the processor that is none of theirs",
@@ -96,7 +98,7 @@ THROTTLED = replace(LINK, name="two guests with a throttled drive and wire, real
 
 
 def plugin(cache: Path) -> Path:
-    """The QEMU plugin that counts; kept in the cache by its sources' hash."""
+    """Returns the QEMU plugin that counts, from the cache or built; its name has the hash of its sources."""
     sources = sorted((HERE / "plugin").glob("*.[ch]"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     result = cache / "guest" / f"count-{digest}.so"
@@ -109,8 +111,8 @@ def plugin(cache: Path) -> Path:
 
 
 class Machine:
-    """A guest that uses the disks and one that serves them. That may be the same one: what it sends to itself stays in
-    soft-RoCE."""
+    """The guest that uses the disks, and the guest that serves them. If both are the same guest, its packets to itself
+    stay in soft-RoCE."""
 
     def __init__(self, parts: Parts, kind: Kind) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hcablk-", ignore_cleanup_errors=True)
@@ -157,7 +159,7 @@ class Machine:
         self.guests = list(dict.fromkeys((self.target, self.guest)))
 
     def start(self) -> float:
-        """Boot; how many seconds it took."""
+        """Boots the guests. Returns how many seconds the boot took."""
         started = time.monotonic()
         for guest in self.guests:
             guest.start()
@@ -166,13 +168,13 @@ class Machine:
         if self.guest is not self.target:
             self.guest.wait_reaches(self.target.spec.address)
         if self.kind.hca:
-            # One completion vector each: all interrupts are the first processor's. Nobody follows what is mapped.
+            # One completion vector each: the first processor handles all interrupts. DMA mappings are not tracked.
             self.shell(self.guest, "hcablk-hca-pair engine_cpu=1,2 engine_poll=5000 vectors=1 check_dma=0")
         return time.monotonic() - started
 
     @property
     def address(self) -> str:
-        """Where the target listens."""
+        """The address at which the target listens."""
         return "10.78.0.2" if self.kind.hca else self.target.spec.address
 
     def close(self) -> None:
@@ -181,15 +183,15 @@ class Machine:
         self._folder.cleanup()
 
     def trouble(self) -> list[str]:
-        """What the kernels have complained of: the lines that would fail a test."""
+        """Returns the complaints of the kernels: the lines of their logs that would fail a test."""
         for guest in self.guests:
-            # What was said before is on the console then; a guest that died has said all that it will.
+            # After the mark the console has all earlier lines. The log of a dead guest is complete without a mark.
             with suppress(GuestError):
                 guest.mark("end of the measurement")
         return [f"{guest.name}: {line}" for guest in self.guests for line in kmsg.trouble(guest.complaints_text(), [])]
 
     def output(self, guest: Guest, script: str) -> bytes:
-        """What a script writes; it has to succeed."""
+        """Returns the output of a script, and raises an error if the script fails."""
         parts: dict[str, bytes] = {"o": b"", "e": b""}
 
         def collect(kind: str, data: bytes) -> None:
@@ -201,12 +203,12 @@ class Machine:
         return parts["o"]
 
     def shell(self, guest: Guest, script: str) -> str:
-        """The same as text."""
+        """Returns the output of a script as text, as `output` does."""
         return self.output(guest, script).decode(errors="replace")
 
     @contextmanager
     def disk(self, name: str) -> Iterator[str]:
-        """A peer's disk, there for as long as the context lasts."""
+        """Attaches a peer's disk until the context ends."""
         peer = peers.PEERS[name]
         words = {
             "backing": peer.backing,
@@ -225,7 +227,7 @@ class Machine:
         do(self.target, peer.drop_backing)
 
     def counters(self, name: str) -> dict[str, int]:
-        """What the target has counted for a peer's disk."""
+        """Returns the target's counters of a peer's disk."""
         script = peers.PEERS[name].counters
         lines = self.shell(self.target, script).splitlines() if script else []
         return {word: int(value) for word, value in (line.split() for line in lines)}

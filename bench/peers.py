@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The competitors, and how each is set up: shell text for the guest that serves and for the one that uses the disk.
-
-Without a second guest both run in the same one.
+"""The competitors, and how each is set up: shell scripts for the guest that serves the disk and for the guest that uses
+it. Both run in the same guest if there is only one.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rows import CHUNKS, SMALL_READ_MAX, SMALL_WRITE_MAX
 
-# What all of them export. It moves no data: what is measured is the way to it.
+# The drive that all peers export. It moves no data: the benchmark measures the path to it.
 BACKING = "/dev/nullb0"
 SERVE_BACKING = """
 modprobe null_blk nr_devices=1 gb=4 bs=512 memory_backed=0 submit_queues=1 hw_queue_depth=128
@@ -28,7 +27,7 @@ appears() {
 		n=$((n + 1))
 		usleep 20000
 	done
-	# One hardware queue would get a scheduler by default: none of them is to have one.
+	# A disk with one hardware queue gets a scheduler by default: no disk here may have one.
 	for queue in /sys/block/${2:-${1#/dev/}}/queue; do
 		[ ! -e $queue/scheduler ] || echo none > $queue/scheduler
 	done
@@ -40,7 +39,7 @@ set -e
 
 @dataclass(frozen=True)
 class Peer:
-    """How to export and to attach a disk, and how to undo that."""
+    """The scripts that export and attach a disk, and those that undo this."""
 
     title: str
     backing: str = BACKING
@@ -50,7 +49,7 @@ class Peer:
     attach: str = ""
     detach: str = ""
     unserve: str = ""
-    # Prints counters of the target, `NAME VALUE` each.
+    # Prints counters of the target, one `NAME VALUE` in each line.
     counters: str = ""
 
 
@@ -119,7 +118,7 @@ nbd-client -N bench -b 512 -C 1 {address} 10809 /dev/nbd0 > /dev/null
 appears /dev/nbd0
 """,
     detach="nbd-client -d /dev/nbd0 > /dev/null && modprobe -r nbd",
-    # What serves a connection is a process of its own, and ends when it notices.
+    # The process that serves a connection ends only when it notices the disconnect.
     unserve="""
 kill $(cat /tmp/nbd.pid)
 while pidof nbd-server > /dev/null; do
@@ -143,7 +142,7 @@ PEERS |= {
         title="nvme-rdma/nvmet-rdma, 16 KiB of inline data",
         serve=NVME.serve.replace("ln -s", "echo 16384 > param_inline_data_size\nln -s"),
     ),
-    # Its clients keep keys of the server's memory that stay valid.
+    # The clients keep keys of the server's memory, which stay valid.
     "rnbd-trust": replace(
         RNBD,
         title="RNBD/RTRS, always_invalidate=N",
@@ -154,11 +153,11 @@ PEERS |= {
 
 
 def path(title: str, options: str) -> Peer:
-    """Our initiator with limits that leave one way for what is measured."""
+    """Returns our initiator with limits that leave only one data path for the measured requests."""
     return replace(HCABLK, title=title, attach=f"appears $(hcablk connect {{address}} bench {options})")
 
 
-# So that soft-RoCE's memory regions, of 2 MiB, have a read bounce slot for each request.
+# With a queue depth of 16, a memory region of soft-RoCE (2 MiB) has a read bounce slot for each.
 SHALLOW = "--queue-depth 16"
 
 PEERS |= {
@@ -180,13 +179,13 @@ PEERS |= {
 
 # Ways for a program to use a volume.
 PEERS |= {
-    "disk": replace(HCABLK, title="the kernel's driver, by io_uring"),
+    "disk": replace(HCABLK, title="the kernel's driver, with io_uring"),
     "library-poll": replace(
         HCABLK, title="a program with libhcablk that polls", attach="modprobe rdma_ucm; echo none", detach="true"
     ),
     "ublk": replace(
         HCABLK,
-        title="hcablk-ublk, by io_uring",
+        title="hcablk-ublk, with io_uring",
         attach="""
 modprobe -a ublk_drv rdma_ucm
 setsid hcablk-ublk add -o queues=1 {address} bench > /tmp/ublk 2>&1 < /dev/null &
@@ -194,25 +193,25 @@ appears /dev/ublkb0
 """,
         detach="hcablk-ublk remove 0",
     ),
-    "nvme-disk": replace(NVME, title="nvme-rdma/nvmet-rdma, by io_uring"),
+    "nvme-disk": replace(NVME, title="nvme-rdma/nvmet-rdma, with io_uring"),
 }
 PEERS["library-event"] = replace(PEERS["library-poll"], title="a program with libhcablk that waits for events")
 
 # On an emulated NVMe drive, which has memory of its own for peers.
 DRIVE = "/dev/drive0"
-# What is read and written of it. It is read once first: what keeps data has it then.
+# The part of the drive that is used. It is read once first, to fill the caches.
 DRIVE_MIB = 64
 WARM = f"dd if=$disk of=/dev/null bs=1M count={DRIVE_MIB} iflag=direct 2> /dev/null"
 
 
 def on_drive(peer: Peer, **more: str) -> Peer:
-    """The same peer on that drive."""
+    """Returns a peer on the emulated drive."""
     own = {"backing": DRIVE, "serve_backing": "", "drop_backing": ""}
     return replace(peer, **{**own, **more})
 
 
 def mode(title: str, options: str, module: str = "") -> Peer:
-    """A way of our target; its options, and its module's."""
+    """Returns our target with `options` for the export and `module` for its module."""
     return on_drive(
         HCABLK,
         title=title,
@@ -231,7 +230,7 @@ PEERS |= {
     "mqcache": mode("mode direct with a cache of its own", f"--mode direct --cache-mib {2 * DRIVE_MIB}"),
     "p2p": mode("mode p2p, copied between PCI memory and RAM for soft-RoCE", "--mode p2p"),
     "p2p-hca": mode("mode p2p, soft-RoCE taken for an HCA that reaches PCI memory", "--mode p2p", "p2p_virtual=1"),
-    # Its own peer-to-peer mode wants an RDMA device with DMA of its own, and takes RAM without one.
+    # nvmet's peer-to-peer mode needs an RDMA device that does DMA, and uses RAM without one.
     "nvmet": on_drive(
         NVME,
         title="nvme-rdma/nvmet-rdma",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Pictures of a run's results, a question each.
+"""Draws pictures of a run's results.
 
-    plot.py RESULTS.json    draws RESULTS-SIZE.svg, who spends the instructions of an I/O of this size, and
-                            RESULTS-ratios.svg, what peers spend for each instruction of ours
+    plot.py RESULTS.json    draws RESULTS-SIZE.svg, the instructions of an I/O of this size by part of the system, and
+                            RESULTS-ratios.svg, the instructions of peers for each instruction of ours
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rows import Load
 from whose import PARTS
 
 COLORS = dict(zip(PARTS, ("#b8b8b8", "#8c9fb5", "#c1272d", "#f08a4b", "#2a7f9e", "#6aa56e", "#dddddd"), strict=True))
-# The loads of the pictures by size, in the order of the bars.
+# The loads of the picture of a size, in the order of its panels.
 DEPTHS = (1, 64)
 PATTERNS = ("randread", "randwrite")
 
 matplotlib.use("svg")
-# The same picture has the same bytes; its text stays text.
+# The same results always give the same bytes; text is stored as text.
 matplotlib.rcParams |= {"svg.hashsalt": "hcablk", "svg.fonttype": "none", "font.size": 9}
 
 
@@ -42,12 +42,12 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def divided(row: dict[str, Any]) -> dict[str, float]:
-    """Whose the instructions of a row's I/O are; nothing if that was not counted."""
+    """Returns the instructions of a row's I/O by part of the system, or nothing if the row was not counted."""
     return {part: row["instructions_by_part"].get(part, 0.0) for part in PARTS} if "instructions_by_part" in row else {}
 
 
 def bars(axes: Axes, found: list[dict[str, Any]]) -> None:
-    """Draws one bar for each peer, from the program at the bottom to what is left at the top."""
+    """Draws a bar for each peer, from the program at the bottom to the rest of the kernel at the top."""
     places = range(len(found))
     bottoms = [0.0] * len(found)
     for part in PARTS:
@@ -63,7 +63,7 @@ def bars(axes: Axes, found: list[dict[str, Any]]) -> None:
 
 
 def whose_picture(results: Results, size: str, path: Path) -> Path | None:
-    """Draws who spends the instructions of an I/O of a size: a panel for each load, the peers side by side."""
+    """Draws the instructions of an I/O of a size by part of the system: a panel for each load, a bar for each peer."""
     by_load = {
         (pattern, depth): [
             row
@@ -84,12 +84,12 @@ def whose_picture(results: Results, size: str, path: Path) -> Path | None:
     panels[0][0].set_ylabel("instructions per I/O")
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False)
-    figure.suptitle(f"Who spends the instructions of an I/O of {size}\n{results['made']['measured']}", fontsize=10)
+    figure.suptitle(f"Instructions of an I/O of {size}, by part of the system\n{results['made']['measured']}", fontsize=10)
     return save(figure, path)
 
 
 def heat(axes: Axes, found: Costs, peer: str) -> None:
-    """Draws the ratios to one peer over all rows that both have."""
+    """Draws the ratios of one peer to hcablk, over all rows that both have."""
     columns = [(pattern, depth) for pattern in rows.PATTERNS for depth in rows.DEPTHS]
     columns = [column for column in columns if any((peer, Load(size, *column)) in found for size in rows.SIZES)]
     sizes = [size for size in rows.SIZES if any((peer, Load(size, *column)) in found for column in columns)]
@@ -109,7 +109,7 @@ def heat(axes: Axes, found: Costs, peer: str) -> None:
 
 
 def ratios_picture(results: Results, path: Path) -> Path | None:
-    """Draws what nvme-rdma and RNBD spend for each instruction of ours, over all rows, as one heat map each."""
+    """Draws the instructions of nvme-rdma and of RNBD for each instruction of ours, over all rows, as heat maps."""
     found = report.costs(results)
     peers = [peer for peer in rows.RDMA_PEERS if peer != "hcablk" and len([1 for p, _ in found if p == peer]) > 1]
     if not peers or not any(p == "hcablk" for p, _ in found):
@@ -120,12 +120,12 @@ def ratios_picture(results: Results, path: Path) -> Path | None:
     figure, panels = plt.subplots(len(peers), 1, figsize=size, layout="constrained", squeeze=False)
     for axes, peer in zip(panels[:, 0], peers):
         heat(axes, found, peer)
-    figure.suptitle(f"{results['made']['unit'].capitalize()} per I/O, a peer's to ours: blue where ours are fewer", fontsize=10)
+    figure.suptitle(f"{results['made']['unit'].capitalize()} per I/O, the peer's divided by ours: blue where ours are fewer", fontsize=10)
     return save(figure, path)
 
 
 def draw(results: Results, place: Path) -> list[Path]:
-    """Draws all pictures that the results are enough for; the files, whose names begin as told."""
+    """Draws all pictures for which the results have enough rows. Returns their files, whose names begin with `place`."""
     pictures = [whose_picture(results, size, place.with_name(f"{place.name}-{size}.svg")) for size in rows.SIZES]
     pictures.append(ratios_picture(results, place.with_name(f"{place.name}-ratios.svg")))
     return [path for path in pictures if path]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is measured: the rows of the benchmark, and the ratios that are asked for."""
+"""The rows of the benchmark, and the wanted ratios."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ SIZES = {"512": 512, "4k": 4 << 10, "16k": 16 << 10, "64k": 64 << 10, "128k": 12
 PATTERNS = ("randread", "randwrite", "read", "write")
 DEPTHS = (1, 8, 32, 64)
 RDMA_PEERS = ("hcablk", "nvme", "rnbd")
-# Peers with settings that a tuned installation has: nvmet that takes 16 KiB within a command, RTRS that leaves keys valid.
+# Peers with the settings of a tuned installation: nvmet accepts 16 KiB of inline data, RTRS leaves keys valid.
 TUNED = {"nvme-16k": "nvme", "rnbd-trust": "rnbd"}
 TUNED_PEERS = ("hcablk", "nvme", "nvme-16k", "rnbd", "rnbd-trust")
 TUNED_SIZES = ("4k", "16k")
-# Patterns whose requests are submitted and reaped one by one, whatever the depth.
+# The suffix of patterns whose requests are submitted and reaped one by one at any depth.
 SINGLE = "-single"
-# No disk at all: single work requests, which everything else is made of. A message without data is 64 bytes.
+# No disk: single work requests, of which all I/O over RDMA consists. 64 bytes are the size of a message without data.
 VERBS = "verbs"
 VERBS_SIZES = {"64": 64, **SIZES}
 OPERATIONS = ("send", "rdmawrite", "rdmaread")
 VERBS_DEPTHS = (1, 64)
-# The ways of the target from an emulated NVMe drive to the wire, that drive without any network, and nvmet on it.
+# The target's modes on an emulated NVMe drive, that drive without any network, and nvmet on it.
 MODES = ("drive", "direct", "cached", "mixed", "mqcache", "p2p", "p2p-hca", "nvmet")
 MODE_SIZES = ("4k", "128k")
 MODE_PATTERNS = ("randread", "randwrite")
 MODE_DEPTHS = (1, 32)
-# Each way of a request's data by itself, for the sizes that it takes: where one becomes cheaper than another is where
-# the initiator's default limits ought to be.
+# Each data path alone, for the sizes that it supports. The initiator's default limits should be the sizes at which one
+# path becomes cheaper than another.
 PATH_SIZES = {"512": 512, "4k": 4 << 10, "8k": 8 << 10, "16k": 16 << 10, "32k": 32 << 10, "64k": 64 << 10, "128k": 128 << 10}
 SMALL_WRITE_MAX = 4 << 10
 SMALL_READ_MAX = 64 << 10
@@ -41,23 +41,23 @@ PATHS = {
     "eager": ("randwrite", 128 << 10),
     "fetched": ("randwrite", 128 << 10),
 }
-# The lengths of chunks (`--chunk-kib`) that a large request can move in: what they cost, and the time that they save.
+# The lengths of chunks (`--chunk-kib`) in which a large request can move. Rows measure their cost, and the time saved.
 CHUNKS = {"chunks-64k": 64, "chunks-128k": 128, "chunks-256k": 256, "chunks-512k": 512, "whole": 0}
 CHUNK_SIZE = "1m"
 CHUNK_PATTERNS = ("read", "write")
-# Ways for a program to use a volume, and what of them the library for programs is. `disk` and `nvme-disk` are the kernel's drivers.
+# Ways for a program to use a volume. Those in LIBRARY use our library; `disk` and `nvme-disk` are kernel drivers.
 CLIENTS = ("disk", "library-poll", "library-event", "ublk", "nvme-disk")
 LIBRARY = {"library-poll": "poll", "library-event": "event"}
 CLIENT_DEPTHS = (1, 64)
-# What a polling client may cost of what the disk's costs.
+# The wanted upper bound of a polling client's cost, as a share of the cost of the disk's client.
 CLIENT_SHARE = 0.5
-# All that is outstanding at the deeper one fits into the eager ring.
+# At the larger depth, all outstanding writes fit into the eager ring.
 PATH_DEPTHS = (1, 8)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What fio is told to do."""
+    """The size, pattern and queue depth of the I/Os."""
 
     size: str
     pattern: str
@@ -113,20 +113,20 @@ FIGURES = (
 
 
 def matrix() -> list[Row]:
-    """Every row there is, peer by peer."""
+    """Returns the rows of all peers with all loads, peer by peer, and of single work requests."""
     disks = itertools.product(PEERS, SIZES, PATTERNS, DEPTHS)
     verbs = itertools.product((VERBS,), VERBS_SIZES, OPERATIONS, VERBS_DEPTHS)
     return [Row(peer, Load(size, pattern, depth)) for peer, size, pattern, depth in (*disks, *verbs)]
 
 
 def mode_rows() -> list[Row]:
-    """Every row on an emulated drive."""
+    """Returns all rows on the emulated drive."""
     loads = [Load(*load) for load in itertools.product(MODE_SIZES, MODE_PATTERNS, MODE_DEPTHS)]
     return [Row(peer, load) for peer in MODES for load in loads]
 
 
 def path_rows() -> list[Row]:
-    """Every way by itself."""
+    """Returns the rows of each data path alone."""
     return [
         Row(path, Load(size, pattern, depth))
         for path, (pattern, most) in PATHS.items()
@@ -137,12 +137,12 @@ def path_rows() -> list[Row]:
 
 
 def chunk_rows() -> list[Row]:
-    """Every length of chunks."""
+    """Returns the rows of all lengths of chunks."""
     return [Row(chunks, Load(CHUNK_SIZE, pattern, 1)) for chunks in CHUNKS for pattern in CHUNK_PATTERNS]
 
 
 def tuned_loads() -> list[Load]:
-    """What peers with the settings of a tuned installation are measured with."""
+    """Returns the loads for peers with the settings of a tuned installation."""
     return [
         Load(size, pattern, depth)
         for size in TUNED_SIZES
@@ -152,29 +152,29 @@ def tuned_loads() -> list[Load]:
 
 
 def tuned_rows() -> list[Row]:
-    """Rows of peers with the settings of a tuned installation, and those that submit one by one."""
+    """Returns the rows of peers with the settings of a tuned installation, and those that submit one by one."""
     return [Row(peer, load) for peer in TUNED_PEERS for load in tuned_loads() if peer in TUNED or SINGLE in load.pattern]
 
 
 def client_rows() -> list[Row]:
-    """Every way for a program to use a volume."""
+    """Returns the rows of all ways for a program to use a volume."""
     loads = [Load("4k", pattern, depth) for pattern in RANDOM for depth in CLIENT_DEPTHS]
     return [Row(client, load) for client in CLIENTS for load in loads]
 
 
 def all_rows() -> list[Row]:
-    """Everything that can be asked for."""
+    """Returns all rows of the benchmark."""
     return [*matrix(), *tuned_rows(), *path_rows(), *chunk_rows(), *mode_rows(), *client_rows()]
 
 
 def figure_rows() -> list[Row]:
-    """The rows that the figures need."""
+    """Returns the rows that the wanted ratios need."""
     wanted = {Row(peer, load) for figure in FIGURES for load in figure.loads() for peer in ("hcablk", figure.peer)}
     return [row for row in matrix() if row in wanted]
 
 
 def select(words: list[str], quick: bool) -> list[Row]:
-    """The rows that are asked for: by peer, by name, or by a glob of names."""
+    """Returns the rows that `words` select: names of peers, loads and groups, or globs of names of rows."""
     everything = all_rows()
     if not words:
         return figure_rows() if quick else everything

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whose instructions a function's are: the parts of the system that an I/O passes."""
+"""Assigns functions to the parts of the system through which an I/O passes."""
 
 from __future__ import annotations
 
 import re
 
-# The parts, from the program that asks to what it asks in the end.
+# The parts, from the program that submits an I/O to the RDMA device, and then the rest.
 PARTS = (
     "fio, system calls",
     "block layer, null_blk",
@@ -17,7 +17,7 @@ PARTS = (
 )
 PROGRAM, BLOCK, OWN, CORE, DEVICE, SCHEDULER, REST = PARTS
 
-# What the names of modules begin with, the longest that fits: a peer's own, and what all of them use.
+# Prefixes of module names, and their parts; the longest prefix that matches counts. OWN are a peer's modules.
 MODULES = {
     "user space": PROGRAM,
     "null_blk": BLOCK,
@@ -33,8 +33,8 @@ MODULES = {
     "hcablk_hca": DEVICE,
 }
 
-# Functions of the kernel proper, by what their names begin with. The kernel does not say to which part a function
-# belongs; these are the prefixes of what the benchmark's loads run. The first that fits counts.
+# Functions of the kernel itself, and their parts: the kernel does not say to which part a function belongs. These are
+# prefixes of the functions that the benchmark's loads execute. The first that matches counts.
 FUNCTIONS = (
     (PROGRAM, r"(__)?(io_(?!schedule)|x64_sys|do_sys|entry_SYSCALL|syscall|io_submit|io_getevents|aio_|kiocb|lookup_ioctx|read_events|fput|fget|"
               r"blkdev_|iov_iter|import_|copy_user|_copy_(to|from)_user|rep_movs|pin_user|gup_|try_grab|folio_|unpin_|"
@@ -55,7 +55,7 @@ COMPILED = tuple((part, re.compile(pattern)) for part, pattern in FUNCTIONS)
 
 
 def part(module: str, function: str) -> str:
-    """Returns the part that a function of a module belongs to."""
+    """Returns the part to which a function of a module belongs."""
     fitting = [name for name in MODULES if module.startswith(name)]
     if fitting:
         return MODULES[max(fitting, key=len)]
@@ -63,7 +63,7 @@ def part(module: str, function: str) -> str:
 
 
 def parts(costs: list[tuple[str, str, float]]) -> dict[str, float]:
-    """Adds up instructions, given by module and function, by part."""
+    """Returns the sums of instructions of each part, from the instructions of each module and function."""
     sums = dict.fromkeys(PARTS, 0.0)
     for module, function, instructions in costs:
         sums[part(module, function)] += instructions

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * hcablk-mark: prints the monotonic clock in nanoseconds (fio tells its running
- * time in milliseconds only; it runs this before and after a job instead), and
- * has plugin/count.c write down what it has counted since the last mark.
- * hcablk-mark watch KIND ADDRESS: has it look at what a kernel function is
- * called with. KIND is a letter, see plugin/count.c.
+ * hcablk-mark: prints the monotonic clock in nanoseconds. fio, which reports its
+ * running time in milliseconds only, runs this before and after a job. It also
+ * makes a mark: plugin/count.c then writes its counts since the last mark.
+ * hcablk-mark watch KIND ADDRESS: the plugin counts the calls of the kernel
+ * function at ADDRESS. KIND is a letter, see plugin/count.c.
  *
- * The plugin knows the NOP below by its displacement. It is an instruction like
- * any other when there is no plugin.
+ * The plugin recognizes the NOP below from its displacement. Without the plugin
+ * the NOP has no effect.
  */
 
 #include <stdio.h>

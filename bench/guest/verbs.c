@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * hcablk-verbs OPERATION BYTES DEPTH COUNT
- *	prints how many nanoseconds of the monotonic clock one send, rdmawrite or
- *	rdmaread of so many bytes takes, between two queue pairs of this process
- *	on the first RDMA device: the least that anything made of it can cost.
+ *	prints the nanoseconds of the monotonic clock for one send, rdmawrite or
+ *	rdmaread of BYTES, between two queue pairs of this process on the first
+ *	RDMA device: the lower bound of the cost of all I/O that consists of it.
  *
- * At depth 1 each waits for its completion before the next. Above that they are
- * posted BATCH at a time with one call, of which the last is signaled, and one
- * batch waits while the next is posted. Waiting is for the completion channel.
- * User space: posting and waiting are system calls, unlike a driver's.
+ * At depth 1 the program waits for each completion before it posts again. Above
+ * that it posts up to BATCH work requests with one call, of which the last is
+ * signaled, and keeps DEPTH outstanding. It waits on the completion channel.
+ * Posting and waiting are system calls here, unlike in a driver.
  */
 
 #include <stdbool.h>
@@ -40,7 +40,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-/* The first GID that is of RoCE v2 with an IPv4 address. */
+/* Finds the first GID of RoCE v2 with an IPv4 address. */
 static void find_gid(void)
 {
 	struct ibv_gid_entry entry;
@@ -150,7 +150,7 @@ static void await(void)
 	}
 }
 
-/* What has arrived makes room for more. */
+/* Posts a receive for each one that has completed. */
 static void replenish(void)
 {
 	struct ibv_wc wcs[BATCH];

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A QEMU plugin that counts for the benchmark: how often each piece of code of
- * the guest runs, and what goes through the verbs of soft-RoCE, or of the tests'
- * HCA. It costs the guest no instruction. All CPUs have to be one thread of QEMU's.
+ * A QEMU plugin that counts for the benchmark how often each block of the guest's
+ * code runs, and the use of the verbs of soft-RoCE or of the tests' HCA. It costs
+ * the guest no instruction. All CPUs must run in one thread of QEMU.
  *
- * count.so,out=FILE[,cpu=marked]. With that, code is counted only on the CPU that
- * makes the marks; what goes through the verbs on each. Nothing is counted until the guest's hcablk-mark has it
- * watch something. At each mark after that it writes down what it has counted
- * since the one before:
+ * count.so,out=FILE[,cpu=marked]. With cpu=marked, the plugin counts blocks of
+ * code only on the CPU that makes the marks, and the use of verbs on all CPUs.
+ * It counts nothing until the guest's hcablk-mark names a function to watch. At
+ * each mark after that it writes its counts since the previous mark:
  *
  *	mark
  *	b ADDRESS INSTRUCTIONS TIMES	a block of code
- *	q QP ORDER SEND_CQ RECV_CQ	a queue pair; ORDER tells which is older
+ *	q QP ORDER SEND_CQ RECV_CQ	a queue pair; an older one has a smaller ORDER
  *	KIND OBJECT WHAT TIMES		calls of a watched function, see below
  *
- * Watched functions, by their letters, and what their calls are counted as:
+ * Watched functions with their letters, and the 'KIND OBJECT WHAT' of their calls:
  *
  *	Q  rxe_create_qp(qp, ...), hca_create_qp(qp, ...)
  *	S  ..._post_send(qp, wr, ...): 's QP 0' each call, 'w QP OPCODE' each work
- *	   request, OPCODE + 256 when it is signaled
+ *	   request, with OPCODE + 256 for a signaled one
  *	R  ..._post_recv(qp, wr, ...): 'r QP 0' each call, 'v QP 0' each work request
- *	C  rxe_cq_post(cq, ...), hca_cq_announce(cq, ...): 'c CQ 0'; from then on the queue's completion
- *	   handler is watched, too
+ *	C  rxe_cq_post(cq, ...), hca_cq_announce(cq, ...): 'c CQ 0'; the plugin then
+ *	   also watches the completion handler of this queue
  *	E  a completion handler(cq, ...): 'e CQ 0'
  */
 
@@ -39,7 +39,7 @@ static const uint8_t mark_code[] = { 0x0f, 0x1f, 0x80, 0x68, 0x62, 0x6c, 0x6b };
 enum { QP_SEND_CQ = 16, QP_RECV_CQ = 24, CQ_HANDLER = 16, WR_NEXT = 0, WR_OPCODE = 28, WR_FLAGS = 32 };
 enum { SIGNALED = 1 << 1 };
 
-/* As many blocks as there are counters; a block that is translated again keeps its own. */
+/* Each block has a counter; a block that is translated again keeps its counter. */
 enum { BLOCKS_SHIFT = 20, BLOCKS = 1 << BLOCKS_SHIFT };
 
 struct block {
@@ -65,7 +65,7 @@ static struct block blocks[BLOCKS];
 static struct qemu_plugin_scoreboard *counters;
 static qemu_plugin_id_t self;
 static bool counting;
-/* Where only one CPU counts: the counters, and the address of that CPU's memory in the kernel. */
+/* With cpu=marked: the counters, and the counted CPU's GS base in the kernel. */
 static uint64_t *counted, marked_cpu;
 static struct watch watches[32];
 static unsigned int n_watches;
@@ -121,7 +121,7 @@ static void add(char kind, uint64_t object, uint64_t what)
 	t->times++;
 }
 
-/* An address is used again when a queue pair is gone: the newest is meant. */
+/* A new queue pair may have the address of a destroyed one, and then replaces it. */
 static struct pair *find_pair(uint64_t qp)
 {
 	struct pair *p = pairs;
@@ -162,7 +162,7 @@ static void watch(char kind, uint64_t address)
 		return complain("too many functions to watch");
 	watches[n_watches++] = (struct watch){ address, kind };
 	counting = true;
-	/* What was translated before has to be translated again. */
+	/* Discard blocks translated so far: they neither count nor watch. */
 	qemu_plugin_reset(self, begin_again);
 }
 
@@ -211,9 +211,10 @@ static void executed(unsigned int vcpu, void *data)
 }
 
 /*
- * Not by an inline addition, and not by the number of the CPU: where one thread runs all CPUs, QEMU 10.0 takes that of
- * the CPU for which the block was translated, and multiplies in place a constant that the guest's code shares. In the
- * kernel, GS tells CPUs apart; programs run on the one that counts.
+ * Counts a block that runs on the marked CPU. An inline addition would be wrong where one thread runs all CPUs: QEMU 10.0
+ * adds for the CPU for which the block was translated, and multiplies in place a constant that the guest's code shares.
+ * `vcpu` is the number of that CPU, and wrong for the same reason. In the kernel, GS tells CPUs apart; programs run on
+ * the marked CPU only.
  */
 static void passed(unsigned int vcpu, void *data)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What count.c uses of QEMU's interface for TCG plugins, version 4 (QEMU 10);
- * Debian does not package its header.
+ * The parts of QEMU's interface for TCG plugins, version 4 (QEMU 10), that count.c
+ * uses; Debian does not package its header.
  */
 
 #ifndef QEMU_PLUGIN_H
@@ -62,7 +62,7 @@ GArray *qemu_plugin_get_registers(void);
 int qemu_plugin_read_register(struct qemu_plugin_register *handle, GByteArray *to);
 bool qemu_plugin_read_memory_vaddr(uint64_t address, GByteArray *to, size_t len);
 
-/* QEMU has these. */
+/* Functions of GLib, which QEMU links. */
 GByteArray *g_byte_array_new(void);
 GByteArray *g_byte_array_set_size(GByteArray *array, unsigned int len);
 
