@@ -103,11 +103,18 @@ pub struct WatchedPort {
     watch: Mutex<Option<PortWatch>>,
 }
 
+/// Creates the lock of a [`WatchedPort`]. Not inlined: its lockdep class, and so its name, must be
+/// one for all modules, and each module with a copy of this would have a name of its own.
+#[inline(never)]
+fn watch_lock() -> impl PinInit<Mutex<Option<PortWatch>>> {
+    new_mutex!(None, "hcablk_watched_port")
+}
+
 impl WatchedPort {
     /// Creates a watch of no port.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            watch <- new_mutex!(None),
+            watch <- watch_lock(),
         })
     }
 
