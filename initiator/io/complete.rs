@@ -244,6 +244,13 @@ impl Queue {
         });
     }
 
+    /// Ends the session, since its volume has left it: requests for it have no outcome, and are
+    /// issued again over another path or in the next session.
+    #[cold]
+    fn volume_gone(&self) {
+        self.end_session(Failure::ExportEnds);
+    }
+
     fn violated(&self, violation: Violation) {
         self.done.protocol_errors.bump();
         // Before the reply was checked, any host may have sent this.
@@ -422,10 +429,15 @@ impl Queue {
             self.violation("it sent an unexpected response");
             return false;
         };
+        let Some(status) = to_block(status) else {
+            request.park();
+            drop(send);
+            self.volume_gone();
+            return false;
+        };
         let can_ask = send.credits.responded();
         data.marks.note_response();
         send.batching.responded(solicited);
-        let status = to_block(status);
         if !self.is_completed(seq) {
             let awaited = self.await_send(&mut send, view.tag(), status, seq);
             data.phase = Phase::Responded(awaited);
@@ -468,11 +480,15 @@ impl Queue {
                 return self.tag_violation(what, response.tag, key);
             }
         };
+        let Some(status) = to_block(response.status) else {
+            request.park();
+            drop(send);
+            return self.volume_gone();
+        };
         data.marks.note_response();
         let can_ask = send.credits.responded();
         send.batching.responded(solicited);
         self.update_notify(&send);
-        let status = to_block(response.status);
         match data_path {
             DataPath::Registered if data.list.is_registered() => {
                 // The target left its key valid.

@@ -7,15 +7,18 @@ use hcablk_core::{
     proto::message, //
 };
 
-/// Converts a status on the wire to the block layer's.
-pub(super) fn to_block(status: message::Status) -> Status {
-    match status {
+/// Converts a status on the wire to the block layer's. Returns `None` for `Gone`, which says
+/// nothing about the request: the volume has left the session, and the request may succeed over
+/// another path, or in the next session.
+#[inline(always)]
+pub(super) fn to_block(status: message::Status) -> Option<Status> {
+    Some(match status {
         message::Status::Ok => Status::Ok,
         message::Status::Unsupported => Status::NotSupported,
         message::Status::ReadOnly => Status::Protection,
         message::Status::NoSpace => Status::NoSpace,
         message::Status::Medium => Status::Medium,
-        message::Status::Gone => Status::Offline,
+        message::Status::Gone => return None,
         message::Status::Conflict => Status::Conflict,
         // `Invalid` is the status of a malformed message, which no request of the block layer
         // becomes.
@@ -23,5 +26,5 @@ pub(super) fn to_block(status: message::Status) -> Status {
         | message::Status::OutOfRange
         | message::Status::IoError
         | message::Status::Draining => Status::IoErr,
-    }
+    })
 }

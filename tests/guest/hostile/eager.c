@@ -144,7 +144,7 @@ static void settle_some(struct peer *p, struct rng *r, unsigned int i, enum tric
 	}
 	for (unsigned int k = 0; k < SLOTS; k++)
 		if (k == i || (p->requests[k].held_until && b[1] < ANSWERS_MOST - 1 && chance(r, 800)))
-			settle(p, k, b, trick == EAGER_STATUS ? 1 + below(r, STATUSES - 1) : OK);
+			settle(p, k, b, trick == EAGER_STATUS ? failure(r) : OK);
 	at_once += b[1] > 1;
 	post_message(p->c, &wr, b, 4 + 4 * b[1]);
 }
@@ -245,7 +245,7 @@ static void lie(struct peer *p, struct rng *r, unsigned int i, enum trick trick)
 		return respond(p, r, i);
 	/* The number of an answered write selects nothing. */
 	if (trick != EAGER_WRAPPED && (trick != EAGER_FORGED || chance(r, 300)))
-		add(b, write, OK);
+		add(b, write, trick == EAGER_GONE ? GONE : OK);
 	switch (trick) {
 	case EAGER_FORGED:
 		add(b, never_open(p, r), OK);

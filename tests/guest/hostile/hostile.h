@@ -31,7 +31,7 @@ enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, NOP };
 enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE, PORTALS, ATTACH, DETACH };
 /* Its operations on reservations. */
 enum { REGISTER = 0x30, RESERVE, RELEASE, PREEMPT, CLEAR, READ_KEY, READ_RESERVATION };
-enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, LIMITS_ANSWER = 64, TMO_MAX = 600, GONE = 8 };
+enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, LIMITS_ANSWER = 64, TMO_MAX = 600 };
 /* Flags: the queue replaces the existing one; the session resumes; the session is for one volume. */
 enum { REPLACE = 0x80, RESUME = 0x8000, ALONE = 0x2000 };
 /* Flags of a request: the answer need not wake up its reader; the write is atomic. */
@@ -42,7 +42,7 @@ enum { NO_READ = 2 };
 enum { TELLS_PORTALS = 8 };
 /* Data paths: by key; a read's with an immediate value; a write's behind its request or through the eager ring. */
 enum { KEYED = 1, BY_VALUE, FOLLOWS, EAGER_RING };
-enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, DRAINING = 9, CONFLICT, STATUSES };
+enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, GONE = 8, DRAINING, CONFLICT, STATUSES };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
 enum { CHALLENGE = 12, NOT_PROVEN };
 /* Flags for a proof: in the field of the depth, and in that of the largest data length. */

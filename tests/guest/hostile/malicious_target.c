@@ -49,6 +49,7 @@ static const struct {
 	[UNASKED] = { "unasked", ANSWERING, 6, false },
 	[OTHER_LENGTH] = { "other-length", ANSWERING, 6, false },
 	[OTHER_VALUE] = { "other-value", ANSWERING, 4, false },
+	[GONE_ANSWER] = { "gone", ANSWERING, 4, false },
 	[HOLD] = { "hold", EAGERLY, 100, true },
 	[EAGER_STATUS] = { "eager-status", EAGERLY, 40, true },
 	[EAGER_VALUE] = { "eager-value", EAGERLY, 40, true },
@@ -60,6 +61,7 @@ static const struct {
 	[EAGER_RESPONSE] = { "eager-response", EAGERLY, 20, false },
 	[EAGER_KEY] = { "eager-key", EAGERLY, 12, false },
 	[EAGER_AHEAD] = { "eager-ahead", EAGERLY, 8, false },
+	[EAGER_GONE] = { "eager-gone", EAGERLY, 6, false },
 	[ADMIN_LENGTH] = { "admin-length", ADMINISTERING, 6, false },
 	[ADMIN_OPCODE] = { "admin-opcode", ADMINISTERING, 6, false },
 	[ADMIN_TAG] = { "admin-tag", ADMINISTERING, 6, false },
@@ -261,6 +263,14 @@ uint32_t other_key(const struct peer *p, unsigned int i)
 	return 0;
 }
 
+unsigned int failure(struct rng *r)
+{
+	unsigned int status = 1 + below(r, STATUSES - 1);
+
+	/* This ends the session. */
+	return status == GONE ? INVALID : status;
+}
+
 /* Answers request i by an immediate value, with n bytes of data. */
 static void answer_by_value(struct peer *p, unsigned int i, uint32_t value, size_t n)
 {
@@ -362,7 +372,10 @@ void answer(struct peer *p, unsigned int i)
 	switch (trick) {
 	case PARTIAL:
 	case STATUS:
-		put(b + 8, 2, 1 + below(&r, STATUSES - 1));
+		put(b + 8, 2, failure(&r));
+		break;
+	case GONE_ANSWER:
+		put(b + 8, 2, GONE);
 		break;
 	case IMMEDIATE:
 		if (!invalidate) {
@@ -378,7 +391,7 @@ void answer(struct peer *p, unsigned int i)
 				put(b + 2, 2, granted);
 			if (in_flight(p, b + 4))
 				memcpy(b + 4, q->bytes + 4, 4);
-			if (get(b + 2, 2) != granted || memcmp(b + 4, q->bytes + 4, 4))
+			if (get(b + 2, 2) != granted || memcmp(b + 4, q->bytes + 4, 4) || get(b + 8, 2) == GONE)
 				expect_end(p, tricks[trick].name);
 		} else {
 			expect_end(p, tricks[trick].name);
@@ -468,6 +481,7 @@ void answer(struct peer *p, unsigned int i)
 	case KEY:
 	case OTHER_KEY:
 	case EMPTY:
+	case GONE_ANSWER:
 		expect_end(p, tricks[trick].name);
 		break;
 	default:

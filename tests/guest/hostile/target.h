@@ -26,10 +26,10 @@ enum trick {
 	REACH, LEAVE, SILENT, NOPLESS, PARTIAL, EARLY, LATE,
 	/* On the answer to a request. */
 	STATUS, IMMEDIATE, LEAN, MUTATE, SHORT, LONG, OPCODE, FLAGS, UNKNOWN, RESERVED, TAG, OVERDRAW, TWICE, REPLAY,
-	KEY, OTHER_KEY, EMPTY, MISER, UNASKED, OTHER_LENGTH, OTHER_VALUE,
+	KEY, OTHER_KEY, EMPTY, MISER, UNASKED, OTHER_LENGTH, OTHER_VALUE, GONE_ANSWER,
 	/* On the answer to an eager write. */
 	HOLD, EAGER_STATUS, EAGER_VALUE, EAGER_FORGED, EAGER_WRAPPED, EAGER_TWICE, EAGER_OVERDRAW, EAGER_FORM, EAGER_RESPONSE,
-	EAGER_KEY, EAGER_AHEAD,
+	EAGER_KEY, EAGER_AHEAD, EAGER_GONE,
 	/* On the answer to a message on the admin queue pair. */
 	ADMIN_LENGTH, ADMIN_OPCODE, ADMIN_TAG, ADMIN_TWICE, ADMIN_STATUS, ADMIN_RESERVED, ADMIN_SAME, ADMIN_SIZE, ADMIN_VALUE, ADMIN_GONE,
 	ADMIN_LEAVE, ADMIN_SILENT,
@@ -185,6 +185,8 @@ void reach_out(struct peer *p, struct rng *r, unsigned int i);
 void send_data(struct peer *p, unsigned int i, uint64_t length, uint64_t id);
 /* Accesses the memory of request i, which was answered without an invalidation. */
 void come_late(struct peer *p, unsigned int i);
+/* Returns a status of a failed request. */
+unsigned int failure(struct rng *r);
 /* Answers request i, whose data was moved, truly or falsely. */
 void answer(struct peer *p, unsigned int i);
 

@@ -23,6 +23,7 @@ trick eager-response "it responded to an eager write by tag" 250
 trick eager-key "it invalidated a key that it was not given" 60
 # The write that it answers early may have arrived meanwhile.
 trick eager-ahead "$not_asked|$broken" 60
+trick eager-gone "the target ends the export of the volume" 60
 harmless eager-status
 harmless eager-value
 # Whether some writes come while one is held also depends on the victim.

@@ -59,6 +59,8 @@ trick empty "it sent an unexpected response|it sent data that was not asked for|
 trick unasked "it sent data that was not asked for" 60
 trick other-length "it sent data that was not asked for" 60
 trick other-value "it sent an unexpected response"
+# Not a breach of the protocol: the volume has left the session, and the requests wait for the next one.
+trick gone "the target ends the export of the volume"
 trick admin-length "$nonsense \(admin queue pair\)"
 trick admin-opcode "$nonsense \(admin queue pair\)"
 trick admin-reserved "$nonsense \(admin queue pair\)"
