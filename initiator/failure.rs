@@ -260,6 +260,9 @@ impl Failure {
                 | Reason::NoSession
                 // Keys may change, and volumes may be exported again.
                 | Reason::NotProven
+                // The volume's mode may change. Without version 2 this is the last word of an
+                // attempt.
+                | Reason::OwnSession
                 | Reason::Withdrawn => true,
                 Reason::Version
                 | Reason::Challenge
@@ -267,7 +270,6 @@ impl Failure {
                 | Reason::Forbidden
                 | Reason::Malformed
                 | Reason::Evicted
-                | Reason::OwnSession
                 | Reason::Superseded => false,
             },
             Self::Forced

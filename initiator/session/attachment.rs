@@ -166,7 +166,7 @@ impl Session {
     pub(crate) fn report_fall_back(&self) {
         if self.offer != self.settings.first_offer() {
             pr_info!(
-                "{}: path {} uses version 2 of the protocol, since the target refused version 3\n",
+                "{}: path {} uses version 2 of the protocol, since the target refused version 3, or this volume in a session of it\n",
                 *self.device,
                 self.path()
             );
