@@ -365,6 +365,11 @@ impl Attaching {
     /// Attaches the volume once no older attachment prevents it.
     fn find(&self, request: &ConnectRequest) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         let (registry, proven) = (&self.registry, self.session.proven());
+        // Alone, the volume is served as in version 2: without an eager ring, which needs RDMA
+        // READ.
+        let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
+        let needs_own_session =
+            |backing: &Backing| backing.wants_peers() || !(has_no_ring || backing.bears_change());
         let is_lost = || self.session.is_ending();
         loop {
             if is_lost() {
@@ -373,9 +378,9 @@ impl Attaching {
             let (view, found) = registry.view(request, proven);
             let decision = decide(request, &view);
             let volume = found.volume.as_ref();
-            let wants_peers = volume.and_then(|v| v.with_backing(Backing::wants_peers));
+            let needs_own = volume.and_then(|v| v.with_backing(needs_own_session));
             // Decided first, since the request for a session of the volume waits for older ones.
-            if wants_peers == Some(true) && decision.is_grant() {
+            if needs_own == Some(true) && decision.is_grant() {
                 return Err(OWN_SESSION);
             }
             match (decision, found.volume, found.attachment) {
@@ -385,12 +390,8 @@ impl Attaching {
                         return Err(FULL);
                     }
                     let exported = volume.export().ok_or(WITHDRAWN)?;
-                    // Alone, it is served as in version 2: without an eager ring, which needs RDMA
-                    // READ.
-                    let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
-                    let bears_ring = has_no_ring || exported.backing.bears_change();
                     // The volume may have been exported anew since it was looked at.
-                    if exported.backing.wants_peers() || !bears_ring {
+                    if needs_own_session(&exported.backing) {
                         return Err(OWN_SESSION);
                     }
                     let write_errors = exported
