@@ -11,7 +11,8 @@
 //! limit, in a [`SharedPool`] for each RDMA device.
 //! [`fair_share`](hcablk_core::logic::fair_share) decides who gets it.
 //!
-//! One host may have at most half of the limit as reservations; shared memory does not count.
+//! One host may have at most half of the limit as reservations; shared memory does not count. Its
+//! sessions with a proof are counted apart from those without one, which anybody can begin.
 //! Memory held by a hanging drive is charged to that share only up to a bound: see [`account`].
 //!
 //! A queue pair that needs more than its session announced (a peer may ask for more credits, or for
@@ -61,7 +62,7 @@ pub(crate) use self::{
 use self::{
     account::{
         Account,
-        HostPart, //
+        ClaimantPart, //
     },
     client::Membership,
     layout::{
@@ -71,10 +72,10 @@ use self::{
     },
     shared_pool::SharedPool, //
 };
+use crate::claimant::Claimant;
 use hcablk_core::{
     broken,
     configfs::Output,
-    proto::name::HostId,
     rdma::pd::ProtectionDomain,
     sync::{
         atomic::Atomic,
@@ -158,13 +159,6 @@ impl PoolWishes {
     }
 }
 
-/// One host's part of the account, while it has sessions.
-struct Host {
-    id: HostId,
-    part: HostPart,
-    clients: usize,
-}
-
 /// The bytes in the account of a session that ends.
 #[derive(Clone, Copy)]
 enum Reserved {
@@ -177,7 +171,7 @@ enum Reserved {
 struct AccountState {
     account: Account,
     shared_pools: KVec<PoolWishes>,
-    hosts: KVec<Host>,
+    parts: KVec<ClaimantPart>,
 }
 
 /// The memory of all sessions of a port: see the module.
@@ -210,46 +204,41 @@ impl AccountState {
         places.find(|place| Arc::ptr_eq(&place.shared_pool, shared_pool))
     }
 
-    /// Calls `f` with the account and the part of `host`, which has sessions.
-    fn with_host<R>(
+    /// Calls `f` with the account and the part of `claimant`, which has sessions.
+    fn with_owner<R>(
         &mut self,
-        host: HostId,
-        f: impl FnOnce(&mut Account, &mut HostPart) -> R,
+        claimant: Claimant,
+        f: impl FnOnce(&mut Account, &mut ClaimantPart) -> R,
     ) -> Option<R> {
-        let found = self.hosts.iter_mut().find(|found| found.id == host);
+        let found = ClaimantPart::find(&mut self.parts, claimant);
         if found.is_none() {
-            broken!("a session's host has no part in the account of memory");
+            broken!("a session's claimant has no part in the account of memory");
         }
-        found.map(|found| f(&mut self.account, &mut found.part))
+        found.map(|part| f(&mut self.account, part))
     }
 
-    /// Reserves `bytes` bytes for `host`, which has sessions.
-    fn reserve(&mut self, host: HostId, bytes: u64) -> Result<(), Denied> {
-        match self.with_host(host, |account, part| account.reserve(part, bytes)) {
+    /// Reserves `bytes` bytes for `claimant`, which has sessions.
+    fn reserve(&mut self, claimant: Claimant, bytes: u64) -> Result<(), Denied> {
+        match self.with_owner(claimant, |account, part| account.reserve(part, bytes)) {
             Some(asked) => asked.map_err(Denied::Limit),
             None => Err(Denied::Machine),
         }
     }
 
-    /// Counts a session of `host`, until [`Self::remove_client_of`]. May sleep.
-    fn add_client_of(&mut self, host: HostId) -> Result {
-        if let Some(found) = self.hosts.iter_mut().find(|found| found.id == host) {
-            found.clients += 1;
+    /// Counts a session of `claimant`, until [`Self::remove_client_of`]. May sleep.
+    fn add_client_of(&mut self, claimant: Claimant) -> Result {
+        if let Some(part) = ClaimantPart::find(&mut self.parts, claimant) {
+            part.clients += 1;
             return Ok(());
         }
-        let new = Host {
-            id: host,
-            part: HostPart::default(),
-            clients: 1,
-        };
-        Ok(self.hosts.push(new, GFP_KERNEL)?)
+        Ok(self.parts.push(ClaimantPart::new(claimant), GFP_KERNEL)?)
     }
 
-    fn remove_client_of(&mut self, host: HostId) {
-        if let Some(found) = self.hosts.iter_mut().find(|found| found.id == host) {
-            found.clients -= 1;
+    fn remove_client_of(&mut self, claimant: Claimant) {
+        if let Some(part) = ClaimantPart::find(&mut self.parts, claimant) {
+            part.clients -= 1;
         }
-        self.hosts.retain(|host| host.clients != 0);
+        self.parts.retain(|part| part.clients != 0);
     }
 
     /// Adjusts the shared pools to the memory that may be shared. Returns `false` if the limit
@@ -290,7 +279,7 @@ impl Memory {
                 state <- new_mutex!(AccountState {
                     account: Account::new(limit),
                     shared_pools: KVec::new(),
-                    hosts: KVec::new(),
+                    parts: KVec::new(),
                 }),
                 freed <- new_condvar!(),
                 work <- new_work!("hcablk_target::Memory"),
@@ -321,37 +310,37 @@ impl Memory {
         true
     }
 
-    /// Waits until `bytes` bytes that were reserved for `host` are available. Sleeps.
-    fn take(&self, host: HostId, bytes: u64) -> Result<(), Denied> {
+    /// Waits until `bytes` bytes that were reserved for `claimant` are available. Sleeps.
+    fn take(&self, claimant: Claimant, bytes: u64) -> Result<(), Denied> {
         if self.when_there_is_room(|state| state.account.grant(bytes)) {
             return Ok(());
         }
         let mut state = self.state.lock();
-        let shortage = state.with_host(host, |account, part| account.withdraw(part, bytes));
+        let shortage = state.with_owner(claimant, |account, part| account.withdraw(part, bytes));
         state.balance(&self.freed);
         Err(shortage.map_or(Denied::Machine, Denied::Limit))
     }
 
-    /// Begins a session of `host` on the device of `pd`. Sleeps.
+    /// Begins a session of `claimant` on the device of `pd`. Sleeps.
     pub(crate) fn admit(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
-        host: HostId,
+        claimant: Claimant,
         needs: Needs,
     ) -> Result<Arc<Client>, Denied> {
         let of_queues = needs.reserved.saturating_mul(needs.queues);
         let reserved = of_queues.saturating_add(needs.admin + SESSION_BYTES);
         let wish = needs.wish * needs.queues;
-        let shared_pool = self.enter(pd, host, reserved, wish)?;
+        let shared_pool = self.enter(pd, claimant, reserved, wish)?;
         let most = wish / PAGE_SIZE as u64;
-        let taken = self.take(host, reserved);
+        let taken = self.take(claimant, reserved);
         let added = taken
             .and_then(|()| Ok(shared_pool.add_client(u32::try_from(most).unwrap_or(u32::MAX))?));
         match added {
             Ok((index, borrower)) => {
                 let part = Membership {
                     memory: self.clone(),
-                    host,
+                    claimant,
                     shared_pool,
                     index,
                     borrower,
@@ -369,18 +358,18 @@ impl Memory {
                     Err(_) => Reserved::Withdrawn,
                 };
                 self.leave_device(&shared_pool);
-                self.leave(host, &shared_pool, wish, reserved);
+                self.leave(claimant, &shared_pool, wish, reserved);
                 Err(denied)
             }
         }
     }
 
-    /// Adds a client of `host` to its shared pool: reserves `reserved` bytes, and lets it borrow
-    /// `wish` bytes.
+    /// Adds a client of `claimant` to its shared pool: reserves `reserved` bytes, and lets it
+    /// borrow `wish` bytes.
     fn enter(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
-        host: HostId,
+        claimant: Claimant,
         reserved: u64,
         wish: u64,
     ) -> Result<Arc<SharedPool>, Denied> {
@@ -404,14 +393,14 @@ impl Memory {
                 state.shared_pools.len() - 1
             }
         };
-        let added = state.add_client_of(host);
+        let added = state.add_client_of(claimant);
         let asked = match added {
-            Ok(()) => state.reserve(host, reserved),
+            Ok(()) => state.reserve(claimant, reserved),
             Err(e) => Err(e.into()),
         };
         if let Err(denied) = asked {
             if added.is_ok() {
-                state.remove_client_of(host);
+                state.remove_client_of(claimant);
             }
             // A shared pool that was created for no client would keep the device.
             if found.is_none() {
@@ -427,26 +416,26 @@ impl Memory {
         Ok(place.shared_pool.clone())
     }
 
-    /// Takes `bytes` more bytes for an existing session of `host`. Sleeps.
-    fn charge(&self, host: HostId, bytes: u64) -> Result<(), Denied> {
+    /// Takes `bytes` more bytes for an existing session of `claimant`. Sleeps.
+    fn charge(&self, claimant: Claimant, bytes: u64) -> Result<(), Denied> {
         if bytes == 0 {
             return Ok(());
         }
-        self.state.lock().reserve(host, bytes)?;
-        self.take(host, bytes)
+        self.state.lock().reserve(claimant, bytes)?;
+        self.take(claimant, bytes)
     }
 
-    /// Records that `bytes` bytes of a session of `host` are stranded. May sleep.
-    fn strand(&self, host: HostId, bytes: u64) {
+    /// Records that `bytes` bytes of a session of `claimant` are stranded. May sleep.
+    fn strand(&self, claimant: Claimant, bytes: u64) {
         let mut state = self.state.lock();
-        state.with_host(host, |_, part| Account::strand(part, bytes));
+        state.with_owner(claimant, |_, part| Account::strand(part, bytes));
     }
 
-    /// Frees `bytes` bytes of a session of `host`. May sleep.
-    fn refund(&self, host: HostId, bytes: u64) {
+    /// Frees `bytes` bytes of a session of `claimant`. May sleep.
+    fn refund(&self, claimant: Claimant, bytes: u64) {
         if bytes != 0 {
             let mut state = self.state.lock();
-            state.with_host(host, |account, part| account.refund(part, bytes));
+            state.with_owner(claimant, |account, part| account.refund(part, bytes));
             state.balance(&self.freed);
             self.freed.notify_all();
         }
@@ -463,16 +452,22 @@ impl Memory {
         self.freed.notify_all();
     }
 
-    /// Frees the memory of a session of `host`, which has left the device and had asked for `wish`
-    /// bytes of the shared pool. May sleep.
-    fn leave(&self, host: HostId, shared_pool: &Arc<SharedPool>, wish: u64, reserved: Reserved) {
+    /// Frees the memory of a session of `claimant`, which has left the device and had asked for
+    /// `wish` bytes of the shared pool. May sleep.
+    fn leave(
+        &self,
+        claimant: Claimant,
+        shared_pool: &Arc<SharedPool>,
+        wish: u64,
+        reserved: Reserved,
+    ) {
         let mut state = self.state.lock();
-        state.with_host(host, |account, part| match reserved {
+        state.with_owner(claimant, |account, part| match reserved {
             Reserved::Withdrawn => {}
             Reserved::Granted(bytes) => account.refund(part, bytes),
             Reserved::Stranded(bytes) => account.refund_stranded(part, bytes),
         });
-        state.remove_client_of(host);
+        state.remove_client_of(claimant);
         if let Some(place) = state.place_of(shared_pool) {
             place.clients -= 1;
             place.wishes -= wish;

@@ -24,6 +24,7 @@ use self::{
 };
 use crate::{
     admin::Admin,
+    claimant::Claimant,
     drive::backing::Backing,
     export::{
         attach,
@@ -419,6 +420,11 @@ impl Session {
 
     pub(crate) fn host(&self) -> HostId {
         self.host
+    }
+
+    /// Returns whose the session is, for limits.
+    pub(crate) fn claimant(&self) -> Claimant {
+        Claimant::new(self.host, self.proof.is_some())
     }
 
     pub(crate) fn id(&self) -> SessionId {

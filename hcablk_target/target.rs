@@ -15,6 +15,7 @@
 //! - [`stats`]: the counters.
 
 mod admin;
+mod claimant;
 mod config;
 mod drive;
 mod export;

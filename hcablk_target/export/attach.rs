@@ -23,6 +23,7 @@ use super::{
     volume::Volume, //
 };
 use crate::{
+    claimant::Claimant,
     drive::{
         backing::Backing,
         write_errors::WriteErrorsUse, //
@@ -168,16 +169,16 @@ impl Registry {
         }
     }
 
-    /// Counts a request among those that wait for the drive of `volume`. Each host and each drive
-    /// may have a limited number.
+    /// Counts a request of `claimant` among those that wait for the drive of `volume`. Each
+    /// claimant and each drive may have a limited number.
     pub(super) fn wait_for_drive_of(
         &self,
-        request: &ConnectRequest,
+        claimant: Claimant,
         volume: Option<&Arc<Volume>>,
     ) -> Result<DriveWaiter<'_>, Refusal> {
         let file = |volume: &Arc<Volume>| volume.with_backing(|backing| backing.file().id());
         let drive = volume.and_then(file);
-        self.wait_for_drive(request.host, drive)
+        self.wait_for_drive(claimant, drive)
             .map_err(|_| Refusal::CROWD)
     }
 
@@ -365,6 +366,7 @@ impl Attaching {
     /// Attaches the volume once no older attachment prevents it.
     fn find(&self, request: &ConnectRequest) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         let (registry, proven) = (&self.registry, self.session.proven());
+        let claimant = self.session.claimant();
         // Alone, the volume is served as in version 2: without an eager ring, which needs RDMA
         // READ.
         let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
@@ -406,12 +408,12 @@ impl Attaching {
                     }
                 }
                 (Decision::Supersede, Some(volume), _) => {
-                    let _waits = registry.wait_for_drive_of(request, Some(&volume))?;
+                    let _waits = registry.wait_for_drive_of(claimant, Some(&volume))?;
                     registry.supersede(&volume, request, proven);
                     registry.wait_for_other_instances(request, is_lost)?;
                 }
                 (Decision::Replace, volume, Some(old)) => {
-                    let _waits = registry.wait_for_drive_of(request, volume.as_ref())?;
+                    let _waits = registry.wait_for_drive_of(claimant, volume.as_ref())?;
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
                 }

@@ -32,6 +32,7 @@ use super::{
     volume::Volume, //
 };
 use crate::{
+    claimant::Claimant,
     io::Fault,
     session::{
         attachment::Attachment,
@@ -275,6 +276,7 @@ impl Connect {
         link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
+        let claimant = Claimant::new(request.host, seal.is_some());
         loop {
             let (view, found) = self.registry.view(request, proven(seal));
             match (decide(request, &view), found.volume, found.attachment) {
@@ -291,7 +293,7 @@ impl Connect {
                     }
                 }
                 (Decision::Supersede, Some(volume), _) => {
-                    let _waits = self.registry.wait_for_drive_of(request, Some(&volume))?;
+                    let _waits = self.registry.wait_for_drive_of(claimant, Some(&volume))?;
                     // From now on the other instances are refused, even if this request fails.
                     self.registry.supersede(&volume, request, proven(seal));
                     self.registry
@@ -307,7 +309,7 @@ impl Connect {
                     return Ok((attachment, volume))
                 }
                 (Decision::ReplaceQueue, volume, Some(attachment)) => {
-                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
+                    let _waits = self.registry.wait_for_drive_of(claimant, volume.as_ref())?;
                     if !attachment.session().replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
@@ -316,7 +318,7 @@ impl Connect {
                     }
                 }
                 (Decision::Replace, volume, Some(old)) => {
-                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
+                    let _waits = self.registry.wait_for_drive_of(claimant, volume.as_ref())?;
                     // The initiator has reconnected: no request of the old epoch may reach the
                     // drive after one of the new epoch.
                     old.end(EndReason::Replaced);
@@ -420,6 +422,7 @@ impl Connect {
         link: &CmLink,
         id: &Arc<Id>,
     ) -> Result<Arc<Session>, Refusal> {
+        let claimant = Claimant::new(request.host, seal.is_some());
         loop {
             let (view, found) = self.registry.view_of_host(request, proven(seal));
             match (decide(request, &view), found) {
@@ -453,7 +456,7 @@ impl Connect {
                 (Decision::Join, Some(session)) => return Ok(session),
                 (Decision::ReplaceQueue, Some(session)) => {
                     let volume = session.lone_attachment().map(|a| a.volume().clone());
-                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
+                    let _waits = self.registry.wait_for_drive_of(claimant, volume.as_ref())?;
                     if !session.replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
@@ -463,7 +466,7 @@ impl Connect {
                 }
                 (Decision::Replace, Some(old)) => {
                     let volume = old.lone_attachment().map(|a| a.volume().clone());
-                    let _waits = self.registry.wait_for_drive_of(request, volume.as_ref())?;
+                    let _waits = self.registry.wait_for_drive_of(claimant, volume.as_ref())?;
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), || link.is_lost())?;
                 }

@@ -5,35 +5,46 @@
 //!
 //! Each waiting request takes a worker of the target, which has far more workers than may wait. The
 //! requests for a hanging drive leave room for requests for other drives, of any host; a host that
-//! repeats its requests for a hanging drive leaves room for other hosts.
+//! repeats its requests for a hanging drive leaves room for other hosts, and a peer that repeats
+//! them in the name of a host, without a proof, for the host itself.
 
-use hcablk_core::proto::name::HostId;
+use crate::claimant::Claimant;
 
 /// The most requests that may wait in total.
 pub(crate) const WAITERS_MAX: usize = 128;
 
-/// The most waiting requests of one host: an initiator has one for each disk that it lost.
-const PER_HOST: usize = 32;
+/// The most waiting requests of one claimant: an initiator has one for each disk that it lost.
+const PER_CLAIMANT: usize = 32;
 
-/// Returns whether a request of `host` for `drive` may wait in addition to `waiters`. A drive may
-/// have half of the places that the other drives leave.
-pub(crate) fn is_room<D: PartialEq>(waiters: &[(HostId, D)], host: HostId, drive: &D) -> bool {
-    let of_host = waiters.iter().filter(|(other, _)| *other == host).count();
+/// Returns whether a request of `claimant` for `drive` may wait in addition to `waiters`. A drive
+/// may have half of the places that the other drives leave.
+pub(crate) fn is_room<D: PartialEq>(
+    waiters: &[(Claimant, D)],
+    claimant: Claimant,
+    drive: &D,
+) -> bool {
+    let is_own = |(other, _): &&(Claimant, D)| *other == claimant;
+    let of_claimant = waiters.iter().filter(is_own).count();
     let of_drive = waiters.iter().filter(|(_, other)| other == drive).count();
     let of_others = waiters.len() - of_drive;
-    of_host < PER_HOST && of_drive < WAITERS_MAX.saturating_sub(of_others).div_ceil(2)
+    of_claimant < PER_CLAIMANT && of_drive < WAITERS_MAX.saturating_sub(of_others).div_ceil(2)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hcablk_core::proto::name::HostId;
+
+    fn claimant(host: u8, is_proven: bool) -> Claimant {
+        Claimant::new(HostId::from_wire([host; 16]).unwrap(), is_proven)
+    }
 
     /// Adds waiters for `drive` of one host after the other, until no more may wait. Returns how
     /// many were added.
-    fn crowd(waiters: &mut Vec<(HostId, u8)>, drive: u8) -> usize {
+    fn crowd(waiters: &mut Vec<(Claimant, u8)>, drive: u8) -> usize {
         let before = waiters.len();
         for host in 1..=255 {
-            let host = HostId::from_wire([host; 16]).unwrap();
+            let host = claimant(host, false);
             while is_room(waiters, host, &drive) {
                 waiters.push((host, drive));
             }
@@ -43,16 +54,31 @@ mod tests {
 
     #[test]
     fn a_host_leaves_room_to_others() {
-        let (one, other) = ([1; 16], [2; 16]);
-        let one = HostId::from_wire(one).unwrap();
-        let other = HostId::from_wire(other).unwrap();
+        let (one, other) = (claimant(1, false), claimant(2, false));
         let mut waiters = vec![];
         while is_room(&waiters, one, &0) {
             waiters.push((one, 0));
         }
-        assert_eq!(waiters.len(), PER_HOST);
+        assert_eq!(waiters.len(), PER_CLAIMANT);
         assert!(!is_room(&waiters, one, &1));
         assert!(is_room(&waiters, other, &0));
+    }
+
+    #[test]
+    fn a_peer_without_a_proof_leaves_room_to_the_host_whose_id_it_states() {
+        let (stated, proven) = (claimant(1, false), claimant(1, true));
+        let mut waiters = vec![];
+        while is_room(&waiters, stated, &0) {
+            waiters.push((stated, 0));
+        }
+        for _ in 0..PER_CLAIMANT / 2 {
+            assert!(is_room(&waiters, proven, &0));
+            waiters.push((proven, 0));
+        }
+        while is_room(&waiters, proven, &1) {
+            waiters.push((proven, 1));
+        }
+        assert_eq!(waiters.len(), 2 * PER_CLAIMANT);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::{
     volume::Volume, //
 };
 use crate::{
+    claimant::Claimant,
     drive::{
         claims::Claims,
         reservations::Drives, //
@@ -160,13 +161,13 @@ pub(crate) struct Registry {
     pending: Atomic<u32>,
     /// The host and the drive of each request that waits until a drive has finished older requests.
     #[pin]
-    drive_waiters: Mutex<KVec<(HostId, Option<FileId>)>>,
+    drive_waiters: Mutex<KVec<(Claimant, Option<FileId>)>>,
 }
 
 /// A connection request that waits for a drive, counted while this exists.
 pub(crate) struct DriveWaiter<'a> {
     registry: &'a Registry,
-    who: (HostId, Option<FileId>),
+    who: (Claimant, Option<FileId>),
 }
 
 impl Drop for DriveWaiter<'_> {
@@ -249,17 +250,17 @@ impl Registry {
         Ok(pending)
     }
 
-    /// Counts a connection request of `host` that will wait for `drive`; `None` stands for the
+    /// Counts a connection request of `claimant` that will wait for `drive`; `None` stands for the
     /// drive of a volume that is no longer exported. Fails with `EBUSY` if [too many](is_room)
     /// wait.
     pub(crate) fn wait_for_drive(
         &self,
-        host: HostId,
+        claimant: Claimant,
         drive: Option<FileId>,
     ) -> Result<DriveWaiter<'_>> {
-        let who = (host, drive);
+        let who = (claimant, drive);
         let mut waiters = self.drive_waiters.lock();
-        if !is_room(&waiters, host, &drive) {
+        if !is_room(&waiters, claimant, &drive) {
             return Err(EBUSY);
         }
         waiters.push(who, GFP_KERNEL)?;

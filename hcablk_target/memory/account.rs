@@ -18,14 +18,19 @@
 //!
 //! Both together of one host never exceed half of the limit ([`HOST_DIVISOR`]) when the host asks
 //! for more: one host cannot exclude the others, however many sessions and queue pairs it requests.
-//! The share has no setting of its own. A host that is alone gets more by a higher limit, which by
-//! itself takes no memory; a larger share would have to be lowered in time for the next host.
+//! Its sessions with a proof and those without one have a share each ([`Claimant`]): a peer that
+//! begins sessions in its name does not use up the share of those that are certainly the host's. A
+//! host with sessions of both kinds may have both shares. The share has no setting of its own. A
+//! host that is alone gets more by a higher limit, which by itself takes no memory; a larger share
+//! would have to be lowered in time for the next host.
 //!
 //! A session that has ended is *stranded* while a drive does not finish its requests. Its bytes
 //! stay in the account, since the drive may reach them. But the host's share is not charged for
 //! them, up to a quarter of the limit ([`STRANDED_DIVISOR`]): the host can reconnect to volumes on
 //! working drives without waiting for the hanging one. So one host, hanging drives or not, leaves
 //! at least a quarter of the limit to the others.
+
+use crate::claimant::Claimant;
 
 /// The share of a host is the limit divided by this.
 const HOST_DIVISOR: u64 = 2;
@@ -47,17 +52,34 @@ pub(crate) struct Shortage {
     pub(crate) of_host: bool,
 }
 
-/// One host's part of an [`Account`].
-#[derive(Default)]
-pub(super) struct HostPart {
+/// One claimant's part of an [`Account`], while it has sessions.
+pub(super) struct ClaimantPart {
+    claimant: Claimant,
+    /// The number of its sessions.
+    pub(super) clients: usize,
     /// Reserved and coming bytes.
     owned: u64,
     /// The stranded bytes among `owned`.
     stranded: u64,
 }
 
-impl HostPart {
-    /// Returns the bytes charged to the host's share if the limit is `limit`.
+impl ClaimantPart {
+    /// Creates the part of a claimant with its first session.
+    pub(super) fn new(claimant: Claimant) -> Self {
+        Self {
+            claimant,
+            clients: 1,
+            owned: 0,
+            stranded: 0,
+        }
+    }
+
+    /// Returns the part of `claimant`, if it has sessions.
+    pub(super) fn find(parts: &mut [Self], claimant: Claimant) -> Option<&mut Self> {
+        parts.iter_mut().find(|part| part.claimant == claimant)
+    }
+
+    /// Returns the bytes charged to the claimant's share if the limit is `limit`.
     fn charged(&self, limit: u64) -> u64 {
         self.owned - self.stranded.min(limit / STRANDED_DIVISOR)
     }
@@ -114,13 +136,13 @@ impl Account {
         }
     }
 
-    /// Requests `bytes` bytes for `host`, which must be granted or withdrawn later.
-    pub(super) fn reserve(&mut self, host: &mut HostPart, bytes: u64) -> Result<(), Shortage> {
+    /// Requests `bytes` bytes for the claimant of `part`, which must be granted or withdrawn later.
+    pub(super) fn reserve(&mut self, part: &mut ClaimantPart, bytes: u64) -> Result<(), Shortage> {
         let owned = self.owned().saturating_add(bytes);
         if owned > self.goal {
             return Err(self.shortage(bytes));
         }
-        let (share, charged) = (self.goal / HOST_DIVISOR, host.charged(self.goal));
+        let (share, charged) = (self.goal / HOST_DIVISOR, part.charged(self.goal));
         if charged.saturating_add(bytes) > share {
             return Err(Shortage {
                 needed: bytes,
@@ -130,7 +152,7 @@ impl Account {
             });
         }
         self.coming += bytes;
-        host.owned += bytes;
+        part.owned += bytes;
         Ok(())
     }
 
@@ -140,28 +162,28 @@ impl Account {
         self.reserved += bytes;
     }
 
-    /// Records that `bytes` coming bytes of `host` do not become available.
-    pub(super) fn withdraw(&mut self, host: &mut HostPart, bytes: u64) -> Shortage {
+    /// Records that `bytes` coming bytes of `part` do not become available.
+    pub(super) fn withdraw(&mut self, part: &mut ClaimantPart, bytes: u64) -> Shortage {
         self.coming -= bytes;
-        host.owned -= bytes;
+        part.owned -= bytes;
         self.shortage(bytes)
     }
 
-    /// Frees `bytes` bytes of `host` that are not stranded.
-    pub(super) fn refund(&mut self, host: &mut HostPart, bytes: u64) {
+    /// Frees `bytes` bytes of `part` that are not stranded.
+    pub(super) fn refund(&mut self, part: &mut ClaimantPart, bytes: u64) {
         self.reserved -= bytes;
-        host.owned -= bytes;
+        part.owned -= bytes;
     }
 
-    /// Records that `bytes` reserved bytes of `host` are stranded, until [`Self::refund_stranded`].
-    pub(super) fn strand(host: &mut HostPart, bytes: u64) {
-        host.stranded += bytes;
+    /// Records that `bytes` reserved bytes of `part` are stranded, until [`Self::refund_stranded`].
+    pub(super) fn strand(part: &mut ClaimantPart, bytes: u64) {
+        part.stranded += bytes;
     }
 
-    /// Frees `bytes` stranded bytes of `host`.
-    pub(super) fn refund_stranded(&mut self, host: &mut HostPart, bytes: u64) {
-        host.stranded -= bytes;
-        self.refund(host, bytes);
+    /// Frees `bytes` stranded bytes of `part`.
+    pub(super) fn refund_stranded(&mut self, part: &mut ClaimantPart, bytes: u64) {
+        part.stranded -= bytes;
+        self.refund(part, bytes);
     }
 
     /// Returns the bytes that may still be shared if `held` bytes are, or `None` if these are too
@@ -234,13 +256,18 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hcablk_core::proto::name::HostId;
+
+    fn claimant(host: u8, is_proven: bool) -> Claimant {
+        Claimant::new(HostId::from_wire([host; 16]).unwrap(), is_proven)
+    }
 
     /// Returns an account with the limit `limit`, and the parts of two hosts.
-    fn account(limit: u64) -> (Account, HostPart, HostPart) {
+    fn account(limit: u64) -> (Account, ClaimantPart, ClaimantPart) {
         (
             Account::new(limit),
-            HostPart::default(),
-            HostPart::default(),
+            ClaimantPart::new(claimant(1, true)),
+            ClaimantPart::new(claimant(2, true)),
         )
     }
 
@@ -328,6 +355,29 @@ mod tests {
         account.grant(10);
         account.refund(&mut one, 40);
         assert_eq!(account.reserve(&mut one, 40), Ok(()));
+    }
+
+    #[test]
+    fn sessions_without_a_proof_do_not_use_up_the_share_of_the_host_that_they_name() {
+        let mut account = Account::new(100);
+        let (stated, proven) = (claimant(1, false), claimant(1, true));
+        let mut parts = [ClaimantPart::new(stated), ClaimantPart::new(proven)];
+        assert!(ClaimantPart::find(&mut parts, claimant(2, true)).is_none());
+        let part = ClaimantPart::find(&mut parts, stated).unwrap();
+        assert_eq!(account.reserve(part, 50), Ok(()));
+        account.grant(50);
+        assert!(account.reserve(part, 1).is_err());
+        // A drive that hangs lets it have half as much again.
+        Account::strand(part, 50);
+        assert_eq!(account.reserve(part, 25), Ok(()));
+        assert!(account.reserve(part, 1).is_err());
+        let part = ClaimantPart::find(&mut parts, proven).unwrap();
+        assert_eq!(account.reserve(part, 25), Ok(()), "a quarter is left");
+        account.withdraw(part, 25);
+        let part = ClaimantPart::find(&mut parts, stated).unwrap();
+        account.withdraw(part, 25);
+        let part = ClaimantPart::find(&mut parts, proven).unwrap();
+        assert_eq!(account.reserve(part, 50), Ok(()), "its own share");
     }
 
     #[test]

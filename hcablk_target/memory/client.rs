@@ -13,9 +13,9 @@ use super::{
     Memory,
     Reserved, //
 };
+use crate::claimant::Claimant;
 use hcablk_core::{
     configfs::Output,
-    proto::name::HostId,
     sync::atomic::{
         Atomic,
         Relaxed, //
@@ -34,8 +34,8 @@ use kernel::{
 /// A session's part of the memory. See the module for its end.
 pub(super) struct Membership {
     pub(super) memory: Arc<Memory>,
-    /// The host of the session.
-    pub(super) host: HostId,
+    /// Whose the session is.
+    pub(super) claimant: Claimant,
     pub(super) shared_pool: Arc<SharedPool>,
     pub(super) index: usize,
     /// The session's first entry in the account, which borrows nothing: the client exists while an
@@ -94,7 +94,7 @@ impl Client {
     /// Charges `bytes` bytes for a new queue pair. Sleeps.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
         let part = self.places.lock().take(bytes);
-        if let Err(denied) = self.part.memory.charge(self.part.host, part.extra) {
+        if let Err(denied) = self.part.memory.charge(self.part.claimant, part.extra) {
             self.places.lock().give(part);
             return Err(denied);
         }
@@ -110,7 +110,9 @@ impl Client {
     #[cold]
     pub(crate) fn strand(&self) {
         if !self.part.stranded.xchg(true, Relaxed) {
-            self.part.memory.strand(self.part.host, self.part.reserved);
+            self.part
+                .memory
+                .strand(self.part.claimant, self.part.reserved);
         }
     }
 
@@ -154,7 +156,7 @@ impl Drop for Membership {
             false => Reserved::Granted(self.reserved),
         };
         self.memory
-            .leave(self.host, &self.shared_pool, self.wish, reserved);
+            .leave(self.claimant, &self.shared_pool, self.wish, reserved);
     }
 }
 
@@ -169,7 +171,7 @@ pub(crate) struct Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         let client = &self.client.part;
-        client.memory.refund(client.host, self.part.extra);
+        client.memory.refund(client.claimant, self.part.extra);
         self.client.places.lock().give(self.part);
     }
 }

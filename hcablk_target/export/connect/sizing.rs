@@ -253,6 +253,9 @@ impl Connect {
             data,
         };
         let memory = self.port.memory();
-        Ok((largest, memory.admit(session.pd(), session.host(), needs)))
+        Ok((
+            largest,
+            memory.admit(session.pd(), session.claimant(), needs),
+        ))
     }
 }

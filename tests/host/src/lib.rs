@@ -15,6 +15,7 @@ mod crypto;
 mod proofs;
 mod mq;
 mod space;
+#[cfg(test)]
 mod account;
 #[cfg(test)]
 mod admin_state;
@@ -25,6 +26,8 @@ mod array_vec;
 mod address;
 mod buckets;
 mod challenges;
+#[cfg(test)]
+mod claimant;
 mod change_turns;
 mod choice;
 mod cost;

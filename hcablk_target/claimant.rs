@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whose a session or a connection request is, for limits. Uses nothing but `core`: its tests run
+//! on the host.
+
+use hcablk_core::proto::name::HostId;
+
+/// The host in whose name a peer acts, and whether it has proven its identity. Without a proof any
+/// peer can state a host's id. So what such peers take is not counted to the host's own sessions
+/// and requests, which have a proof: otherwise they could keep the host out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claimant {
+    host: HostId,
+    is_proven: bool,
+}
+
+impl Claimant {
+    pub(crate) fn new(host: HostId, is_proven: bool) -> Self {
+        Self { host, is_proven }
+    }
+}

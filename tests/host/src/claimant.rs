@@ -1,0 +1,1 @@
+../../../hcablk_target/claimant.rs
