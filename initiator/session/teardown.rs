@@ -6,7 +6,10 @@ use super::{
     Session,
     TEARDOWN, //
 };
-use crate::io::Queue;
+use crate::io::{
+    Driver,
+    Queue, //
+};
 use hcablk_core::{
     blkdev::{
         ByAge,
@@ -20,6 +23,13 @@ use kernel::{
     sync::Arc,
     workqueue::WorkItem, //
 };
+
+/// The requests of queues whose RDMA device was released before they could end.
+#[derive(Default)]
+pub(super) struct Released {
+    requests: ByAge<Driver>,
+    count: u64,
+}
 
 impl Session {
     fn tear_down(self: &Arc<Self>) {
@@ -105,19 +115,12 @@ impl Session {
 
     /// Ends the requests that have no response, or, if `again`, returns them to be issued again.
     fn end_parked(&self, again: bool) {
-        // A session that never became a path has no parked requests; those on a path of this number
-        // belong to another session.
-        let admitted = self.is_admitted();
         let mut requeued = ByAge::new();
-        for (index, queue) in self.closing_queues().enumerate().filter(|_| admitted) {
-            self.requests
-                .for_each_parked_of(index as u32, self.path(), |request| {
-                    if again {
-                        queue.requeue(request, &mut requeued);
-                    } else {
-                        queue.abandon(request);
-                    }
-                });
+        for queue in self.closing_queues() {
+            match again {
+                true => queue.requeue_all(&mut requeued),
+                false => queue.abandon_all(),
+            }
         }
         requeued.requeue();
     }
@@ -126,9 +129,11 @@ impl Session {
     /// request. The requests may still wait for the fence; the removal of the device must not. Does
     /// nothing the second time.
     fn release_device(&self) {
-        for (index, queue) in self.closing_queues().enumerate() {
-            self.requests
-                .for_each_parked_of(index as u32, self.path(), |request| queue.release(request));
+        {
+            let mut released = self.released.lock();
+            for queue in self.closing_queues() {
+                released.count += queue.release_all(&mut released.requests);
+            }
         }
         self.device.queues_closed(&self.queues, &self.admin);
         if let Err(e) = self.head.hw_queues().remove(self.path()) {
@@ -146,19 +151,14 @@ impl Session {
 
     /// Ends, as [`Self::end_parked`] does, the requests of queues whose device was released.
     fn end_released(&self, again: bool) {
-        if !self.is_admitted() || self.pd.lock().is_some() {
-            return;
+        let Released {
+            mut requests,
+            count,
+        } = core::mem::take(&mut *self.released.lock());
+        match again {
+            true => requests.requeue(),
+            false => requests.end(Status::Transport),
         }
-        let mut count = 0;
-        let mut requeued = ByAge::new();
-        self.requests.for_each_parked(self.path(), |request| {
-            count += 1;
-            match again {
-                true => requeued.push(request),
-                false => request.end(Status::Transport),
-            }
-        });
-        requeued.requeue();
         let (again, failed) = if again { (count, 0) } else { (0, count) };
         self.device.count_ended(again, failed);
     }
