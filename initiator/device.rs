@@ -416,8 +416,8 @@ impl Device {
             }
             // No write is acknowledged any more that a given-up request could overwrite.
             for session in sessions.iter().flatten() {
-                session.requests().synchronize();
-                session.head().begin_removal();
+                session.attachment().requests().synchronize();
+                session.attachment().head().begin_removal();
             }
             self.end_attempts();
             for session in sessions.iter().flatten() {

@@ -23,6 +23,7 @@ use crate::{
     },
     head::Head,
     session::{
+        Attachment,
         Session,
         VolumeInfo, //
     },
@@ -116,7 +117,7 @@ impl Device {
         let deadlines = (deadline, deadline);
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
             path.set_usual_ms(begun.gone_ms());
-            session.admit();
+            session.attachment().admit();
             // Adding the disk waits for the partition scan; the shown session can be forced off.
             self.show_session(path.number(), Some(&session));
             let first = (path.number(), epoch, session.origin(&volume)?);
@@ -212,15 +213,13 @@ impl Device {
             Some(head) => head,
             None => Head::new(queues, shape).map_err(|e| Failure::Setup("a session", e))?,
         };
-        let session = Session::new(
-            (self.clone(), path.workqueues().clone()),
-            (self.identity.on_path(path.number()), epoch),
-            (settings, offer),
-            shape,
-            pd,
-            &head,
-        )
-        .map_err(|e| Failure::Setup("a session", e))?;
+        let named = (self.identity.on_path(path.number()), epoch);
+        let session = Attachment::new((self.clone(), head.clone()), named)
+            .and_then(|attachment| {
+                let on = (attachment, path.workqueues().clone());
+                Session::new(on, named, (settings, offer), shape, pd)
+            })
+            .map_err(|e| Failure::Setup("a session", e))?;
         let first = First {
             attempt,
             link,
@@ -267,7 +266,7 @@ impl Device {
         let count = session.queue_count();
         let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {
-            if !session.agrees(reply) {
+            if !session.attachment().agrees(reply) {
                 return Err(Failure::Protocol(Violation::new(
                     "its queues disagree about the volume",
                     None,
