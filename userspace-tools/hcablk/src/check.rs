@@ -9,6 +9,7 @@
 //! | `files` | configuration, host id, and their access rights |
 //! | `kernel` | modules, options, the clock |
 //! | `keys` | keys that are missing, pending or unknown to the kernel |
+//! | `mirror` | disks that are legs of an md array |
 //! | `ocfs2` | the heartbeat of disks with OCFS2 |
 //! | `pci` | IOMMU, and whether peer-to-peer DMA gets through |
 //! | `rdma` | RDMA devices: ports, GIDs, MTU |
@@ -17,13 +18,16 @@
 mod files;
 mod kernel;
 mod keys;
+mod mirror;
 mod ocfs2;
 mod pci;
 mod rdma;
 mod running;
 
+use std::path::Path;
+
 use crate::error::{Error, Kind, Result};
-use crate::output::{Finding, Level, Outcome, Report};
+use crate::output::{Device, Finding, Level, Outcome, Report};
 use crate::system::System;
 
 /// The findings so far.
@@ -85,6 +89,7 @@ pub fn check(system: &dyn System, is_strict: bool, is_quiet: bool) -> Result<Out
     keys::look(system, &mut findings);
     running::look(system, &mut findings);
     ocfs2::look(system, &mut findings);
+    mirror::look(system, &mut findings);
     let mut findings = findings.all;
     let count = |level| {
         let found: &[Finding] = &findings;
@@ -107,6 +112,19 @@ pub fn check(system: &dyn System, is_strict: bool, is_quiet: bool) -> Result<Out
 
 /// Reads a file of one line; `None` if it cannot be read.
 fn line(system: &dyn System, path: &str) -> Option<String> {
-    let text = system.read(std::path::Path::new(path)).ok()?;
+    let text = system.read(Path::new(path)).ok()?;
     Some(text.trim().to_owned())
+}
+
+/// Returns the name that the kernel gives a disk's device, such as `hcablk0`; `None` if there is no device.
+fn kernel_name(disk: &Device) -> Option<&str> {
+    Path::new(disk.device.as_deref()?).file_name()?.to_str()
+}
+
+/// Returns the names that the kernel gives the partitions of a block device.
+fn partitions(system: &dyn System, name: &str) -> Vec<String> {
+    let folder = Path::new("/sys/class/block").join(name);
+    let mut inside = system.folders(&folder).unwrap_or_default();
+    inside.retain(|inside| system.exists(&folder.join(inside).join("partition")));
+    inside
 }

@@ -586,6 +586,76 @@ fn the_disks_of_ocfs2_are_found() {
     assert_eq!(warnings(), 0, "another cluster stack");
 }
 
+/// A leg of an md array that can come back with old data, or that holds up the array, is found.
+#[test]
+fn legs_of_mirrors_are_found() {
+    const MD: &str = "sys/class/block/md0/md";
+    const CACHE: &str = "sys/class/block/hcablk0/queue/write_cache";
+    let root = machine();
+    let at = root.path();
+    connect(at, "-1", "2");
+    put(at, CACHE, "write back\n");
+    let found = || -> Vec<[String; 2]> {
+        let all = findings_of(at, "mirror").into_iter();
+        all.map(|[level, message, _]| [level, message]).collect()
+    };
+    let none: [[String; 2]; 0] = [];
+    assert_eq!(found(), none, "a disk of its own");
+
+    fs::create_dir_all(at.join("sys/class/block/hcablk0/holders/md0")).unwrap();
+    put(at, &format!("{MD}/level"), "raid0\n");
+    put(at, &format!("{MD}/dev-hcablk0/state"), "in_sync\n");
+    assert_eq!(found(), none, "an array that loses all with a leg");
+
+    put(at, &format!("{MD}/level"), "raid1\n");
+    let [level, message, advice] = findings_of(at, "mirror").remove(0);
+    assert_eq!(level, "warning");
+    assert!(
+        message.contains("hcablk0 is a leg of md0 and has a volatile write cache"),
+        "{message}"
+    );
+    assert!(
+        advice.contains("the volume data with --write-cache through"),
+        "{advice}"
+    );
+    put(at, CACHE, "write through\n");
+    assert_eq!(found(), [["ok", "a leg of md0"]]);
+
+    connect(at, "-1", "-1");
+    let [level, message] = found().remove(0);
+    assert_eq!(level, "warning");
+    assert!(
+        message.contains("all writes to md0 wait for it without a limit"),
+        "{message}"
+    );
+    // md sends requests that fail at once.
+    put(at, &format!("{MD}/dev-hcablk0/state"), "in_sync,failfast\n");
+    assert_eq!(found(), [["ok", "a leg of md0"]]);
+    connect(at, "600", "2");
+    assert_eq!(found()[0][0], "note", "the disk of a leg ends");
+
+    connect(at, "-1", "2");
+    put(at, &format!("{MD}/dev-hcablk0/state"), "faulty\n");
+    let [level, message, advice] = findings_of(at, "mirror").remove(0);
+    assert_eq!(level, "warning");
+    assert!(
+        message.contains("md0 continues without hcablk0"),
+        "{message}"
+    );
+    assert!(
+        advice.contains("mdadm /dev/md0 --re-add /dev/hcablk0"),
+        "{advice}"
+    );
+
+    // The array is above a partition.
+    fs::remove_dir(at.join("sys/class/block/hcablk0/holders/md0")).unwrap();
+    put(at, "sys/class/block/hcablk0/hcablk0p1/partition", "1\n");
+    fs::create_dir_all(at.join("sys/class/block/hcablk0p1/holders/md0")).unwrap();
+    put(at, &format!("{MD}/dev-hcablk0p1/state"), "in_sync\n");
+    put(at, CACHE, "write back\n");
+    assert!(found()[0][1].contains("hcablk0p1 is a leg of md0"));
+}
+
 /// The check finds keys that are missing, unknown to the kernel, or not used yet.
 #[test]
 fn keys_that_are_missing_are_found() {

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use super::{line, Findings};
+use super::{kernel_name, line, partitions, Findings};
 use crate::configfs::CONFIGFS;
 use crate::initiator;
 use crate::output::Device;
@@ -178,11 +178,7 @@ fn compare(disk: &Device, heartbeat: &Heartbeat, findings: &mut Findings) {
 ///
 /// This does not read the disk, which may hang: it reads the list of mounts, and the database of udev.
 fn carries_ocfs2(system: &dyn System, disk: &Device) -> bool {
-    let name = disk.device.as_deref().map(Path::new);
-    let Some(name) = name
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str())
-    else {
+    let Some(name) = kernel_name(disk) else {
         return false;
     };
     let names = above(system, name);
@@ -200,10 +196,7 @@ fn above(system: &dyn System, name: &str) -> Vec<String> {
         let mut next = Vec::new();
         for name in &newest {
             let folder = Path::new("/sys/class/block").join(name);
-            let inside = system.folders(&folder).unwrap_or_default();
-            let is_partition =
-                |inside: &String| system.exists(&folder.join(inside).join("partition"));
-            next.extend(inside.into_iter().filter(is_partition));
+            next.extend(partitions(system, name));
             next.extend(system.folders(&folder.join("holders")).unwrap_or_default());
         }
         next.retain(|name| !found.contains(name));
