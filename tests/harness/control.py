@@ -116,23 +116,28 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def start(self, guests: list[Guest]) -> None:
-        """Start guests together, and wait until all running guests reach the target."""
+        """Start guests together, and wait until each of them reaches the running guest in the middle of its network."""
         for guest in guests:
             guest.start()
         for guest in guests:
             self.wait_booted(guest)
             guest.attach_drive()
-        target = self.guests["target"]
-        for guest in self.guests.values():
-            wired = any(cable for cable, _ in guest.spec.cables)
-            if guest is not target and wired and guest.booted and target.booted and (guest in guests or target in guests):
-                guest.wait_reaches(target.spec.address)
+        for middle in ("target", "host"):
+            for guest in self.neighbours(self.guests[middle]):
+                if guest in guests or self.guests[middle] in guests:
+                    guest.wait_reaches(self.guests[middle].spec.address)
         # The started guests have connected to their neighbours by now.
         for guest in self.guests.values():
             try:
                 guest.unblock()
             except OSError as err:
                 print(f"# {guest.name} may stand still while a neighbour is paused: {err}", flush=True)
+
+    def neighbours(self, guest: Guest) -> list[Guest]:
+        """Return the running guests at the other ends of a running guest's cables."""
+        cables = {cable for cable, _ in guest.spec.cables if cable}
+        others = (other for other in self.guests.values() if other is not guest and other.booted)
+        return [other for other in others if guest.booted and cables & {cable for cable, _ in other.spec.cables}]
 
     def wait_booted(self, guest: Guest) -> None:
         """Wait until a guest has booted. An emulated machine sometimes hangs or dies before any program runs in it,

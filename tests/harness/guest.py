@@ -106,6 +106,8 @@ class Spec:
     firmware: bool = False
     # Whether the guest is a whole Debian machine, which starts from its own disk; see scripts/machine-image.
     machine: bool = False
+    # Whether the guest runs only while a test needs it.
+    rare: bool = False
 
     @property
     def address(self) -> str:

@@ -412,6 +412,8 @@ def build(
         top.file(f"usr/lib/udev/rules.d/{rules.name}", rules.read_bytes())
     for agent in sorted((sources.parent.parent / "packaging/ocf/hcablk").iterdir()):
         top.file(f"usr/lib/ocf/resource.d/hcablk/{agent.name}", agent.read_bytes(), 0o755)
+    re_add = sources.parent.parent / "packaging/md/md-re-add"
+    top.file(f"usr/lib/hcablk/{re_add.name}", re_add.read_bytes(), 0o755)
     fence = sources.parent.parent / "packaging/fence/fence_hcablk"
     top.file(f"usr/sbin/{fence.name}", fence.read_bytes(), 0o755)
     for name in more_programs:

@@ -46,6 +46,9 @@ class Lane:
         ]
         # A guest whose firmware has a key for modules.
         specs += [Spec("uefi", 22, [("", False)], firmware=True)]
+        # Two targets and a host between them, which reaches either while the other has no power.
+        specs += [Spec("host", 40, [("t1", True), ("t2", True)], rare=True)]
+        specs += [Spec(f"t{n}", 40 + n, [(f"t{n}", False)], drives=[256], rare=True) for n in (1, 2)]
         if settings.system is not None:
             # Whole Debian machines: a target, and two clients.
             specs += [Spec("mt", 31, [("m1", True), ("m2", True)], drives=[512], machine=True)]
@@ -64,7 +67,8 @@ class Lane:
         """Start all guests that are not running, together."""
         # Guests that few tests need do not keep running.
         for guest in self.guests.values():
-            if (guest.spec.hcas or guest.spec.machine or guest.spec.firmware) and guest.name not in names:
+            spec = guest.spec
+            if (spec.hcas or spec.machine or spec.firmware or spec.rare) and guest.name not in names:
                 guest.kill()
         missing = [self.guests[name] for name in names if not self.guests[name].booted]
         if not missing:
