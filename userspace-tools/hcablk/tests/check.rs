@@ -647,6 +647,11 @@ fn legs_of_mirrors_are_found() {
         "{advice}"
     );
 
+    put(at, &format!("{MD}/dev-hcablk0/state"), "spare\n");
+    put(at, &format!("{MD}/sync_completed"), "65536 / 262144\n");
+    let copying = "md0 copies to hcablk0 what was written meanwhile: 25 % of it is done";
+    assert_eq!(found(), [["note", copying]]);
+
     // The array is above a partition.
     fs::remove_dir(at.join("sys/class/block/hcablk0/holders/md0")).unwrap();
     put(at, "sys/class/block/hcablk0/hcablk0p1/partition", "1\n");

@@ -68,7 +68,7 @@ fn legs(system: &dyn System, disk: &Device) -> Vec<Leg> {
 
 fn examine(system: &dyn System, disk: &Device, leg: &Leg, findings: &mut Findings) {
     let before = findings.all.len();
-    lost(leg, disk, findings);
+    lost(system, leg, disk, findings);
     cache(system, leg, disk, findings);
     times(leg, disk, findings);
     if findings.all.len() == before {
@@ -76,8 +76,22 @@ fn examine(system: &dyn System, disk: &Device, leg: &Leg, findings: &mut Finding
     }
 }
 
-fn lost(leg: &Leg, disk: &Device, findings: &mut Findings) {
+fn lost(system: &dyn System, leg: &Leg, disk: &Device, findings: &mut Findings) {
     let Leg { array, name, .. } = leg;
+    if leg.is("spare") {
+        let progress = line(
+            system,
+            &format!("/sys/class/block/{array}/md/sync_completed"),
+        );
+        let progress = progress.as_deref().and_then(percent).unwrap_or(0);
+        findings.note(
+            &disk.name,
+            format!(
+                "{array} copies to {name} what was written meanwhile: {progress} % of it is done"
+            ),
+            "",
+        );
+    }
     if leg.is("faulty") {
         findings.warn(
             &disk.name,
@@ -88,6 +102,13 @@ fn lost(leg: &Leg, disk: &Device, findings: &mut Findings) {
             ),
         );
     }
+}
+
+/// Returns the share of `DONE / ALL`, in percent.
+fn percent(progress: &str) -> Option<u64> {
+    let (done, all) = progress.split_once(" / ")?;
+    let done = done.parse::<u64>().ok()?.checked_mul(100)?;
+    done.checked_div(all.parse().ok()?)
 }
 
 /// Warns of a leg that can come back with old data.
