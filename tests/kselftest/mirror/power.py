@@ -6,7 +6,7 @@
 # timeout: 900
 # expect-log: (md|Buffer I/O error).*
 
-from hcablk import SLOW, check, less, log, must, same, silent, test, within
+from hcablk import SLOW, check, less, log, must, same, test, within
 from mirror import MD, MIB, Leg, Load, create, findings, host, start_udev, wait_in_sync
 
 # Seconds for which requests wait for a lost target: see docs/user/ha.md.

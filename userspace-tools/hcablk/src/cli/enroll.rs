@@ -61,7 +61,7 @@ pub struct EnrollArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Run hcablk there through sudo, for a user who is not root; sudo must not ask for a password
+    /// Run hcablk on the host through sudo, which must not ask for a password: the user there is not root
     #[arg(long)]
     pub sudo: bool,
 
