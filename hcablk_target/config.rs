@@ -277,7 +277,7 @@ impl Node for Volume {
         Attribute::read_write(
             c"timing",
             |volume, out| writeln!(out, "{}", u8::from(volume.timing())),
-            |volume, _, text| volume.time(boolean(text)?),
+            |volume, _, text| volume.set_timing(boolean(text)?),
         ),
         Attribute::read_only(c"times", |volume, out| {
             volume

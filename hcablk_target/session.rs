@@ -1028,7 +1028,7 @@ impl Session {
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
         } else {
-            queue.time(self.is_timed());
+            queue.set_timing(self.is_timed());
             self.give_volumes(queue)
                 .and_then(|()| queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into))
         };

@@ -428,7 +428,7 @@ impl Node for Device {
             c"timing",
             |device, out| writeln!(out, "{}", u8::from(device.show(|s| s.timing))),
             |device, _, text| {
-                device.time(boolean(text)?);
+                device.set_timing(boolean(text)?);
                 Ok(())
             },
         ),

@@ -243,7 +243,7 @@ impl cm::Handler for CmLink {
 }
 
 /// A queue pair that is being connected.
-pub(crate) struct Rising {
+pub(crate) struct StartingPair {
     link: Arc<CmLink>,
     id: Arc<Id>,
     request: ConnectRequest,
@@ -251,7 +251,7 @@ pub(crate) struct Rising {
     sealed: Option<Sealed>,
 }
 
-impl Rising {
+impl StartingPair {
     /// Creates the connection of `id`, whose address is resolved or being resolved.
     pub(crate) fn new(link: Arc<CmLink>, id: Arc<Id>, request: ConnectRequest) -> Self {
         Self {
@@ -410,7 +410,7 @@ pub(crate) fn bring_up(
     for queue in 0..count {
         let (link, id) = attempt.connection()?;
         link.begin_resolve(&id, address, deadline)?;
-        let one = Rising::new(link, id, ConnectRequest { queue, ..*request });
+        let one = StartingPair::new(link, id, ConnectRequest { queue, ..*request });
         rising.push(one, GFP_KERNEL).map_err(memory)?;
     }
     for one in rising.iter() {
@@ -462,7 +462,7 @@ fn bring_up_by(
     deadline: Deadline,
 ) -> Result<(Arc<Queue>, Reply), Failure> {
     link.resolve(&id, address, deadline)?;
-    let mut one = Rising::new(link, id, request);
+    let mut one = StartingPair::new(link, id, request);
     one.resolve_route(deadline)?;
     let queue = one.make_queue(owner)?;
     let sent = one.send_request(owner, &queue);

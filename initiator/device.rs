@@ -311,7 +311,7 @@ impl Device {
             shown.failure = None;
             (*settings, before)
         };
-        self.tell_changes();
+        self.announce_changes();
         let result = match self.connect_first(settings, epoch, control.lost) {
             Ok((path, active)) => {
                 path.set_state(PathState::Live, None);
@@ -338,7 +338,7 @@ impl Device {
                 Err(failure.errno())
             }
         };
-        self.tell_changes();
+        self.announce_changes();
         result
     }
 
@@ -356,7 +356,7 @@ impl Device {
         let Some(active) = control.active.take() else {
             control.lost = None;
             self.set_state(DeviceState::New);
-            self.tell_changes();
+            self.announce_changes();
             return Ok(());
         };
         let Active {
@@ -394,10 +394,10 @@ impl Device {
         }
         control.lost = None;
         self.set_state(DeviceState::Disconnecting);
-        self.tell_changes();
+        self.announce_changes();
         self.end_paths(&head, &sessions);
         self.forget_session(DeviceState::New, None);
-        self.tell_changes();
+        self.announce_changes();
         control.pin = None;
         pr_info!("{self}: disconnected\n");
         Ok(())
@@ -470,7 +470,7 @@ impl Device {
             PathState::Refused
         };
         path.set_state(next, Some(failure));
-        self.tell_changes();
+        self.announce_changes();
         let others = self.has_other_paths(session);
         if again || others {
             self.lose_session(active, session, failure);
@@ -489,7 +489,7 @@ impl Device {
             pr_warn!("{self}: connection lost: {failure}\n");
             self.remove_lost(&mut control, failure);
         }
-        self.tell_changes();
+        self.announce_changes();
     }
 
     /// Removes the disk even if it is open. The caller holds `control`.
@@ -500,7 +500,7 @@ impl Device {
             shown.state = DeviceState::Failing;
             shown.failure = Some(failure);
         }
-        self.tell_changes();
+        self.announce_changes();
         if let Some(active) = control.active.take() {
             control.lost = active.volume.wwid;
             active.head.begin_removal();
@@ -511,7 +511,7 @@ impl Device {
             self.end_paths(&active.head, &active.sessions);
         }
         self.forget_session(DeviceState::Failed, Some(failure));
-        self.tell_changes();
+        self.announce_changes();
         control.pin = None;
     }
 }
@@ -550,7 +550,7 @@ impl Device {
             path.lose(failure);
             self.show_ending(session);
             self.begin_loss(session, failure);
-            self.tell_changes();
+            self.announce_changes();
         }
     }
 

@@ -329,7 +329,7 @@ impl Queue {
     }
 
     /// Sets whether to measure the durations of requests received from now on.
-    pub(crate) fn time(&self, on: bool) {
+    pub(crate) fn set_timing(&self, on: bool) {
         self.timing.store(on, Relaxed);
     }
 

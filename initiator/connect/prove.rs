@@ -11,7 +11,7 @@ use super::{
     padded,
     AttemptLinks,
     News,
-    Rising, //
+    StartingPair, //
 };
 use crate::{
     failure::{
@@ -45,7 +45,7 @@ use kernel::{
     sync::Arc, //
 };
 
-impl Rising {
+impl StartingPair {
     /// Connects the admin queue pair of `owner`: proves this host's identity with `pair`, and
     /// returns the reply of a peer that has proven to be the target. The first deadline limits the
     /// wait for the challenge, the second the whole.

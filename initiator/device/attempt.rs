@@ -246,7 +246,7 @@ impl Device {
             drop(control);
             retired.settle();
             if installed.is_some() {
-                self.tell_changes();
+                self.announce_changes();
                 plan.head.requests().run_hw_queues();
                 // Called after the waiting requests were issued: the disk's limits change between
                 // requests.

@@ -14,7 +14,7 @@ use crate::{
         self,
         AttemptLinks,
         CmLink,
-        Rising, //
+        StartingPair, //
     },
     failure::{
         ConnectStep,
@@ -250,7 +250,7 @@ impl Device {
             id,
             pair,
         } = first;
-        let one = Rising::new(link, id, request);
+        let one = StartingPair::new(link, id, request);
         let reply = match pair {
             None => one.bring_up_admin(session, response),
             Some(pair) => one.prove(session, pair, &address, &attempt, (response, deadline)),

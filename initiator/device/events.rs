@@ -3,7 +3,7 @@
 //! Reports state changes of a disk and its paths: each by a tracepoint, those that last also by
 //! [uevents](super::announce) of the block device.
 //!
-//! Code that changes states calls [`Device::tell_changes`] afterwards, in process context and
+//! Code that changes states calls [`Device::announce_changes`] afterwards, in process context and
 //! without their locks. That function compares the states with those announced last, under one
 //! lock, so that announcements are in order.
 //!
@@ -60,7 +60,7 @@ impl Device {
     /// Notifies user space that the target's portals have this generation, unless it was announced
     /// last; `false`: there is no disk yet, or another generation was announced less than
     /// [`PORTALS_NS`] ago. Process context; the caller holds no state's lock.
-    pub(crate) fn tell_portals(&self, generation: u32) -> bool {
+    pub(crate) fn announce_portals(&self, generation: u32) -> bool {
         let auto = self.settings().paths_auto;
         let mut announced = self.announced.lock();
         if announced.portals == generation {
@@ -78,7 +78,7 @@ impl Device {
 
     /// Announces all states that differ from those announced last. Process context; the caller
     /// holds no state's lock.
-    pub(super) fn tell_changes(&self) {
+    pub(super) fn announce_changes(&self) {
         let mut announced = self.announced.lock();
         let mut now = [(PathState::New, None); PATHS_MAX as usize];
         for path in self.paths.lock().iter() {

@@ -132,11 +132,11 @@ impl Device {
     }
 
     /// Sets whether to measure the durations of requests, from now on and across connections.
-    pub(crate) fn time(&self, on: bool) {
+    pub(crate) fn set_timing(&self, on: bool) {
         let mut shown = self.shown.lock();
         shown.timing = on;
         for session in shown.sessions.iter().flatten() {
-            session.for_each_queue(|queue| queue.time(on));
+            session.for_each_queue(|queue| queue.set_timing(on));
         }
     }
 }

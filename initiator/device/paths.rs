@@ -218,7 +218,7 @@ impl Device {
     fn begin_path(self: &Arc<Self>, path: &Arc<Path>, active: &Active) {
         path.set_state(PathState::Connecting, None);
         self.show_sessions(active, DeviceState::Queueing, None);
-        self.tell_changes();
+        self.announce_changes();
         path.schedule(self);
     }
 
@@ -260,7 +260,7 @@ impl Device {
         }
         self.release_path(active, number);
         self.show_sessions(active, DeviceState::Queueing, None);
-        self.tell_changes();
+        self.announce_changes();
         active.head.requests().run_hw_queues();
         Ok(())
     }

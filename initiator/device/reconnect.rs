@@ -104,7 +104,7 @@ impl Device {
             self.release_path(active, plan.path.number());
             self.show_sessions(active, DeviceState::Queueing, Some(failure));
         }
-        self.tell_changes();
+        self.announce_changes();
     }
 
     /// Returns whether the path still needs the session after the one of `plan`; it then shows
@@ -120,7 +120,7 @@ impl Device {
             }
         }
         drop(control);
-        self.tell_changes();
+        self.announce_changes();
         waits
     }
 
@@ -196,7 +196,7 @@ impl Device {
                 self.release_lost(&mut plan);
             }
             path.set_connecting();
-            self.tell_changes();
+            self.announce_changes();
             pace.set_reconnect_delay(self.settings().reconnect_delay_s);
             let delay = pace.delay_ms(system::random_u64());
             next = Deadline::new(delay);
@@ -321,7 +321,7 @@ impl Device {
         {
             pr_warn!("{self}: still no connection: requests fail until there is one\n");
             self.set_state(DeviceState::FailingFast);
-            self.tell_changes();
+            self.announce_changes();
             plan.head.fail_fast();
         }
     }

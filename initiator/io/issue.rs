@@ -87,7 +87,7 @@ impl Queue {
         trace::initiator::queued(|| self.about(request.view()));
         match request.op() {
             Op::Read => match MessageOnly::plan_read(self, request.view()) {
-                Some(way) => self.submit(request, way, last).map(Submitted::sent),
+                Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
                 None => self.issue_registered(request, last),
             },
             Op::Write => {
@@ -107,7 +107,7 @@ impl Queue {
                     }
                 }
                 match InlineWrite::plan(self, request.view()) {
-                    Some(way) => self.submit(request, way, last).map(Submitted::sent),
+                    Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
                     None => self.issue_registered(request, last),
                 }
             }
@@ -122,8 +122,8 @@ impl Queue {
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        let way = Registered::plan(request.view());
-        self.submit(request, way, last).map(Submitted::sent)
+        let issue_path = Registered::plan(request.view());
+        self.submit(request, issue_path, last).map(Submitted::sent)
     }
 
     /// Sends a request without data to the target.
@@ -137,7 +137,7 @@ impl Queue {
             return Err(self.not_durable(request));
         }
         match MessageOnly::plan(request.view()) {
-            Some(way) => self.submit(request, way, last).map(Submitted::sent),
+            Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
             None => Err(Rejected::new(request, Status::NotSupported)),
         }
     }
@@ -149,12 +149,13 @@ impl Queue {
         Rejected::new(request, Status::IoErr)
     }
 
-    /// Sends a request to the target as `way` prescribes; `last`: no other request follows at once.
+    /// Sends a request to the target as `issue_path` prescribes; `last`: no other request follows
+    /// at once.
     #[inline(always)]
     fn submit<W: IssuePath>(
         &self,
         request: Request<Driver>,
-        mut way: W,
+        mut issue_path: W,
         last: bool,
     ) -> Result<Submitted<W::Full>, Rejected<Driver>> {
         let mut request = match self.tags.join(request) {
@@ -166,7 +167,7 @@ impl Queue {
             index: view.tag(),
             generation: view.generation(),
         };
-        let slots = match way.map(self, view, &mut data.list, tag) {
+        let slots = match issue_path.map(self, view, &mut data.list, tag) {
             Ok(slots) => slots,
             Err(status) => return Err(Rejected::new(request.into_request(), status)),
         };
@@ -175,7 +176,7 @@ impl Queue {
             self.sent.credit_waits.bump();
             return Err(self.turned_away(request, send));
         }
-        let reserved = match way.reserve(self, &mut send, tag, slots) {
+        let reserved = match issue_path.reserve(self, &mut send, tag, slots) {
             Ok(reserved) => reserved,
             Err(full) => {
                 send.unreserve(slots);
@@ -195,12 +196,12 @@ impl Queue {
         self.update_notify(&send);
         let issued = Issued { tag, quiet, last };
         let number = W::number(&reserved);
-        let posted = match way.encode(self, &mut data.list, issued) {
+        let posted = match issue_path.encode(self, &mut data.list, issued) {
             Ok(encoded) => {
                 // Traced before posting: tools that compare the clocks of both sides rely on this
                 // order.
-                trace::initiator::sent(|| self.about_sent(tag, &way.op(), number));
-                way.post(self, &mut send, reserved, encoded, issued)
+                trace::initiator::sent(|| self.about_sent(tag, &issue_path.op(), number));
+                issue_path.post(self, &mut send, reserved, encoded, issued)
             }
             Err(e) => Err(e),
         };

@@ -348,7 +348,7 @@ impl Queue {
 
 impl Queue {
     /// Sets whether the durations of requests issued from now on are measured.
-    pub(crate) fn time(&self, on: bool) {
+    pub(crate) fn set_timing(&self, on: bool) {
         self.timing.store(on, Relaxed);
     }
 

@@ -139,7 +139,7 @@ impl WorkItem<FOLLOW> for Session {
             for_reclaim(|| this.device.follow_limits(&this));
         }
         let portals = admin.portals_news();
-        if portals.is_some_and(|generation| this.device.tell_portals(generation)) {
+        if portals.is_some_and(|generation| this.device.announce_portals(generation)) {
             admin.portals_followed();
         }
     }

@@ -161,7 +161,7 @@ static void read_ring(struct perf_event_mmap_page *ring)
 	__atomic_store_n(&ring->data_tail, head, __ATOMIC_RELEASE);
 }
 
-static void tell(void)
+static void print_state(void)
 {
 	for (unsigned int n = 0; n < ring_count; n++)
 		read_ring(rings[n]);
@@ -185,7 +185,7 @@ static void watch_at(char **addresses)
 	printf("watching\n");
 	fflush(stdout);
 	sigwait(&end, &signal);
-	tell();
+	print_state();
 }
 
 /* Returns the linear mapping's address of one of our pages. */
@@ -215,7 +215,7 @@ static void watch_own(bool write, const char *device, size_t bytes, unsigned lon
 	while (count--)
 		if ((write ? pwrite(fd, buffer, bytes, 0) : pread(fd, buffer, bytes, 0)) != (ssize_t)bytes)
 			fail(device);
-	tell();
+	print_state();
 }
 
 int main(int argc, char **argv)

@@ -129,7 +129,7 @@ void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, boo
 	u32 delay = recv ? READ_ONCE(dev->knobs.recv_delay_us) : READ_ONCE(dev->knobs.send_delay_us);
 	u32 jitter = READ_ONCE(dev->knobs.jitter_us);
 	struct hca_cqe *cqe, *before;
-	bool tell = false;
+	bool notify = false;
 	ktime_t due;
 
 	wc->qp = &qp->ib_qp;
@@ -157,9 +157,9 @@ void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, boo
 	if (wc->wr_cqe && wc->wr_cqe == READ_ONCE(qp->late)) {
 		due = now;
 		list_move_tail(&cqe->entry, &cq->late);
-		tell = true;
+		notify = true;
 	} else if (!ktime_after(due, now)) {
-		tell = hca_cq_announce(cq, cqe);
+		notify = hca_cq_announce(cq, cqe);
 	} else {
 		list_for_each_entry_reverse(before, &cq->delayed, entry)
 			if (!ktime_after(before->due, due))
@@ -169,7 +169,7 @@ void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, boo
 	spin_unlock_irq(&cq->lock);
 	if (ktime_after(due, now))
 		hca_timer(dev, due);
-	if (tell)
+	if (notify)
 		cq_tell(dev, cq);
 }
 
@@ -180,7 +180,7 @@ void hca_cq_timers(struct hca_dev *dev, ktime_t now)
 	struct hca_cq *cq;
 
 	list_for_each_entry(cq, &dev->cqs, dev_entry) {
-		bool tell = false;
+		bool notify = false;
 
 		spin_lock_irq(&cq->lock);
 		list_for_each_entry_safe(cqe, next, &cq->delayed, entry) {
@@ -188,10 +188,10 @@ void hca_cq_timers(struct hca_dev *dev, ktime_t now)
 				hca_timer(dev, cqe->due);
 				break;
 			}
-			tell |= hca_cq_announce(cq, cqe);
+			notify |= hca_cq_announce(cq, cqe);
 		}
 		spin_unlock_irq(&cq->lock);
-		if (tell)
+		if (notify)
 			cq_tell(dev, cq);
 		if (!cq->raise_at)
 			continue;

@@ -225,7 +225,7 @@ impl Connect {
             .peer_reads
             .min(session.pd().attributes().max_qp_init_rd_atom);
         if reads == 0 && !queue.no_read() {
-            let why = "one of the RDMA devices does no RDMA READ";
+            let why = "one of the RDMA devices does not support RDMA READ";
             session.end_by(request.queue, Fault::Refused(why));
             return Err(Refusal::new(Reason::NoResources, why));
         }

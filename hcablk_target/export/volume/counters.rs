@@ -115,8 +115,8 @@ impl Volume {
 
     /// Sets whether to measure the durations of requests from now on. A queue that is being added
     /// reads the setting under the lock that it is added under.
-    pub(crate) fn time(&self, on: bool) -> Result {
+    pub(crate) fn set_timing(&self, on: bool) -> Result {
         self.timing.store(on, Relaxed);
-        self.for_each_queue(|queue| queue.time(on))
+        self.for_each_queue(|queue| queue.set_timing(on))
     }
 }

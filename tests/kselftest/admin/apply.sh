@@ -35,7 +35,7 @@ insecure = true
 device = "$drive"
 alow = ["$id"]
 END
-like "apply reports a misspelt key with file, line and the correct key" 'hcablk.toml:4: unknown key `alow`: `allow` is meant' "$(says target 2 hcablk apply)"
+like "apply reports a misspelt key with file, line and the correct key" 'hcablk.toml:4: unknown key `alow`: did you mean `allow`' "$(says target 2 hcablk apply)"
 refuse "a faulty configuration exports nothing" on target "[ -e $target/volumes/data ]"
 
 # No guest has the address of the second port: this step fails after all others.

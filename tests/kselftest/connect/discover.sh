@@ -49,11 +49,11 @@ must on target "hcablk target allow b $(host_id c1)"
 # The list changes all the time: each answer must be a list that existed at one moment.
 export_volume a /mnt/files/a c1
 ON_SECONDS=200 spawn changing target "until [ -e /tmp/enough ]; do hcablk target unexport a && hcablk target export a /mnt/files/a --insecure --allow $(host_id c1); done > /dev/null 2>&1"
-bad=0 told=0
+bad=0 complete=0
 for _ in 1 2 3 4 5; do
 	output=$(discover c1 "$names" 2> /dev/null)
 	case $output in
-	'b' | 'b a') told=$((told + 1)) ;;
+	'b' | 'b a') complete=$((complete + 1)) ;;
 	'') ;;
 	*) bad=$((bad + 1)) && echo "# a list that never existed: $output" >&2 ;;
 	esac
@@ -61,7 +61,7 @@ done
 must on target 'touch /tmp/enough'
 join changing
 same "no answer is a list that never existed" 0 $bad
-less "some answers are complete lists" 0 $told
+less "some answers are complete lists" 0 $complete
 
 must on c1 'hcablk disconnect --all --force'
 same "connect --all connects all volumes" "b a" "$(on c1 "hcablk connect $target_address --all --json" | jq -r '.result.disks[].name' | paste -sd' ')"

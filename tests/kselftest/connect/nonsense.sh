@@ -59,10 +59,10 @@ malformed "a volume name with a byte after its end" "${good:0:80}766f6c310000000
 question() {
 	echo "${magic}02020100ff010000$(le 8 0)$(le 4 0)${id//-/}$(printf %s "$1" | od -An -tx1 | tr -d ' \n')$(le 4 "$2")$(le 4 0)"
 }
-told="$magic$(le 2 14)0203$(le 4 1)"
-like "a question for the first volume is answered" "^rejected $told.{8}$vol1" "$(peer "$(question .volumes 0)")"
-like "a question for an index above the last volume is answered with no entry" "^rejected $told.{8}0{96}" "$(peer "$(question .volumes 4294967295)")"
-like "a question for the first portal is answered" "^rejected $told.{8}0{20}ffff0a4d0001" "$(peer "$(question .portals 0)")"
+reply_head="$magic$(le 2 14)0203$(le 4 1)"
+like "a question for the first volume is answered" "^rejected $reply_head.{8}$vol1" "$(peer "$(question .volumes 0)")"
+like "a question for an index above the last volume is answered with no entry" "^rejected $reply_head.{8}0{96}" "$(peer "$(question .volumes 4294967295)")"
+like "a question for the first portal is answered" "^rejected $reply_head.{8}0{20}ffff0a4d0001" "$(peer "$(question .portals 0)")"
 good_question=$(question .volumes 0)
 malformed "a question for an unknown list" "$(question .secrets 0)"
 malformed "a question with a session" "${good_question:0:24}01${good_question:26}"

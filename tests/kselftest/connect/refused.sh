@@ -25,23 +25,23 @@ refused() {
 	same "$what: no queue pair is left" 0 "$(queue_pairs c1)"
 	must on c1 "rmdir $initiator/dev"
 }
-# told "DESCRIPTION" WORDS ARGUMENT…: checks the message of hcablk connect, for people.
-told() {
+# explained "DESCRIPTION" WORDS ARGUMENT…: checks the message of hcablk connect, for people.
+explained() {
 	local what=$1 words=$2
 	shift 2
 	like "$what: the command reports the reason" "$words" "$(on c1 "hcablk connect $*" 2>&1)"
 }
 
 refused "nothing listens" "refused" "listens" address=$target_address volume=vol1
-told "nothing listens" "listens" $target_address vol1
+explained "nothing listens" "listens" $target_address vol1
 refused "no host has the address" "unreachable|No route|timed out" "looking for an RDMA device that reaches the address" address=10.77.0.99 volume=vol1
 refused "no network reaches the address" "unreachable|No route|Cannot assign" "looking for an RDMA device that reaches the address" address=192.0.2.1 volume=vol1
 
 export_volume vol1 "$drive" c2
 refused "the volume is unknown" "No such" "no volume" address=$target_address volume=nothere
-told "the volume is unknown" "nothere" $target_address nothere
+explained "the volume is unknown" "nothere" $target_address nothere
 refused "the host is not allowed" "denied" "not allow" address=$target_address volume=vol1
-told "the host is not allowed" "allow" $target_address vol1
+explained "the host is not allowed" "allow" $target_address vol1
 
 must on target "hcablk target allow vol1 $id"
 refused "the target supports none of the offered versions" "Protocol not supported" "versions 2 to 3" \

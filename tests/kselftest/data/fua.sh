@@ -38,10 +38,10 @@ drive_saw() {
 			if (f[3] !~ /W/) next
 			for (i = 4; f[i] != \"+\" && i < n; i++);
 			bytes = f[i + 1] * 512; mib = int(f[i - 1] / 4096) * 2
-			if (f[3] ~ /WF/) { fua += bytes; told++; at[mib] += bytes } else plain += bytes
+			if (f[3] ~ /WF/) { fua += bytes; by_fua++; at[mib] += bytes } else plain += bytes
 		}
 		END {
-			printf \"%d %d %d %d\", fua, plain, told, flushes
+			printf \"%d %d %d %d\", fua, plain, by_fua, flushes
 			for (mib = 0; mib < 64; mib += 2) if (mib in at) printf \" %d:%d\", mib, at[mib]
 		}' $trace/trace; echo > $trace/trace"
 }
@@ -52,7 +52,7 @@ drive_saw() {
 #	either		a file system chooses for each write
 writes() {
 	local kind=$1 drive=$2 how=$3 chunks=$4 sizes=$5 plain=${6:-} sync=,dsync
-	local what="$volume, $kind${plain:+, without FUA}" size script=: total=0 n=0 places='' before after fua written told flushes at name
+	local what="$volume, $kind${plain:+, without FUA}" size script=: total=0 n=0 places='' before after fua written by_fua flushes at name
 	[ -z "$plain" ] || sync=
 	for size in $sizes; do
 		script+="; dd if=/dev/urandom of=$device bs=$size count=$each seek=$(place "$size")M conv=notrunc oflag=direct,seek_bytes$sync || exit"
@@ -61,7 +61,7 @@ writes() {
 	before=$(on target "cat $target/volumes/$volume/stats; echo > $trace/trace")
 	must on c1 "$script"
 	after=$(on target "cat $target/volumes/$volume/stats")
-	read -r fua written told flushes at <<< "$(drive_saw "$drive")"
+	read -r fua written by_fua flushes at <<< "$(drive_saw "$drive")"
 	local -A grew
 	for name in writes fua_writes flushes inline_writes eager_writes rdma_reads chunks; do
 		grew[$name]=$(($(counter $name "$after") - $(counter $name "$before")))
@@ -90,7 +90,7 @@ writes() {
 		;;
 	either)
 		less "$what: the drive writes all bytes" $((total - 1)) $((fua + written))
-		less "$what: the drive gets FUA or a flush for each write" $((n + grew[flushes] - 1)) $((told + flushes))
+		less "$what: the drive gets FUA or a flush for each write" $((n + grew[flushes] - 1)) $((by_fua + flushes))
 		;;
 	esac
 	same "$what: the target counts dd's flushes" $n "${grew[flushes]}"

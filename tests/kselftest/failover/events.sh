@@ -24,8 +24,8 @@ spawn listener c1 'echo $$ > /tmp/listener; exec busybox uevent sh /tmp/listen'
 # The listener has a socket for uevents: the fourth column has its groups.
 must wait_until c1 30 "awk '\$2 == 15 && \$4 !~ /^0+\$/' /proc/net/netlink | grep -q ."
 
-# told GUEST PATH: prints the states of a path or, for -1, of the disk, from tracepoints; uevents WHAT: those of uevents with WHAT
-told() {
+# traced_states GUEST PATH: prints the states of a path or, for -1, of the disk, from tracepoints; uevents WHAT: those of uevents with WHAT
+traced_states() {
 	on "$1" "sed -n 's/.*disk=vol1 path=$2 state=\\([a-z-]*\\) .*/\\1/p' $tracing/trace" | tr '\n' ' '
 }
 uevents() {
@@ -34,8 +34,8 @@ uevents() {
 connect c1 vol1 --ctrl-loss-tmo 600 --queues 2
 add_path c1 vol1 1 10.77.2.1
 must disk_is c1 vol1 live
-like "tracepoints report that the path becomes live" "^connecting (waiting connecting )*live $" "$(told c1 1)"
-same "tracepoints report that the disk is degraded until then" "connecting live degraded live " "$(told c1 -1)"
+like "tracepoints report that the path becomes live" "^connecting (waiting connecting )*live $" "$(traced_states c1 1)"
+same "tracepoints report that the disk is degraded until then" "connecting live degraded live " "$(traced_states c1 -1)"
 check "uevents report that disk and path are live" wait_until c1 30 '[ $(grep -c "  live:" /tmp/uevents) = 2 ] && grep -q " 1 live:" /tmp/uevents'
 same "uevents report the states of the disk" " live  degraded  live " "$(uevents '  [a-z]*:')"
 same "uevents report the states of the path" "1 live " "$(uevents ' 1 [a-z]*:')"
@@ -55,12 +55,12 @@ must on target "blockdev --setro $drive"
 mend path1
 mend path2
 check "a uevent reports that the disk is live again" wait_until c1 60 'grep -q "  live:" /tmp/uevents'
-like "tracepoints report that path 1 was lost and became live" "^lost waiting connecting (waiting connecting )*live $" "$(told c1 1)"
-like "tracepoints report that path 0 was lost and became live" "^lost waiting connecting (waiting connecting )*live $" "$(told c1 0)"
+like "tracepoints report that path 1 was lost and became live" "^lost waiting connecting (waiting connecting )*live $" "$(traced_states c1 1)"
+like "tracepoints report that path 0 was lost and became live" "^lost waiting connecting (waiting connecting )*live $" "$(traced_states c1 0)"
 like "uevents report the lasting states of path 1" "^1 lost 1 live $" "$(uevents ' 1 [a-z]*:')"
 check "a uevent reports that the disk became read-only" wait_until c1 30 "grep -q '^change $disk DISK_RO=1\$' /tmp/uevents"
 # Both paths may become live at once.
-like "tracepoints report the disk's states in order" "^degraded queueing (degraded )?live $" "$(told c1 -1)"
+like "tracepoints report the disk's states in order" "^degraded queueing (degraded )?live $" "$(traced_states c1 -1)"
 like "uevents report the disk's states in order" "^ degraded  queueing ( degraded )? live $" "$(uevents '  [a-z]*:')"
 
 if [ "$slow" = 1 ]; then
@@ -72,10 +72,10 @@ fi
 
 must on c1 'echo > /sys/kernel/tracing/trace'
 must on c1 "echo 0 > $initiator/vol1/paths/1/enable"
-same "a tracepoint reports that the path was disabled" "new " "$(told c1 1)"
+same "a tracepoint reports that the path was disabled" "new " "$(traced_states c1 1)"
 disconnect c1 vol1
 must on target "blockdev --setrw $drive"
-same "tracepoints report the disconnect of the disk" "disconnecting new " "$(told c1 -1)"
+same "tracepoints report the disconnect of the disk" "disconnecting new " "$(traced_states c1 -1)"
 check "a uevent reports the removal of the disk" wait_until c1 30 "grep -q '^remove $disk\$' /tmp/uevents"
 must on c1 'echo change > /sys/class/mem/null/uevent'
 must wait_until c1 30 'grep -q marker /tmp/uevents'

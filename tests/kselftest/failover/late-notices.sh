@@ -24,18 +24,18 @@ grows() {
 sizes() {
 	in_log c1 "vol1: the volume has [0-9]* sectors" | grep -o "has [0-9]*" | tr -dc "0-9\n"
 }
-# told N: waits until the paths have N notices
-told() {
+# have_notices N: waits until the paths have N notices
+have_notices() {
 	wait_until c1 60 "[ \$(awk '/^notices / { print \$2 }' $initiator/vol1/stats) -ge $1 ]"
 }
 # The second path delays the target's notices by seconds: that of 128 MiB arrives after the first path's of 160 MiB.
 grows 96
-must told 2
+must have_notices 2
 netem target path2 delay $((2000 * slow))ms
 grows 128
 must wait_until target 30 "tc -s qdisc show dev path2 | grep -q 'backlog [1-9]'"
 grows 160
-check "the second path's notice of 128 MiB arrives" told 5
+check "the second path's notice of 128 MiB arrives" have_notices 5
 netem target path2
 grows 192
 sizes=$(sizes)

@@ -42,8 +42,8 @@ answer() {
 	done
 	on c1 "$script" | paste -sd' '
 }
-# told WRONG WORDS [QUESTION…]: checks the driver's answers, or its error, for a target with this fault.
-told() {
+# answered_as WRONG WORDS [QUESTION…]: checks the driver's answers, or its error, for a target with this fault.
+answered_as() {
 	lists "$1"
 	same "$mode: the driver's answer for a target with the fault $1" "$2" "$(answer "${@:3}")"
 }
@@ -57,7 +57,7 @@ no="the target's reply makes no sense:" stranger="the peer is not an hcablk targ
 good="count 2 revision 01020304 name good0 size_bytes 1048576 block_size 512 read_only 0 evicted 0 insecure 1 mode direct"
 good+=" count 2 revision 01020304 count 1 revision 01020304 address 10.77.0.3 port 7746"
 all_good() {
-	told nothing "$good" "$volumes" "volumes 2" "$portals"
+	answered_as nothing "$good" "$volumes" "volumes 2" "$portals"
 	same "$mode: no queue pair is left" 0 "$(queue_pairs c1)"
 }
 # chance: checks for $chances random answers that the driver accepts those, and only those, which the target counts as good.
@@ -78,42 +78,42 @@ chance() {
 
 mode="without proof"
 all_good
-told long "$good" "$volumes" "volumes 2" "$portals"
-told twice "$good" "$volumes" "volumes 2" "$portals"
-told empty "$stranger" "$volumes"
-told hang-up "$stranger" "$volumes"
-told short=4 "$stranger" "$volumes"
+answered_as long "$good" "$volumes" "volumes 2" "$portals"
+answered_as twice "$good" "$volumes" "volumes 2" "$portals"
+answered_as empty "$stranger" "$volumes"
+answered_as hang-up "$stranger" "$volumes"
+answered_as short=4 "$stranger" "$volumes"
 # Bytes that are missing arrive as zeroes.
-told short=10 "$no the list has no revision" "$volumes"
-told short=12 "$no the list has no revision" "volumes 7"
-told short=16 "$no an entry is missing" "$volumes"
-told short=20 "$no the volume's block size is invalid" "$volumes"
-told short=48 "$no the portal's port is invalid" "$portals"
-told 0=73 "$stranger" "$volumes"
-told 4=99 "$stranger" "$volumes"
-told 4=12 "the target asks for a proof at the wrong time" "$volumes"
-told 4=4 "the target does not allow this host to use the volume" "$volumes"
-told challenges "the target asks for a proof at the wrong time" "$volumes"
-told accept "$stranger" "$volumes"
-told no-entry "$no an entry is missing" "$volumes"
-told beyond "$no there is an entry beyond the last one" "volumes 2"
+answered_as short=10 "$no the list has no revision" "$volumes"
+answered_as short=12 "$no the list has no revision" "volumes 7"
+answered_as short=16 "$no an entry is missing" "$volumes"
+answered_as short=20 "$no the volume's block size is invalid" "$volumes"
+answered_as short=48 "$no the portal's port is invalid" "$portals"
+answered_as 0=73 "$stranger" "$volumes"
+answered_as 4=99 "$stranger" "$volumes"
+answered_as 4=12 "the target asks for a proof at the wrong time" "$volumes"
+answered_as 4=4 "the target does not allow this host to use the volume" "$volumes"
+answered_as challenges "the target asks for a proof at the wrong time" "$volumes"
+answered_as accept "$stranger" "$volumes"
+answered_as no-entry "$no an entry is missing" "$volumes"
+answered_as beyond "$no there is an entry beyond the last one" "volumes 2"
 name="$no the volume's name is invalid"
 for byte in 16=0 16=46 17=0 17=10 17=27 17=47 17=32 17=200 31=65; do
-	told $byte "$name" "$volumes"
+	answered_as $byte "$name" "$volumes"
 done
 size="$no the volume's size is invalid"
 for byte in 48=1 49=1 55=128 55=255; do
-	told $byte "$size" "$volumes"
+	answered_as $byte "$size" "$volumes"
 done
 for byte in 56=0 56=8 56=13 56=64 56=255; do
-	told $byte "$no the volume's block size is invalid" "$volumes"
+	answered_as $byte "$no the volume's block size is invalid" "$volumes"
 done
-told 57=8 "$no the volume has unknown flags" "$volumes"
-told 58=4 "$no the volume's mode is invalid" "$volumes"
-told 59=1 "$no reserved bytes are not 0" "$volumes"
-told 50=1 "$no the portal's port is invalid" "$portals"
-told 32=1 "$no reserved bytes are not 0" "$portals"
-told 56=1 "$no reserved bytes are not 0" "$portals"
+answered_as 57=8 "$no the volume has unknown flags" "$volumes"
+answered_as 58=4 "$no the volume's mode is invalid" "$volumes"
+answered_as 59=1 "$no reserved bytes are not 0" "$volumes"
+answered_as 50=1 "$no the portal's port is invalid" "$portals"
+answered_as 32=1 "$no reserved bytes are not 0" "$portals"
+answered_as 56=1 "$no reserved bytes are not 0" "$portals"
 list same "is malformed: volume good0 twice"
 list more "volumes keep changing"
 list turns "volumes keep changing"
@@ -134,27 +134,27 @@ like "a question to a silent target ends in time" "waiting for the target's resp
 mode="with proof"
 must on c1 "cd $asker && echo $secret > host_key && echo $target_secret > target_key"
 all_good
-told long "$good" "$volumes" "volumes 2" "$portals"
-told twice "$good" "$volumes" "volumes 2" "$portals"
+answered_as long "$good" "$volumes" "volumes 2" "$portals"
+answered_as twice "$good" "$volumes" "volumes 2" "$portals"
 other="the peer failed authentication: it does not hold the expected keys"
 for wrong in host-key target-key unsealed reflected sealed-8=9 sealed-17=65 sealed-64=0 short=70 short=20; do
-	told $wrong "$other" "$volumes"
+	answered_as $wrong "$other" "$volumes"
 done
 lists replayed
 answer "$volumes" > /dev/null
 same "$mode: an answer to an earlier question is refused" "$other" "$(answer "$volumes")"
-told no-challenge "the peer does not ask for a proof, although keys are set here: it is not the target, or of an older version" "$volumes"
-told challenges "the target asks for a proof at the wrong time" "$volumes"
+answered_as no-challenge "the peer does not ask for a proof, although keys are set here: it is not the target, or of an older version" "$volumes"
+answered_as challenges "the target asks for a proof at the wrong time" "$volumes"
 for byte in 9=64 10=1 11=128 12=1 48=1; do
-	told challenge-$byte "$no the challenge is malformed" "$volumes"
+	answered_as challenge-$byte "$no the challenge is malformed" "$volumes"
 done
-told accept "$stranger" "$volumes"
-told accept-proof "$stranger" "$volumes"
-told hang-up "$stranger" "$volumes"
+answered_as accept "$stranger" "$volumes"
+answered_as accept-proof "$stranger" "$volumes"
+answered_as hang-up "$stranger" "$volumes"
 # Malformed answers of a target that has the keys.
-told 17=47 "$name" "$volumes"
-told 55=128 "$size" "$volumes"
-told beyond "$no there is an entry beyond the last one" "volumes 2"
+answered_as 17=47 "$name" "$volumes"
+answered_as 55=128 "$size" "$volumes"
+answered_as beyond "$no there is an entry beyond the last one" "volumes 2"
 chance
 lists silent-then
 must on c1 "echo 3 > $asker/connect_timeout"

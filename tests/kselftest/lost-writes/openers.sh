@@ -46,8 +46,8 @@ must wait_until c1 30 'grep -q "the kernel uevent" /tmp/uevents'
 
 ON_SECONDS=600 spawn events c1 'echo $$ > /tmp/follower; exec hcablk events --json > /tmp/events 2> /dev/null'
 must wait_until c1 30 'grep -q "\"listening\"" /tmp/events'
-# told begun|ended: waits until this is the newest event of lost writes
-told() {
+# newest_is begun|ended: waits until this is the newest event of lost writes
+newest_is() {
 	wait_until c1 30 "jq -es 'map(select(.event == \"lost-writes\" and .source != \"now\")) | last.state == \"$1\"' /tmp/events > /dev/null"
 }
 
@@ -57,7 +57,7 @@ hold reader c1 r "${device}p2"
 written "${device}p1"
 lose "partitions"
 check "a uevent reports the loss" reported 1
-check "an event reports the loss" told begun
+check "an event reports the loss" newest_is begun
 same "hcablk check reports the loss" lost-writes "$(on c1 'hcablk check --json; true' | jq -r '.findings[] | select(.check == "lost-writes" and .status != "ok") | .check')"
 before=$(flushes)
 same "the writer's flush fails" "$eio" "$(synced writer)"
@@ -80,7 +80,7 @@ same "the loss lasts when the new writer has closed its partition" 1 "$(lost c1 
 release reader
 same "the close of the last opener ends the loss" 0 "$(lost c1 vol1)"
 check "a uevent reports the end of the loss, and no other came before" reported 0
-check "an event reports the end of the loss" told ended
+check "an event reports the end of the loss" newest_is ended
 silent "hcablk check reports nothing any more" on c1 "hcablk check --json | jq -r '.findings[] | select(.check == \"lost-writes\" and .status != \"ok\") | .check'"
 must on c1 'kill $(cat /tmp/follower)'
 ! join events

@@ -27,12 +27,12 @@ more() {
 }
 
 # rounds LABEL CACHE EXPORT-OPTION…: kills the target under the writer $kills times, and up to 4 times more if each kill found no
-# unflushed block; sets $losses, the number of kills that lost acknowledged records, $told, of those after which a flush failed, and
+# unflushed block; sets $losses, the number of kills that lost acknowledged records, $failed_flushes, of those after which a flush failed, and
 # $unflushed, of those that found acknowledged records which no flush covered.
 rounds() {
 	local label=$1 cache=$2 round flushes uncovered found code
 	shift 2
-	losses=0 told=0 unflushed=0 seed=$((seed + 1))
+	losses=0 failed_flushes=0 unflushed=0 seed=$((seed + 1))
 	must on c1 'rm -f /tmp/state'
 	export_volume vol1 "$volatile_drive" "$@" c1
 	connect c1 vol1 --ctrl-loss-tmo 600 --reconnect-delay 1
@@ -67,7 +67,7 @@ rounds() {
 		[ "$found" = 0 ] || losses=$((losses + 1))
 		case $code in
 		0) same "$label, kill $round: no flush failed, and no record is lost" 0 "$found" ;;
-		3) told=$((told + 1)) ;;
+		3) failed_flushes=$((failed_flushes + 1)) ;;
 		*) fail "$label, kill $round: the writer ended with $code" ;;
 		esac
 	done
@@ -78,14 +78,14 @@ rounds() {
 add_volatile_drive
 rounds back back
 less "back: some acknowledged records that no flush covered were lost" 0 $losses
-less "back: some flushes failed" 0 $told
+less "back: some flushes failed" 0 $failed_flushes
 
 # The first kill of each reads every block before it is overwritten.
 kills=$(((kills + 1) / 2))
 rounds through through --write-cache=through
 less "through: some acknowledged blocks were covered by no flush" 0 $unflushed
-same "through: no flush failed, and no acknowledged block was lost" "0 0" "$told $losses"
+same "through: no flush failed, and no acknowledged block was lost" "0 0" "$failed_flushes $losses"
 
 rounds "cached, through" through --mode=cached --write-cache=through
 less "cached, through: some acknowledged blocks were covered by no flush" 0 $unflushed
-same "cached, through: no flush failed, and no acknowledged block was lost" "0 0" "$told $losses"
+same "cached, through: no flush failed, and no acknowledged block was lost" "0 0" "$failed_flushes $losses"

@@ -24,8 +24,8 @@ follow() {
 	ON_SECONDS=300 spawn "events-$guest" "$guest" "echo \$\$ > /tmp/follower; exec hcablk events --json $* > /tmp/events 2> /tmp/remarks"
 	must wait_until "$guest" 30 'grep -q "\"listening\"" /tmp/events'
 }
-# `told` GUEST FILTER: prints the events after "listening" that jq selects
-told() {
+# `reported` GUEST FILTER: prints the events after "listening" that jq selects
+reported() {
 	on "$1" "jq -c 'select(.source != \"now\") | $2' /tmp/events"
 }
 # comes GUEST FILTER: waits for an event that jq selects
@@ -34,7 +34,7 @@ comes() {
 }
 # once GUEST FILTER: succeeds if jq selects exactly one
 once() {
-	[ "$(told "$1" "select($2)" | wc -l)" = 1 ]
+	[ "$(reported "$1" "select($2)" | wc -l)" = 1 ]
 }
 # stop GUEST: interrupts the program as a user does
 stop() {
@@ -56,12 +56,12 @@ check "an event reports the end of the path's session" comes c1 '.event == "sess
 check "an event reports the end of the session at the target" comes target '.event == "target-session" and .state == "ended"'
 check "the event of the loss gives the reason in words" once c1 '.state == "lost" and (.error | length) > 5'
 check "the loss is reported once" once c1 '.event == "path-state" and .state == "lost"'
-same "passing states are not reported" 0 "$(told c1 'select(.state == "waiting" or (.event == "path-state" and .state == "connecting"))' | wc -l)"
+same "passing states are not reported" 0 "$(reported c1 'select(.state == "waiting" or (.event == "path-state" and .state == "connecting"))' | wc -l)"
 mend path2
 check "an event reports the path that came back" comes c1 '.event == "path-state" and .path == 1 and .state == "live"'
 check "an event reports the new session at the target" comes target '.event == "target-session" and .state == "live"'
-lost=$(told c1 'select(.event == "path-state" and .state == "lost").time' | tr -d '"')
-live=$(told c1 'select(.event == "path-state" and .state == "live").time' | tr -d '"')
+lost=$(reported c1 'select(.event == "path-state" and .state == "lost").time' | tr -d '"')
+live=$(reported c1 'select(.event == "path-state" and .state == "live").time' | tr -d '"')
 check "the events' times are in order" [ "$lost" '<' "$live" ]
 check "the client's program exits with success when interrupted" stop c1
 check "the target's program exits with success when interrupted" stop target
@@ -72,7 +72,7 @@ done
 follow c1 --all --count 1
 must on c1 "echo 0 > $initiator/vol1/paths/1/enable"
 check "the program ends after --count events" join events-c1
-same "it printed one event" 1 "$(told c1 . | wc -l)"
+same "it printed one event" 1 "$(reported c1 . | wc -l)"
 
 # The screen: keys come through a pipe, and the screen is drawn into a file.
 must on c1 'rm -f /tmp/keys && mkfifo /tmp/keys && mkdir -p /dev/pts && { mountpoint -q /dev/pts || mount -t devpts devpts /dev/pts; }'

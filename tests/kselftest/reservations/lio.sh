@@ -40,13 +40,13 @@ tests() {
 	done
 	ON_SECONDS=300 on c1 "iscsi-test-cu --dataloss --test='ALL.Pr[io]*' ${urls[*]} > /tmp/tests 2>&1; cat /tmp/tests >&2
 		awk '
-			function told() { if (test != \"\") print suite \".\" test, how; test = \"\" }
-			/^Suite: / { told(); suite = \$2 }
-			/^ *Test: / { told(); test = \$2; how = \"unfinished\" }
+			function report() { if (test != \"\") print suite \".\" test, how; test = \"\" }
+			/^Suite: / { report(); suite = \$2 }
+			/^ *Test: / { report(); test = \$2; how = \"unfinished\" }
 			/SKIPPED/ { skipped = suite \".\" test }
 			/passed\$/ { how = skipped == suite \".\" test ? \"skipped\" : \"passed\" }
 			/(^|\\.\\.\\.)FAILED/ { how = \"failed\" }
-			END { told() }' /tmp/tests"
+			END { report() }' /tmp/tests"
 }
 
 must on target "$(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"

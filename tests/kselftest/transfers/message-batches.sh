@@ -80,8 +80,8 @@ same "no request failed" 0 "$(stat_of c1 $initiator/fast errors)"
 # A failing request fails alone.
 errors=$(stat_of target $volume_stats errors)
 on c1 "fio --name=e --filename=$device --direct=1 --bs=4k --iodepth=16 --iodepth_batch=16 --iodepth_batch_complete_min=16 \
-	--number_ios=$(few 320) --offset=32m --size=32m --ioengine=libaio --rw=randread --continue_on_error=io --output-format=json > /tmp/told; true"
-failed=$(on c1 "sed -n '/^{/,\$p' /tmp/told | grep -m 1 '\"total_err\"' | tr -cd 0-9; rm /tmp/told")
+	--number_ios=$(few 320) --offset=32m --size=32m --ioengine=libaio --rw=randread --continue_on_error=io --output-format=json > /tmp/report; true"
+failed=$(on c1 "sed -n '/^{/,\$p' /tmp/report | grep -m 1 '\"total_err\"' | tr -cd 0-9; rm /tmp/report")
 less "some requests failed" 0 "$failed"
 less "other requests did not fail" "$failed" "$(($(few 320) / 2))"
 same "the client counts the same errors" "$failed" "$(stat_of c1 $initiator/fast errors)"

@@ -67,7 +67,7 @@ check "the file system holds the copied file" on c1 'umount /mnt/u && mount /dev
 
 # The driver exists, and cannot be reached.
 must on c1 'mv /dev/ublk-control /dev/unreached'
-like "removing a disk without reaching the driver reports that, not a missing disk" "the ublk driver cannot be asked" "$(on c1 'hcablk-ublk remove --force 0' 2>&1)"
+like "removing a disk without reaching the driver reports that, not a missing disk" "no answer from the ublk driver" "$(on c1 'hcablk-ublk remove --force 0' 2>&1)"
 like "without reaching the driver the disk is listed as not known" "^/dev/ublkb0 vol1 not known" "$(on c1 'hcablk-ublk list' 2>&1)"
 check "the disk is served when the driver is reached again" on c1 'mv /dev/unreached /dev/ublk-control && hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 served"'
 like "a disk with another mark is not removed" "another disk by now" "$(on c1 'hcablk-ublk remove --force --mark 1 0' 2>&1)"

@@ -230,7 +230,7 @@ fn every_mistake_is_told_with_its_place() {
         assert_eq!(
             error.message,
             "the configuration has 4 mistakes\n  \
-             /etc/hcablk/hcablk.toml:3: unknown key `queue-depth`: `queue_depth` is meant?\n  \
+             /etc/hcablk/hcablk.toml:3: unknown key `queue-depth`: did you mean `queue_depth`?\n  \
              /etc/hcablk/hcablk.d/20.toml:2: [port.1] is configured already, at /etc/hcablk/hcablk.d/10.toml:1\n  \
              /etc/hcablk/hcablk.d/20.toml:4: `provider` is for mode p2p, not for mode direct\n  \
              /etc/hcablk/hcablk.d/10.toml:3: it has the address and port of [port.1]"

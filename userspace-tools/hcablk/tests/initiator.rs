@@ -528,7 +528,7 @@ fn times_are_measured_when_asked_for() {
     let outcome = hcablk(&kernel, "times").unwrap();
     assert_eq!(
         outcome.notes,
-        ["nothing was measured: `hcablk times --measure on` begins"]
+        ["nothing was measured: `hcablk times --measure on` starts measuring"]
     );
     hcablk(&kernel, "times data --measure on").unwrap();
     kernel.set_device(

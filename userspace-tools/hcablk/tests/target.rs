@@ -699,7 +699,7 @@ fn times_are_measured_when_asked_for() {
     let outcome = hcablk(&kernel, "target times").unwrap();
     assert_eq!(
         outcome.notes,
-        ["nothing was measured: `hcablk target times --measure on` begins"]
+        ["nothing was measured: `hcablk target times --measure on` starts measuring"]
     );
     assert!(ok(&kernel, "target times data --measure on").contains("fetching"));
     assert!(hcablk(&kernel, "target times").unwrap().notes.is_empty());

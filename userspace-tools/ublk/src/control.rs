@@ -40,7 +40,7 @@ const NOT_SUPPORTED: i32 = 524;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The driver could not be reached.
-    #[error("the ublk driver cannot be asked: {0}: {1}")]
+    #[error("no answer from the ublk driver: {0}: {1}")]
     Unreached(&'static str, io::Error),
     /// The driver has refused the command.
     #[error("the ublk driver refuses to {0}: {1}")]

@@ -219,7 +219,7 @@ fn meant(key: &str, known: &[&str]) -> String {
         .map(|candidate| (strsim::jaro_winkler(other, candidate), *candidate))
         .max_by(|a, b| a.0.total_cmp(&b.0));
     match nearest {
-        Some((likeness, candidate)) if likeness > 0.8 => format!(": `{candidate}` is meant?"),
+        Some((likeness, candidate)) if likeness > 0.8 => format!(": did you mean `{candidate}`?"),
         _ => String::new(),
     }
 }
@@ -249,23 +249,23 @@ mod tests {
         for (text, words) in [
             (
                 "\n[disk.a]\naddress = \"10.0.0.1\"\nqueue-depth = 1",
-                "f:4: unknown key `queue-depth`: `queue_depth` is meant?",
+                "f:4: unknown key `queue-depth`: did you mean `queue_depth`?",
             ),
             (
                 "[disk.a]\nadress = \"10.0.0.1\"",
-                "f:2: unknown key `adress`: `address` is meant?",
+                "f:2: unknown key `adress`: did you mean `address`?",
             ),
             (
                 "[disk.a]\naddress = \"h\"\nmax_io_kib = 1",
-                "f:3: unknown key `max_io_kib`: `max_io` is meant?",
+                "f:3: unknown key `max_io_kib`: did you mean `max_io`?",
             ),
             (
                 "[export.a]\npath = \"/dev/sdb\"",
-                "f:2: unknown key `path`: `device` is meant?",
+                "f:2: unknown key `path`: did you mean `device`?",
             ),
             (
                 "[exports.a]\ndevice = \"/dev/sdb\"",
-                "f:1: unknown key `exports`: `export` is meant?",
+                "f:1: unknown key `exports`: did you mean `export`?",
             ),
             (
                 "[disk.a]\naddress = \"h\"\nxyzzy = 1",
@@ -273,7 +273,7 @@ mod tests {
             ),
             (
                 "[disk.a]\naddress = \"h\"\npaths = { 1 = { adress = \"h\" } }",
-                "f:3: unknown key `adress`: `address` is meant?",
+                "f:3: unknown key `adress`: did you mean `address`?",
             ),
         ] {
             assert_eq!(said(text), words, "{text}");

@@ -137,7 +137,7 @@ pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> 
     if !loaded {
         outcome.note(not_loaded());
     } else if idle {
-        outcome.note("nothing was measured: `hcablk times --measure on` begins");
+        outcome.note("nothing was measured: `hcablk times --measure on` starts measuring");
     }
     Ok(outcome)
 }

@@ -228,7 +228,7 @@ pub fn times(
     if !loaded {
         outcome.note(not_loaded());
     } else if idle {
-        outcome.note("nothing was measured: `hcablk target times --measure on` begins");
+        outcome.note("nothing was measured: `hcablk target times --measure on` starts measuring");
     }
     Ok(outcome)
 }
