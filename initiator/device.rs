@@ -91,11 +91,13 @@ use hcablk_core::{
 };
 use kernel::{
     current,
+    new_condvar,
     new_mutex,
     prelude::*,
     str::CString,
     sync::{
         Arc,
+        CondVar,
         Mutex,
         MutexGuard, //
     },
@@ -203,6 +205,13 @@ pub(crate) struct Device {
     /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
+    /// The number of paths that are being released without `control`: see
+    /// [`paths::ReleasedPath`].
+    #[pin]
+    releases: Mutex<u32>,
+    /// Notified when `releases` becomes 0.
+    #[pin]
+    all_released: CondVar,
 }
 
 impl fmt::Display for Device {
@@ -253,6 +262,8 @@ impl Device {
                 announcements,
                 past <- new_mutex!(DestroyedQueues::default()),
                 paths <- new_mutex!(paths),
+                releases <- new_mutex!(0),
+                all_released <- new_condvar!(),
             }),
             GFP_KERNEL,
         )
@@ -294,6 +305,8 @@ impl Device {
     /// disk exists already, this only reconnects path 0 (which has no directory of its own) if it
     /// was refused.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
+        // The RDMA device may have no room for a disk while a former one still has resources.
+        self.wait_for_releases();
         let mut control = self.lock_control()?;
         if let Some(active) = control.active.as_ref() {
             if let Some(path) = self.path(0) {
@@ -400,6 +413,8 @@ impl Device {
         self.announce_changes();
         control.pin = None;
         pr_info!("{self}: disconnected\n");
+        drop(control);
+        self.wait_for_releases();
         Ok(())
     }
 
@@ -429,6 +444,7 @@ impl Device {
             let _ = self.give_up(None, Failure::Forced);
             // A task that connects or removes the disk holds `control`.
             if self.control.lock().active.is_none() {
+                self.wait_for_releases();
                 return Ok(());
             }
         }

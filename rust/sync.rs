@@ -304,7 +304,8 @@ impl CompletionsSince {
     }
 
     /// Waits as [`synchronize_completions`] does, for what ran at this moment. Returns at once if
-    /// an RCU grace period has elapsed since: several of these, one after the other, wait once.
+    /// an RCU grace period has elapsed since: for several moments, all before the first call, the
+    /// calls wait for one or two grace periods together.
     ///
     /// C: `cond_synchronize_rcu_expedited()`
     pub fn synchronize(self) {

@@ -49,13 +49,37 @@ use kernel::{
 /// The delay before a connection that was refused as stale is tried again.
 const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
 
-/// What a path without a session still had of its RDMA device. Dropping it waits for a grace period
-/// and destroys queue pairs and memory regions: not under [`Device::control`], for which other
-/// paths wait. Sleeps.
+/// The remaining resources of a path whose session has ended. Dropping them waits for a grace
+/// period and destroys queue pairs and memory regions: not under [`Device::control`], for which
+/// other paths wait. Sleeps. [`Device::wait_for_releases`] waits for the drop.
 #[must_use]
-pub(super) struct ReleasedPath {
-    _retired: Retired,
-    _session: Option<Arc<Session>>,
+pub(super) struct ReleasedPath<'a> {
+    device: &'a Device,
+    retired: Retired,
+    session: Option<Arc<Session>>,
+}
+
+impl ReleasedPath<'_> {
+    /// Waits until the block layer no longer uses the path's queues: then the next run of the
+    /// hardware queues finds all requests that they refused. Sleeps.
+    fn settle(&mut self) {
+        self.retired.settle();
+    }
+}
+
+impl Drop for ReleasedPath<'_> {
+    fn drop(&mut self) {
+        for_reclaim(|| {
+            drop(core::mem::replace(&mut self.retired, Retired::new()));
+            // Its protection domain, after the queue pairs.
+            self.session = None;
+        });
+        let mut releases = self.device.releases.lock();
+        *releases -= 1;
+        if *releases == 0 {
+            self.device.all_released.notify_all();
+        }
+    }
 }
 
 impl Device {
@@ -268,20 +292,21 @@ impl Device {
         if let Some(session) = session_of(&active.sessions, number).cloned() {
             session.finish();
         }
-        let released = self.release_path(active, number);
+        let mut released = self.release_path(active, number);
         self.show_sessions(active, DeviceState::Queueing, None);
         self.announce_changes();
         let head = active.head.clone();
         drop(control);
-        drop(released);
+        released.settle();
         head.requests().run_hw_queues();
+        drop(released);
         Ok(())
     }
 
     /// Releases a path's session, which has ended, and thus its RDMA device: the removal of the
     /// device may wait for that. The caller holds `control`, for which reconnecting paths wait, so
     /// this must not wait for memory; the caller drops what is returned after `control`. Sleeps.
-    pub(super) fn release_path(&self, active: &mut Active, number: u8) -> ReleasedPath {
+    pub(super) fn release_path(&self, active: &mut Active, number: u8) -> ReleasedPath<'_> {
         let place = active.sessions.get_mut(usize::from(number));
         let session = place.and_then(Option::take);
         if let Some(session) = &session {
@@ -295,15 +320,27 @@ impl Device {
                 e.to_errno()
             );
         }
+        *self.releases.lock() += 1;
         ReleasedPath {
-            _retired: retired,
-            _session: session,
+            device: self,
+            retired,
+            session,
+        }
+    }
+
+    /// Waits until no path is being released: until the RDMA device has room again for the
+    /// resources that the paths had. The caller does not hold `control`. Sleeps.
+    pub(super) fn wait_for_releases(&self) {
+        let mut releases = self.releases.lock();
+        while *releases != 0 {
+            self.all_released.wait(&mut releases);
         }
     }
 
     /// Sets the path policy of requests, at once if there is a disk.
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
-        // Dropped after `control`, for which reconnecting paths wait: that waits for a grace period.
+        // Dropped after `control`, for which reconnecting paths wait: the drop waits for a grace
+        // period.
         let mut retired = Retired::new();
         let mut control = self.lock_control()?;
         if let Some(active) = control.active.as_mut() {
