@@ -19,9 +19,40 @@ impl Claimant {
         Self { host, is_proven }
     }
 
-    /// Returns a number that differs between most claimants.
-    pub(crate) fn spread(&self) -> usize {
-        let number = u128::from_le_bytes(self.host.to_wire()) ^ u128::from(self.is_proven);
-        number as usize ^ (number >> 64) as usize
+    /// Returns one of `places` places, always the same for a claimant. The claimants are spread
+    /// over the places even if most bytes of their ids are equal.
+    pub(crate) fn place_among(&self, places: usize) -> usize {
+        // FNV-1a, of which the upper half depends on all bytes.
+        let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        let id = self.host.to_wire().into_iter().fold(0x811c_9dc5, step);
+        let hash = step(id, self.is_proven.into());
+        ((hash >> 16) as usize).checked_rem(places).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claimants_are_spread_over_all_places() {
+        let mut counts = [0; 16];
+        for host in 1..=255 {
+            for is_proven in [false, true] {
+                let alike = Claimant::new(HostId::from_wire([host; 16]).unwrap(), is_proven);
+                let mut id = [7; 16];
+                id[15] = host;
+                let similar = Claimant::new(HostId::from_wire(id).unwrap(), is_proven);
+                for claimant in [alike, similar] {
+                    assert_eq!(claimant.place_among(16), claimant.place_among(16));
+                    counts[claimant.place_among(16)] += 1;
+                }
+            }
+        }
+        // 1020 claimants, 64 for each place on average.
+        assert!(
+            counts.iter().all(|count| (32..=96).contains(count)),
+            "{counts:?}"
+        );
     }
 }

@@ -17,10 +17,6 @@ use super::{
         is_room,
         WAITERS_MAX, //
     },
-    ending_hosts::{
-        choose,
-        Place, //
-    },
     keys::{
         Keys,
         Proven, //
@@ -128,53 +124,38 @@ pub(crate) struct WorkQueues {
     pub(crate) ends: Arc<SessionEnds>,
 }
 
-/// The workqueues on which sessions of several volumes are torn down, one for each claimant as far
-/// as there are: see [`choose`]. They exist until the module is unloaded, so that no session drops
-/// one in its own teardown.
-#[pin_data]
-pub(crate) struct SessionEnds {
-    #[pin]
-    places: Mutex<KVec<(Claimant, Arc<WorkQueue>)>>,
-}
+/// The number of workqueues on which sessions of several volumes are torn down.
+const ENDS: usize = 16;
+
+/// The workqueues on which sessions of several volumes are torn down. A teardown occupies a worker
+/// until the drives of all volumes of its session have finished, and a workqueue has a limited
+/// number of workers for each NUMA node. So the sessions of a host use one of several workqueues:
+/// hosts with a hanging drive keep few others from ending their sessions, and only if they have
+/// more sessions than a workqueue has workers. All are made when the module is loaded, since making
+/// one creates a thread, for which a host that reconnects must not wait.
+pub(crate) struct SessionEnds(KVec<Arc<WorkQueue>>);
 
 impl SessionEnds {
-    /// Allocates it, without workqueues. May sleep.
+    /// Allocates the workqueues. Sleeps. Fails with `ENOMEM`.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                places <- new_mutex!(KVec::new()),
-            }),
-            GFP_KERNEL,
-        )
+        let mut queues = KVec::with_capacity(ENDS, GFP_KERNEL)?;
+        for place in 0..ENDS {
+            let name = CString::try_from_fmt(fmt!("hcablk_ends_{place}"))?;
+            queues.push(Arc::new(WorkQueue::new(&name)?, GFP_KERNEL)?, GFP_KERNEL)?;
+        }
+        Ok(Arc::new(Self(queues), GFP_KERNEL)?)
     }
 
-    /// Returns the workqueue for a session of `claimant`. `has_sessions`: whether a claimant has
-    /// sessions now. Sleeps. Fails with `ENOMEM`.
-    fn of(
-        &self,
-        claimant: Claimant,
-        has_sessions: impl Fn(Claimant) -> bool,
-    ) -> Result<Arc<WorkQueue>> {
-        let mut places = self.places.lock();
-        let owners = places.iter().map(|(owner, _)| *owner);
-        match choose(owners, claimant, has_sessions) {
-            Place::Existing(place) => {
-                let (owner, queue) = places.get_mut(place).ok_or(EINVAL)?;
-                *owner = claimant;
-                Ok(queue.clone())
-            }
-            Place::New => {
-                let name = CString::try_from_fmt(fmt!("hcablk_ends_{}", places.len()))?;
-                let queue = Arc::new(WorkQueue::new(&name)?, GFP_KERNEL)?;
-                places.push((claimant, queue.clone()), GFP_KERNEL)?;
-                Ok(queue)
-            }
-        }
+    /// Returns the workqueue for sessions of `claimant`. Fails with `EINVAL` if there is none: an
+    /// invariant is broken.
+    fn of(&self, claimant: Claimant) -> Result<Arc<WorkQueue>> {
+        let queue = self.0.get(claimant.place_among(ENDS));
+        queue.cloned().ok_or(EINVAL)
     }
 
     /// Waits until all teardowns are done. No session may begin any more. Sleeps.
     pub(crate) fn drain(&self) {
-        for (_, queue) in self.places.lock().iter() {
+        for queue in self.0.iter() {
             queue.drain();
         }
     }
@@ -520,12 +501,8 @@ impl Registry {
     }
 
     /// Returns the workqueue on which the sessions of several volumes of `claimant` are torn down.
-    /// Sleeps. Fails with `ENOMEM`.
     pub(crate) fn session_ends(&self, claimant: Claimant) -> Result<Arc<WorkQueue>> {
-        self.queues.ends.of(claimant, |other| {
-            let lists = self.lists.lock();
-            lists.sessions.iter().any(|s| s.claimant() == other)
-        })
+        self.queues.ends.of(claimant)
     }
 
     /// Returns the current number of attachments of a host on a volume.

@@ -90,7 +90,7 @@ impl ClaimantPart {
         self.sessions == 0
     }
 
-    /// Returns whether this is the part of `claimant`.
+    /// Returns whether the part is that of `claimant`.
     pub(super) fn is_of(&self, claimant: Claimant) -> bool {
         self.claimant == claimant
     }

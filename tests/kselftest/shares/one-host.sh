@@ -32,7 +32,7 @@ for n in 1 2 3; do
 	connect c2 vol$n --queues 1
 done
 pass "another host connects with the other half"
-less "the sessions of either host end on a workqueue of their own" 1 "$(on target "cat /proc/[0-9]*/comm | grep -c '^kworker/R-hcablk_ends_'")"
+same "the ends of sessions are spread over several workqueues" 16 "$(on target "cat /proc/[0-9]*/comm | grep -c '^kworker/R-hcablk_ends_[0-9]*\$'")"
 same "six sessions have their own buffers" $((6 * least)) "$(memory_of reserved)"
 disconnect c2 vol3
 

@@ -1,1 +1,0 @@
-../../../hcablk_target/export/ending_hosts.rs
