@@ -42,7 +42,7 @@ use crate::{
 };
 use hcablk_core::{
     proto::{
-        auth::Asked,
+        auth::RequestForm,
         connect::{
             ConnectRequest,
             Reason,
@@ -230,8 +230,8 @@ impl Connect {
             return id.detach();
         }
         let private = self.private.get(..self.private_len).unwrap_or(&[]);
-        let identified = match Asked::decode(private) {
-            Ok(asked) => self.identify(asked, &id),
+        let identified = match RequestForm::decode(private) {
+            Ok(request) => self.identify(request, &id),
             Err(reason @ Reason::Version) => Err((
                 None,
                 Refusal::new(reason, "no version of the protocol in common"),

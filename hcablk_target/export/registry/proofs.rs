@@ -73,7 +73,7 @@ impl Registry {
         let number = self.challenge_count.fetch_add(1, Relaxed).wrapping_add(1);
         let mut challenges = self.challenges.lock();
         let (place, handle) = choose(&challenges, &address, now_ms, random);
-        challenged.name(handle);
+        challenged.set_handle(handle);
         let challenge = *challenged.challenge();
         let place = challenges.get_mut(place).ok_or(EINVAL)?;
         let entry = Entry::new((handle, number), address, now_ms, challenged.into());
