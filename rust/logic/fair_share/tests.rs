@@ -14,7 +14,7 @@ fn account(classes: [u32; SIZE_CLASSES]) -> Account {
         vec![ClientShare::default(); 8],
         vec![Borrower::default(); 16],
     );
-    account.aim(classes);
+    account.set_targets(classes);
     for (class, count) in classes.into_iter().enumerate() {
         account.add(class, count);
     }
@@ -40,9 +40,9 @@ fn who_is_alone_gets_everything() {
         assert!(!a.borrow(one, class, 1));
     }
     assert!(!a.is_pressed());
-    assert_eq!(a.holds(MEDIUM).borrowed, 4);
+    assert_eq!(a.class_counts(MEDIUM).borrowed, 4);
     a.give_back(one, MEDIUM, 4);
-    assert_eq!(a.holds(MEDIUM).borrowed, 0);
+    assert_eq!(a.class_counts(MEDIUM).borrowed, 0);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_class_that_shrinks_lends_nothing() {
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(one, MEDIUM, 6));
     assert!(a.wait(two, only(MEDIUM, 6)));
-    a.aim([0, 4, 0]);
+    a.set_targets([0, 4, 0]);
     assert!(a.is_pressed());
     assert_eq!(
         a.next_to_wake(0),
@@ -207,7 +207,7 @@ fn a_class_that_shrinks_lends_nothing() {
     a.give_back(one, MEDIUM, 2);
     a.remove(MEDIUM, 2);
     assert!(!a.is_pressed());
-    assert_eq!(a.holds(MEDIUM).total, 4);
+    assert_eq!(a.class_counts(MEDIUM).total, 4);
     a.give_back(one, MEDIUM, 1);
     assert!(a.borrow(two, MEDIUM, 1));
 }
@@ -407,7 +407,7 @@ fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
         world.all_ask();
         world.end_one(&mut random);
         let borrowed: u32 = world.held.iter().map(|(_, count)| count).sum();
-        assert_eq!(world.account.holds(MEDIUM).borrowed, borrowed);
+        assert_eq!(world.account.class_counts(MEDIUM).borrowed, borrowed);
         assert!(borrowed <= total);
         if step > 400 {
             for (got, holds) in got.iter_mut().zip(world.holds(jobs.len())) {
