@@ -171,8 +171,9 @@ fn lay(queue: &Queue, request: &mut TargetRequest, leased: Arc<PeerMemory>) {
             return;
         }
     }
-    let beside =
-        |peer: &Arc<PeerMemory>| peer.is_beside(&lines) && peer.is_mapped() == lines.is_mapped();
+    let beside = |peer: &Arc<PeerMemory>| {
+        peer.is_on_same_device(&lines) && peer.is_mapped() == lines.is_mapped()
+    };
     if all || request.peer.as_ref().is_some_and(beside) {
         request.lines = Some(lines);
     }

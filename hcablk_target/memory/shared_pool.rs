@@ -175,7 +175,7 @@ impl SharedPool {
 
     /// Returns whether the pool is for the device of `pd`.
     pub(super) fn is_for(&self, pd: &ProtectionDomain) -> bool {
-        self.pd.is_beside(pd)
+        self.pd.is_on_same_device(pd)
     }
 
     /// Returns whether the pool has left its device, and makes no buffers any more.

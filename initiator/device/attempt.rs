@@ -171,7 +171,7 @@ impl Device {
         let deadlines = (Deadline::new(response()), deadline);
         let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
         if result.is_ok() {
-            plan.path.set_usual_ms(begun.gone_ms());
+            plan.path.set_usual_ms(begun.elapsed_ms());
         }
         let result = result.and_then(|volume| plan.check(volume));
         let installed =

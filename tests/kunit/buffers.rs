@@ -164,7 +164,7 @@ mod tests {
                 DmaBuffer::sever_all(others);
                 ensure_eq!(pd.sever(), Ok(()));
                 ensure!(pd.is_severed() && pd.id().is_none());
-                ensure!(!pd.is_beside(&link.far.pd));
+                ensure!(!pd.is_on_same_device(&link.far.pd));
             }
             // Nothing is made there any more; the memory is still there.
             let new = MessageBuffers::<64>::new(pd, 1, Direction::ToDevice);

@@ -189,7 +189,7 @@ impl<H: Handler> QueuePair<H> {
                 chain.push(&mut last);
                 // SAFETY: By `Chain`'s invariant. No fault is injected here: a device that refuses
                 // this, too, does not drain.
-                unsafe { self.give(chain.head()) }
+                unsafe { self.post_to_device(chain.head()) }
             }
             Side::Receives => self.post_receive(Sge::EMPTY, WorkId::RECEIVES_DRAINED),
         }
