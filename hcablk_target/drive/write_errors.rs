@@ -385,8 +385,8 @@ impl Records {
         if known.is_some_and(|record| request.epoch <= last(record)) {
             return Err(errno::estale());
         }
-        let goes_on = known.filter(|_| request.resume);
-        let errors = match goes_on {
+        let resumed = known.filter(|_| request.resume);
+        let errors = match resumed {
             Some(record) => record.errors.clone(),
             None => WriteErrors::new(backing)?,
         };

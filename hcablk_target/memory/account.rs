@@ -264,7 +264,7 @@ impl Places {
     }
 
     /// Frees the place of a queue pair, if it has one.
-    pub(super) fn give(&mut self, part: Part) {
+    pub(super) fn free_place(&mut self, part: Part) {
         self.free += u64::from(part.place);
     }
 }
@@ -442,9 +442,9 @@ mod tests {
         assert_eq!(places.take(15).extra, 5, "larger than announced");
         let third = places.take(10);
         assert_eq!(third.extra, 10, "one more than announced");
-        places.give(third);
+        places.free_place(third);
         assert_eq!(places.take(10).extra, 10, "it had no place");
-        places.give(first);
+        places.free_place(first);
         assert_eq!(places.take(7).extra, 0);
     }
 }

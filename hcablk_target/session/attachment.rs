@@ -285,7 +285,7 @@ impl Attachment {
             if !self.is_live() {
                 return Err(EIO);
             }
-            queues.iter().try_for_each(|queue| self.give(queue))?;
+            queues.iter().try_for_each(|queue| self.add_to(queue))?;
         }
         let admin = self.session.admin.lock();
         self.respond_through(admin.as_ref().ok_or(EIO)?);
@@ -294,12 +294,12 @@ impl Attachment {
 
     /// Adds the volume to a queue pair that does not have it. Under the lock of the queue pairs.
     /// May sleep. Fails with `ENOMEM`, and with `EIO` if the volume is ending.
-    pub(super) fn give(&self, queue: &Queue) -> Result {
+    pub(super) fn add_to(&self, queue: &Queue) -> Result {
         let backing = self.backing().ok_or(EIO)?;
         let config = self.config(queue.index(), backing)?;
         match queue.attach(self.handle(), config) {
             Err(EEXIST) => Ok(()),
-            given => given,
+            result => result,
         }
     }
 
@@ -470,7 +470,7 @@ impl Attachment {
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         let admin = || self.session.admin.lock().clone();
         if let Some(admin) = admin() {
-            admin.say_gone(self, withdrawn && self.is_published());
+            admin.report_gone(self, withdrawn && self.is_published());
         }
         self.wait_until_gone();
         self.close();
@@ -794,7 +794,7 @@ impl Attachment {
 struct DurableCheck {
     slot: WorkSlot<DurableCheck>,
     /// The disk and its drive, while the check runs.
-    of: Option<(Arc<Attachment>, Arc<Backing>)>,
+    subject: Option<(Arc<Attachment>, Arc<Backing>)>,
 }
 
 hcablk_core::impl_has_slot!(DurableCheck, slot: WorkSlot<DurableCheck>);
@@ -803,21 +803,21 @@ impl DurableCheck {
     fn new() -> Result<KBox<Self>> {
         let check = Self {
             slot: WorkSlot::new()?,
-            of: None,
+            subject: None,
         };
         Ok(KBox::new(check, GFP_KERNEL)?)
     }
 
     /// Begins the check. When it ends it sets [`Attachment::durable_known`].
     fn begin(mut self: KBox<Self>, attachment: &Arc<Attachment>, backing: &Arc<Backing>) {
-        self.of = Some((attachment.clone(), backing.clone()));
+        self.subject = Some((attachment.clone(), backing.clone()));
         defer(self, backing.io_work());
     }
 }
 
 impl Deferred for DurableCheck {
     fn run(mut self: KBox<Self>) {
-        let Some((attachment, backing)) = self.of.take() else {
+        let Some((attachment, backing)) = self.subject.take() else {
             // Dropping it would wait for this very call.
             return keep(self, "a check for durable writes has no disk");
         };

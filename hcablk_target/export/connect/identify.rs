@@ -127,7 +127,9 @@ impl Connect {
                 // Before the table is locked: this is slow.
                 let challenge = Challenged::<KernelCrypto>::new(purpose, hello)
                     .ok_or(EINTR)
-                    .and_then(|made| self.registry.challenge(self.peer.ends.peer.ip, made))
+                    .and_then(|challenged| {
+                        self.registry.challenge(self.peer.ends.peer.ip, challenged)
+                    })
                     .map_err(|_| (connection(&purpose), Refusal::NO_MEMORY))?;
                 id.reject(&challenge);
                 Ok(None)
@@ -159,8 +161,8 @@ impl Connect {
         let channel = self.peer.channel();
         // Verify even if the proof cannot be valid: the duration must not reveal what exists.
         let key = challenged.verify(proof, candidates.pairs.iter(), &channel);
-        let key = key.and_then(|(place, key)| Some((candidates.pairs.made(place)?, key)));
-        let (Some((made, key)), None) = (key, candidates.why_none) else {
+        let key = key.and_then(|(place, key)| Some((candidates.pairs.keys(place)?, key)));
+        let (Some((keys, key)), None) = (key, candidates.why_none) else {
             let other = "its proof was not made with the keys that are set for it and this target";
             let why = candidates.why_none.unwrap_or(other);
             return Err((named, not_proven(why)));
@@ -172,7 +174,7 @@ impl Connect {
         {
             return Err(no_challenge());
         }
-        let proven = Proven::ByKeys(number, made);
+        let proven = Proven::ByKeys(number, keys);
         let request = match purpose {
             Purpose::Connection(request) => request,
             Purpose::Entry(question) => {

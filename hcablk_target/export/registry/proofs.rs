@@ -14,8 +14,8 @@ use crate::export::{
     },
     keys::{
         Keys,
-        Made,
         Pairs,
+        ProofKeys,
         Proven, //
     },
     volume::Volume, //
@@ -158,9 +158,9 @@ impl Registry {
         request: &ConnectRequest,
         proven: Proven,
     ) -> (admission::Volume, Option<Epoch>) {
-        let is_gone = |made: Made| !self.keys.lock().has(made.target);
+        let is_gone = |keys: ProofKeys| !self.keys.lock().has(keys.target);
         let (mut seen, last_epoch) = volume.admission(request, proven);
-        seen.revoked |= proven.made().is_some_and(is_gone);
+        seen.revoked |= proven.keys().is_some_and(is_gone);
         (seen, last_epoch)
     }
 }
