@@ -201,7 +201,7 @@ pub(crate) struct Device {
     announced: Mutex<Announced>,
     announcements: Arc<Announcements>,
     #[pin]
-    past: Mutex<DestroyedQueues>,
+    destroyed_queues: Mutex<DestroyedQueues>,
     /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
@@ -260,7 +260,7 @@ impl Device {
                 }),
                 announced <- new_mutex!(Announced::new()),
                 announcements,
-                past <- new_mutex!(DestroyedQueues::default()),
+                destroyed_queues <- new_mutex!(DestroyedQueues::default()),
                 paths <- new_mutex!(paths),
                 releases <- new_mutex!(0),
                 all_released <- new_condvar!(),

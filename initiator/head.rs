@@ -118,7 +118,7 @@ pub(crate) struct Head {
     last_sessions: Mutex<LastSessions>,
     /// The disk is being removed. Never reset.
     #[pin]
-    going: Event,
+    removal: Event,
     _in_use: Use,
 }
 
@@ -148,7 +148,7 @@ impl Head {
                 hw_queues,
                 losses <- new_mutex!(Losses::new()),
                 last_sessions <- new_mutex!(LastSessions::new()),
-                going <- Event::new(),
+                removal <- Event::new(),
                 _in_use: DISKS.begin(),
             }),
             GFP_KERNEL,
@@ -245,12 +245,12 @@ impl Head {
     /// Records that the disk is being removed: from here on nothing waits for a path or a fence.
     /// Any context.
     pub(crate) fn begin_removal(&self) {
-        self.going.set();
+        self.removal.set();
     }
 
     /// Waits up to `ms` milliseconds; returns whether the disk is being removed. Sleeps.
     pub(crate) fn is_removed_within(&self, ms: u32) -> bool {
-        self.going.wait_ms(ms).is_ok()
+        self.removal.wait_ms(ms).is_ok()
     }
 
     /// Adds `first`, the queues of the session of `epoch` and `origin` on `path`, to the hardware
@@ -299,12 +299,12 @@ impl Head {
     }
 
     /// Sets whether the target may keep writes in a volatile write cache, as the target reported to
-    /// a session that has just been opened and is not used yet; `tells`: the target reports changes
-    /// of this. Earlier sessions may still deliver responses to writes into a cache, even if they
-    /// have ended.
-    pub(crate) fn begin_session(&self, write_cache: bool, tells: bool) {
+    /// a session that has just been opened and is not used yet; `reports_changes`: the target
+    /// reports changes of this. Earlier sessions may still deliver responses to writes into a
+    /// cache, even if they have ended.
+    pub(crate) fn begin_session(&self, write_cache: bool, reports_changes: bool) {
         let alone = self.open_sessions.load(Acquire) == 1;
-        if self.flushes() && (write_cache || tells && alone) {
+        if self.flushes() && (write_cache || reports_changes && alone) {
             self.unflushed.count(write_cache);
         }
     }

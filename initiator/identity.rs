@@ -111,7 +111,7 @@ pub(crate) struct Identities {
 
 /// The ids of a disk's sessions, which no other disk gets while this exists.
 pub(crate) struct Identity {
-    of: Arc<Identities>,
+    identities: Arc<Identities>,
     place: usize,
     /// The id on path 0.
     id: SessionId,
@@ -126,7 +126,7 @@ impl Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        self.of.disks.lock().give_back(self.place);
+        self.identities.disks.lock().give_back(self.place);
     }
 }
 
@@ -157,7 +157,7 @@ impl Identities {
             return Err(EOVERFLOW);
         };
         Ok(Identity {
-            of: self.clone(),
+            identities: self.clone(),
             place,
             id,
         })

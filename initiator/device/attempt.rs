@@ -322,7 +322,7 @@ impl Device {
             // The new export instance counts its generations from the start.
             active.generation = None;
         }
-        let (write_cache, tells) = (volume.geometry.write_cache, volume.limits.is_some());
+        let (write_cache, reports_limits) = (volume.geometry.write_cache, volume.limits.is_some());
         let volume = self.agree(active, volume, others)?;
         let durable = plan.head.take_durable(active.volume.instance);
         if durable {
@@ -331,7 +331,7 @@ impl Device {
         if is_other && !durable {
             active.lost_writes.lose();
         }
-        plan.head.begin_session(write_cache, tells);
+        plan.head.begin_session(write_cache, reports_limits);
         active.volume = volume;
         for queue in session
             .queues()

@@ -134,18 +134,18 @@ impl LostState {
     }
 
     /// Records that an opener closes the disk, of which exclusive openers still have `claims`
-    /// claims; `told`: a flush was refused since the last loss. Returns whether the close ends a
-    /// loss.
-    pub(crate) fn closed(&mut self, claims: u32, told: bool) -> bool {
+    /// claims; `is_reported`: a flush was refused since the last loss. Returns whether the close
+    /// ends a loss.
+    pub(crate) fn closed(&mut self, claims: u32, is_reported: bool) -> bool {
         if !self.openers.closed(claims) || self.state != LossStage::Writer {
             return false;
         }
-        self.state = if told {
+        self.state = if is_reported {
             LossStage::Intact
         } else {
             LossStage::Unopened
         };
-        told
+        is_reported
     }
 
     /// Ends a loss; returns whether flushes failed because of one.
