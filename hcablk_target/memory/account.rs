@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_never_passes_the_limit() {
+    fn reservations_never_exceed_the_limit() {
         let (mut account, mut one, mut other) = account(100);
         assert_eq!(account.reserve(&mut one, 50), Ok(()));
         assert_eq!(account.reserve(&mut other, 10), Ok(()));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_goes_no_lower_than_what_is_owned() {
+    fn the_limit_cannot_fall_below_the_owned_bytes() {
         let (mut account, mut one, mut other) = account(100);
         assert_eq!(account.reserve(&mut one, 30), Ok(()));
         account.grant(30);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hung_drive_holds_is_not_charged_to_the_share() {
+    fn memory_held_by_a_hung_drive_is_not_charged_to_the_share() {
         let (mut account, mut one, mut other) = account(100);
         assert_eq!(account.reserve(&mut one, 20), Ok(()));
         account.grant(20);

@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_tells_changes_only_and_few_in_a_round() {
+    fn a_watch_reports_only_changes_and_few_in_a_round() {
         let mut state = live(false);
         let watch = state.watch_due().unwrap();
         assert_eq!(state.handle_response(&reported(watch, 8)), Err(NO_CHANGE));

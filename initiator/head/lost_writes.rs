@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_was_not_told_ends_no_loss() {
+    fn a_writer_without_a_refused_flush_ends_no_loss() {
         let mut state = LostState::new();
         let _ = state.opened(WRITE, 0);
         state.lose();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_has_ended_is_none() {
+    fn an_ended_mount_is_no_writer() {
         let mut state = LostState::new();
         let _ = state.opened(READ, 0);
         let _ = state.opened(MOUNT, 0);

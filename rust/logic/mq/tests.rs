@@ -195,7 +195,7 @@ fn check(mq: &Mq<Heap>) {
 }
 
 #[test]
-fn it_does_what_the_paper_says() {
+fn mq_matches_a_model_of_the_paper() {
     for (seed, slots) in [(1, 1), (2, 2), (3, 7), (4, 64), (5, 200)] {
         let mut rng = Rng(seed);
         let mut mq = Mq::<Heap>::new(slots).unwrap();
@@ -242,7 +242,7 @@ fn it_does_what_the_paper_says() {
 }
 
 #[test]
-fn what_is_used_often_outlives_a_scan() {
+fn frequently_used_lines_outlive_a_scan() {
     let mut mq = Mq::<Heap>::new(100).unwrap();
     let access = |mq: &mut Mq<Heap>, key| match mq.find(key) {
         Some(slot) => mq.hit(slot),

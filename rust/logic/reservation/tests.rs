@@ -142,7 +142,7 @@ fn ask(it: &mut Reservations, n: u8, disk: u64, op: ReservationOp) -> Outcome {
 }
 
 #[test]
-fn what_changes_nothing_is_not_written() {
+fn operations_without_effect_are_not_written() {
     let mut it = Reservations::new();
     let how = TYPES[0];
     let clear = ReservationOp::Clear { key: 0 };
@@ -245,7 +245,7 @@ fn registrants_are_bounded() {
 }
 
 #[test]
-fn who_preempts_takes_what_the_victim_held() {
+fn a_preempting_host_takes_the_victims_reservation() {
     let mut drive = Drive::new();
     for n in 0..3 {
         drive.register(n, 0, 10 + u64::from(n));

@@ -484,7 +484,7 @@ fn without_chance_nothing_is_proven() {
 }
 
 #[test]
-fn it_is_told_by_which_key_a_proof_was_made() {
+fn verify_returns_the_key_of_a_proof() {
     let pairs: Vec<_> = (1..=4).map(|n| pair::<HostCrypto>(n, 9)).collect();
     for (place, pair) in pairs.iter().enumerate() {
         let initiator = Initiator::new(pair.copy(), &request().encode()).unwrap();

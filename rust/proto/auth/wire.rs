@@ -139,7 +139,8 @@ impl RequestForm {
             return Purpose::decode(bytes).map(Self::Plain);
         }
         if queue == ADMIN_QUEUE {
-            return Purpose::decode(&without_proves(*bytes)).map(|hello| Self::Hello(hello, *bytes));
+            return Purpose::decode(&without_proves(*bytes))
+                .map(|hello| Self::Hello(hello, *bytes));
         }
         Ok(Self::Sealed(Sealed { bytes: *bytes }))
     }

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn data_comes_for_who_asked_and_as_long_as_it_was_asked_for() {
+    fn data_must_fit_the_slot_of_its_request() {
         for (data_path, bytes, good) in [
             (DataPath::Slot(512), 512, true),
             (DataPath::Slot(512), 513, false),

@@ -4,7 +4,7 @@ use super::*;
 use crate::proto::discovery::{DiscoveryReply, List, Question, ENTRY_LEN};
 
 #[test]
-fn an_entry_is_believed_of_who_has_the_keys() {
+fn an_entry_is_accepted_only_from_a_peer_with_the_keys() {
     let question = Question {
         version_min: 2,
         version_max: 2,
@@ -31,7 +31,11 @@ fn an_entry_is_believed_of_who_has_the_keys() {
     for at in 0..sealed.len() {
         let mut other = sealed;
         other[at] ^= 1;
-        assert_eq!(unconfirmed.open_entry(&other, &channel()), None, "byte {at}");
+        assert_eq!(
+            unconfirmed.open_entry(&other, &channel()),
+            None,
+            "byte {at}"
+        );
     }
     assert_eq!(unconfirmed.open_entry(&bytes, &channel()), None);
     // The MAC also covers that of the proof which the entry answers.
