@@ -21,9 +21,9 @@ const OLD: &str = "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11";
 /// A target that has three volumes for this host, from one of which it is evicted.
 fn asked() -> Kernel {
     let kernel = Kernel::loaded();
-    kernel.tell("data", DATA, "");
-    kernel.tell("iso", ISO, "read_only 1\ninsecure 1\n");
-    kernel.tell("old", OLD, "evicted 1\nmode cached\n");
+    kernel.list_volume("data", DATA, "");
+    kernel.list_volume("iso", ISO, "read_only 1\ninsecure 1\n");
+    kernel.list_volume("old", OLD, "evicted 1\nmode cached\n");
     kernel
 }
 
@@ -85,7 +85,7 @@ fn a_list_without_an_end_is_none() {
 fn a_list_with_the_same_twice_is_none() {
     let kernel = asked();
     let before = kernel.snapshot();
-    kernel.tell("data", DATA, "");
+    kernel.list_volume("data", DATA, "");
     for line in ["discover 10.0.0.1", "connect 10.0.0.1 --all"] {
         let error = fails(&kernel, line);
         assert_eq!(error.kind, Kind::Connection);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use hcablk::error::Kind;
 use hcablk::output::Report;
-use hcablk::system::Heard;
+use hcablk::system::KernelEvent;
 use hcablk::top::{draw, KeyCode, KeyEvent, KeyModifiers, Model};
 use kernel::{fails, golden, hcablk, ok, Kernel};
 use ratatui::backend::TestBackend;
@@ -160,7 +160,7 @@ fn wrong_intervals() {
     }
 }
 
-fn uevent(more: &[&str]) -> Heard {
+fn uevent(more: &[&str]) -> KernelEvent {
     let mut words = vec![
         "change@/devices/virtual/block/hcablk0",
         "ACTION=change",
@@ -170,11 +170,11 @@ fn uevent(more: &[&str]) -> Heard {
         "HCABLK_DISK=data",
     ];
     words.extend(more);
-    Heard::Uevent(words.join("\0").into_bytes())
+    KernelEvent::Uevent(words.join("\0").into_bytes())
 }
 
-fn trace(text: &str) -> Heard {
-    Heard::Trace(format!("  kworker/0:1-9  [000] .....  1000.000001: {text}"))
+fn trace(text: &str) -> KernelEvent {
+    KernelEvent::Trace(format!("  kworker/0:1-9  [000] .....  1000.000001: {text}"))
 }
 
 fn a_loss(kernel: &Kernel) {
@@ -189,8 +189,8 @@ fn a_loss(kernel: &Kernel) {
         trace(&format!("{path} state=waiting error=-110")),
         uevent(&["HCABLK_STATE=degraded", "HCABLK_ERROR=no answer"]),
         trace("hcablk_session: session=00000000deadbeef epoch=1 queue=-1 state=ended error=-110"),
-        Heard::LostTraces(3),
-        Heard::LostUevents,
+        KernelEvent::LostTraces(3),
+        KernelEvent::LostUevents,
     ]);
 }
 
@@ -229,7 +229,7 @@ fn each_change_is_told_once() {
             kernel
                 .heard
                 .borrow_mut()
-                .retain(|heard| !matches!(heard, Heard::Uevent(_)));
+                .retain(|heard| !matches!(heard, KernelEvent::Uevent(_)));
         }
         ok(&kernel, line);
         let told: Vec<_> = said(&kernel)
@@ -257,7 +257,7 @@ fn events_end_by_their_number() {
 #[test]
 fn what_cannot_be_heard_is_told() {
     let kernel = busy();
-    *kernel.deaf.borrow_mut() = Some("cannot listen to tracepoints".to_owned());
+    *kernel.listen_note.borrow_mut() = Some("cannot listen to tracepoints".to_owned());
     ok(&kernel, "events");
     assert_eq!(kernel.progress.take(), ["cannot listen to tracepoints"]);
 }
@@ -302,7 +302,7 @@ fn lost_writes_are_reported_once_and_so_is_their_end() {
     kernel
         .heard
         .borrow_mut()
-        .retain(|heard| matches!(heard, Heard::Trace(_)));
+        .retain(|heard| matches!(heard, KernelEvent::Trace(_)));
     let events = reported(&kernel, "events --only tracepoints");
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(events[0].contains("lost-writes data begun: "), "{events:?}");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::hostid;
-use crate::keys::Whose;
+use crate::keys::KeyOwner;
 
 /// `hcablk key …`.
 #[derive(Debug, Subcommand)]
@@ -76,10 +76,10 @@ pub enum Side {
 
 impl Side {
     /// Returns the key of this machine in that role.
-    pub fn own(self) -> Whose {
+    pub fn own(self) -> KeyOwner {
         match self {
-            Self::Host => Whose::Host,
-            Self::Target => Whose::Target,
+            Self::Host => KeyOwner::Host,
+            Self::Target => KeyOwner::Target,
         }
     }
 }
@@ -119,11 +119,11 @@ pub struct OthersArgs {
 
 impl OthersArgs {
     /// Returns the owner of the key, or an error if the name is malformed.
-    pub fn whose(&self) -> Result<Whose, String> {
+    pub fn whose(&self) -> Result<KeyOwner, String> {
         match (self.side, &self.name) {
             (side, None) => Ok(side.own()),
-            (Side::Host, Some(id)) => hostid::parse(id).map(Whose::OfHost),
-            (Side::Target, Some(address)) => target(address).map(Whose::OfTarget),
+            (Side::Host, Some(id)) => hostid::parse(id).map(KeyOwner::OfHost),
+            (Side::Target, Some(address)) => target(address).map(KeyOwner::OfTarget),
         }
     }
 }

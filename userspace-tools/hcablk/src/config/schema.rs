@@ -20,7 +20,7 @@ use crate::tuning::Policy;
 
 /// When an attribute can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum Changeable {
     /// At any time.
     Online,
     /// While the object is not enabled.
@@ -35,7 +35,7 @@ pub struct Wish {
     /// Its text.
     pub value: String,
     /// The state in which it can be changed.
-    pub change: Change,
+    pub change: Changeable,
     /// Whether the value is configured, rather than the default.
     pub given: bool,
 }
@@ -46,7 +46,7 @@ impl Wish {
         Self {
             attribute,
             value: value.into(),
-            change: Change::Disabled,
+            change: Changeable::Disabled,
             given: true,
         }
     }
@@ -104,7 +104,7 @@ macro_rules! table {
                         wishes.push(Wish {
                             attribute: $attribute,
                             value,
-                            change: Change::$change,
+                            change: Changeable::$change,
                             given: is_given,
                         });
                     }
