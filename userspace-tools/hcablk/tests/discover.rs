@@ -32,7 +32,7 @@ fn json(kernel: &Kernel, line: &str) -> String {
 }
 
 #[test]
-fn what_a_target_tells_is_shown() {
+fn the_lists_of_a_target_are_shown() {
     let kernel = asked();
     ok(&kernel, "connect 10.0.0.1 data --name db");
     kernel.set_device("db", "wwid", DATA);
@@ -64,7 +64,7 @@ fn a_list_that_changes_is_asked_for_again() {
 }
 
 #[test]
-fn a_list_without_an_end_is_none() {
+fn an_endless_list_is_refused() {
     let kernel = asked();
     let before = kernel.snapshot();
     kernel.lie.set(Some(1));
@@ -82,7 +82,7 @@ fn a_list_without_an_end_is_none() {
 }
 
 #[test]
-fn a_list_with_the_same_twice_is_none() {
+fn a_list_with_a_duplicate_is_refused() {
     let kernel = asked();
     let before = kernel.snapshot();
     kernel.list_volume("data", DATA, "");
@@ -138,7 +138,7 @@ fn one_that_cannot_be_connected_does_not_keep_the_others_out() {
 }
 
 #[test]
-fn all_that_cannot_be_connected_are_told() {
+fn all_volumes_that_cannot_be_connected_are_reported() {
     let kernel = asked();
     kernel.refuse("data", Errno::ENOBUFS, "no memory");
     kernel.refuse("iso", Errno::ECONNREFUSED, "not exported");
@@ -148,7 +148,7 @@ fn all_that_cannot_be_connected_are_told() {
 }
 
 #[test]
-fn remarks_on_each_are_told() {
+fn remarks_on_each_volume_are_reported() {
     let kernel = asked();
     for disk in ["hcablk0", "hcablk1"] {
         kernel.file(

@@ -226,7 +226,7 @@ fn keys_are_applied_to_all_that_have_theirs() {
 
 /// Volumes demand keys unless they are INSECURE: commands that set one up name the missing keys and the next command.
 #[test]
-fn a_target_says_which_keys_are_missing() {
+fn a_target_reports_missing_keys() {
     let kernel = Kernel::loaded();
     for attribute in ["key", "key2"] {
         kernel.file(format!("{TARGET}/{attribute}"), "\n");
@@ -263,7 +263,7 @@ fn a_target_says_which_keys_are_missing() {
 
 /// A remark that holds for all volumes is printed once, and many hosts have one command.
 #[test]
-fn a_target_says_once_what_all_volumes_lack() {
+fn a_target_reports_a_key_that_all_volumes_lack_once() {
     let kernel = Kernel::loaded();
     for volume in ["data", "log"] {
         let line = format!("target export {volume} /dev/sdb --allow {A} --allow {B}");

@@ -80,7 +80,7 @@ fn sync_follows_the_portals_and_repeats_itself() {
 }
 
 #[test]
-fn a_portal_that_is_not_reached_is_told_of_and_left_out() {
+fn an_unreachable_portal_is_reported_and_left_out() {
     let kernel = auto(&[]);
     kernel.silence("10.0.1.1", "took too long");
     kernel.turn_down("10.0.2.1", "another volume");
@@ -104,7 +104,7 @@ fn a_portal_that_is_not_reached_is_told_of_and_left_out() {
 }
 
 #[test]
-fn a_target_that_does_not_tell_changes_nothing() {
+fn a_target_that_does_not_offer_the_volume_changes_nothing() {
     let kernel = auto(&["10.0.1.1"]);
     let before = kernel.snapshot();
     kernel.refuse("discovery", Errno::ETIMEDOUT, "waiting took too long");
@@ -150,7 +150,7 @@ fn a_disk_has_sixteen_paths_at_most() {
 }
 
 #[test]
-fn it_is_configured_by_one_word() {
+fn paths_auto_is_configured_with_one_word() {
     let kernel = Kernel::loaded();
     kernel.list_volume("data", "", "");
     kernel.portals.borrow_mut().push("10.0.1.1");

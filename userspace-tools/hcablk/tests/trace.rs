@@ -92,7 +92,7 @@ fn moved(text: &str, by: i64, ppm: i64) -> String {
 }
 
 #[test]
-fn what_was_recorded() {
+fn show_prints_the_recorded_requests() {
     let kernel = recorded();
     golden("trace-show.txt", &ok(&kernel, SHOW));
     let json = hcablk(&kernel, SHOW).unwrap().to_json();
@@ -130,7 +130,7 @@ fn pictures() {
 }
 
 #[test]
-fn what_the_format_forbids_is_found() {
+fn violations_of_the_format_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wrong.json");
     let slice = |ts: u32, dur: u32| {
@@ -181,7 +181,7 @@ fn clocks_of_any_kind() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn unrelated_recordings_are_refused() {
     let kernel = recorded();
     for (line, says) in [
         (
@@ -231,7 +231,7 @@ fn one_side_alone() {
 }
 
 #[test]
-fn recording_writes_what_it_hears() {
+fn recording_writes_the_received_events() {
     let text = recording("c1.trace");
     let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let kernel = Kernel::bare();

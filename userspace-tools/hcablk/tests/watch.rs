@@ -117,7 +117,7 @@ fn rates_of_volumes() {
 }
 
 #[test]
-fn intervals_do_not_add_up_what_looks_take() {
+fn the_time_of_samples_does_not_lengthen_intervals() {
     let kernel = busy();
     let before = kernel.time.get();
     ok(&kernel, "stats 10 3");
@@ -216,7 +216,7 @@ fn events_as_they_come() {
 }
 
 #[test]
-fn each_change_is_told_once() {
+fn each_change_is_reported_once() {
     for (line, states) in [
         ("events", &["lost", "degraded"][..]),
         ("events --all", &["lost", "waiting", "degraded"]),
@@ -255,7 +255,7 @@ fn events_end_by_their_number() {
 }
 
 #[test]
-fn what_cannot_be_heard_is_told() {
+fn missing_event_sources_are_reported() {
     let kernel = busy();
     *kernel.listen_note.borrow_mut() = Some("cannot listen to tracepoints".to_owned());
     ok(&kernel, "events");
@@ -396,7 +396,7 @@ fn metrics_go_into_a_file() {
 
 /// An object that is missing has no metric: its name comes from the configuration.
 #[test]
-fn metrics_of_what_should_be_there() {
+fn metrics_of_the_configured_objects() {
     let kernel = Kernel::loaded();
     kernel.file(
         "/etc/hcablk/hcablk.toml",
@@ -683,7 +683,7 @@ fn a_screen_of_nothing() {
 }
 
 #[test]
-fn what_goes_wrong_is_shown() {
+fn errors_of_a_sample_are_shown() {
     let kernel = busy();
     let mut model = Model::new(&kernel, Duration::from_secs(1));
     model.look(&kernel).unwrap();

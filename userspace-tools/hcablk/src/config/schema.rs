@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_configuration_is_read_again() {
         let text = "[export.data]\ndevice = \"/dev/sdb\"\nallow = []\ncache = \"4 GiB\"\n\n\
                     [port.1]\nmemory = \"2 GiB\"\n\n\
                     [disk.db]\naddress = \"10.0.0.1\"\nctrl_loss_tmo = \"never\"\n\n\

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known() {
+    fn clocks_that_cannot_be_aligned_are_refused() {
         assert_eq!(
             Clocks::new(Vec::new(), 100).err(),
             Some(ClockError::Unknown)

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_refused() {
+    fn a_file_that_is_no_recording_is_refused() {
         for text in ["", "TAP version 14\n", "# hcablk trace 2\n"] {
             let error = parse("f", text).unwrap_err();
             assert!(error.message.contains("not a recording"), "{text:?}");

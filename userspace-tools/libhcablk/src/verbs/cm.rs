@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_what_they_were() {
+    fn addresses_are_converted_without_loss() {
         let v4 = end(&to_raw(&"10.77.0.1:7744".parse().unwrap()), [1; 16]);
         assert_eq!(v4.ip[..12], [0; 12]);
         assert_eq!(v4.ip[12..], [10, 77, 0, 1]);
