@@ -145,7 +145,7 @@ mod tests {
             ensure_eq!(desk.run(&memory.whole()?, READ, 5)?, Ok(()));
             let piece = memory.with_pieces(shape)?;
             ensure_eq!(desk.run(&piece, WRITE, 300)?, Ok(()));
-            let wrong = desk.state.look(|state| {
+            let wrong = desk.state.with(|state| {
                 state.image.iter().enumerate().position(|(at, &byte)| {
                     let from = at
                         .checked_sub(300 * 512)
@@ -154,11 +154,11 @@ mod tests {
                 })
             });
             ensure_eq!(wrong, None);
-            let seen = desk.state.look(|state| state.seen.pop()).ok_or(EINVAL)?;
+            let seen = desk.state.with(|state| state.seen.pop()).ok_or(EINVAL)?;
             ensure_eq!((seen.op, seen.sector), (Op::Write, 300));
             ensure_eq!(seen.bytes as usize, piece.bytes());
             ensure!(!seen.fua);
-            desk.state.look(|state| state.seen.clear());
+            desk.state.with(|state| state.seen.clear());
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ mod tests {
         let whole = memory.whole()?;
         desk.fill(7);
         ensure_eq!(desk.run(&whole, READ, 0)?, Ok(()));
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
 
         let (state, other) = desk::shared(&desk.requests)?;
         // Returns whether the former data has no other user left.
@@ -192,8 +192,8 @@ mod tests {
         }
         ensure_eq!(exchange(queues), Err(ENODEV));
         ensure_eq!(desk.run(&whole, WRITE, 40)?, Ok(()));
-        ensure!(desk.state.look(|state| state.seen.is_empty()));
-        let written = state.look(|state| (state.seen.len(), state.image.get(40 * 512).copied()));
+        ensure!(desk.state.with(|state| state.seen.is_empty()));
+        let written = state.with(|state| (state.seen.len(), state.image.get(40 * 512).copied()));
         ensure_eq!(written, (1, Some(pattern(7, 0))));
 
         for _ in 0..20 {
@@ -233,7 +233,7 @@ mod tests {
             let _quiesced = disk.quiesce();
             let pending = desk.begin(&memory, READ, 0)?;
             pause(100);
-            ensure!(desk.state.look(|state| state.seen.is_empty()));
+            ensure!(desk.state.with(|state| state.seen.is_empty()));
             ensure!(!pending.has_ended());
             pending
         };
@@ -327,7 +327,7 @@ mod tests {
         ensure_eq!(desk.run(&memory, zeroes, 0)?, Err(Status::NotSupported));
         // Without a cache a flush succeeds at once.
         ensure_eq!(desk.run(&memory, BioOp::Flush, 0)?, Ok(()));
-        ensure!(desk.state.look(|state| state.seen.is_empty()));
+        ensure!(desk.state.with(|state| state.seen.is_empty()));
         Ok(())
     }
 
@@ -483,16 +483,16 @@ mod tests {
         let (requests, state) = (desk.requests.clone(), desk.state.clone());
         queue.try_spawn(GFP_KERNEL, move || {
             pause(100);
-            state.look(|state| state.mode = Mode::Reject(Status::Transport));
+            state.with(|state| state.mode = Mode::Reject(Status::Transport));
             requests.for_each_parked(0, |request| request.end(Status::Transport));
         })?;
         let disk = desk.disk.take().ok_or(ENODEV)?;
         disk.remove();
         ensure!(pending.has_ended());
         ensure_eq!(pending.end()?, Err(Status::Transport));
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
         ensure!(desk.run(&memory, READ, 0)?.is_err());
-        ensure!(desk.state.look(|state| state.seen.is_empty()));
+        ensure!(desk.state.with(|state| state.seen.is_empty()));
         // An open disk keeps its number.
         let other = Desk::new(&Plan::default())?;
         ensure!(other.disk.as_ref().map(|disk| disk.number()) != number);

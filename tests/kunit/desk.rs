@@ -218,7 +218,7 @@ impl Operations for Driver {
             tag: request.tag(),
             generation: request.generation(),
         };
-        let mode = queue.state.look(|state| state.mode);
+        let mode = queue.state.with(|state| state.mode);
         let again = core::mem::replace(request.pdu(), true);
         let result = match mode {
             Mode::RejectFirst(status) if !again => Err(Rejected::new(request, status)),
@@ -242,7 +242,7 @@ impl Operations for Driver {
             }
             Mode::Answer | Mode::RejectFirst(_) | Mode::RequeueFirst => {
                 *request.pdu() = false;
-                let status = queue.state.look(|state| state.carry_out(&request));
+                let status = queue.state.with(|state| state.carry_out(&request));
                 request.end(status);
                 Ok(())
             }
@@ -378,17 +378,17 @@ impl Desk {
             disk: Some(disk),
         };
         // Forget the partition scan's requests.
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
         Ok(desk)
     }
 
     pub(crate) fn set(&self, mode: Mode) {
-        self.state.look(|state| state.mode = mode);
+        self.state.with(|state| state.mode = mode);
     }
 
     /// Fills the disk with bytes that depend on their place.
     pub(crate) fn fill(&self, seed: u8) {
-        self.state.look(|state| {
+        self.state.with(|state| {
             for (at, byte) in state.image.iter_mut().enumerate() {
                 *byte = pattern(seed, at);
             }
@@ -423,14 +423,14 @@ impl Desk {
     }
 
     /// Starts I/O that gets parked, and takes its request.
-    pub(crate) fn caught(
+    pub(crate) fn take_request(
         &self,
         memory: &Memory,
         op: BioOp,
         sector: u64,
     ) -> Result<(Request<Driver>, Pending)> {
         self.set(Mode::Park);
-        self.state.look(|state| state.seen.clear());
+        self.state.with(|state| state.seen.clear());
         let pending = self.begin(memory, op, sector)?;
         let seen = self.next()?;
         let request = self
@@ -442,9 +442,9 @@ impl Desk {
     }
 
     /// Starts a read that gets parked, and takes its request.
-    pub(crate) fn caught_one(&self) -> Result<(Request<Driver>, Pending)> {
+    pub(crate) fn take_one_request(&self) -> Result<(Request<Driver>, Pending)> {
         let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
-        self.caught(&memory, BioOp::Read, 0)
+        self.take_request(&memory, BioOp::Read, 0)
     }
 }
 

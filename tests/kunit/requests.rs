@@ -136,7 +136,7 @@ mod tests {
                     score.change(|score| score.0 += 1);
                     let (start, mut taken) = (Instant::<Monotonic>::now(), 0);
                     let timed_out = || start.elapsed().as_millis() > i64::from(WAIT_TIMEOUT_MS);
-                    while taken == 0 && score.look(|score| score.1 == 0) && !timed_out() {
+                    while taken == 0 && score.with(|score| score.1 == 0) && !timed_out() {
                         let mut end = |request: Request<Driver>| {
                             taken += 1;
                             request.end(Status::Ok);
@@ -162,7 +162,7 @@ mod tests {
             let pending = desk.begin(&memory, READ, 0)?;
             ensure_eq!(pending.end()?, Ok(()));
             score.wait(|score| (score.2 == WORKERS).then_some(()))?;
-            ensure_eq!((round, score.look(|score| score.1)), (round, 1));
+            ensure_eq!((round, score.with(|score| score.1)), (round, 1));
         }
         drop(Drained(queue));
         Ok(())
@@ -226,7 +226,7 @@ mod tests {
             Status::Offline,
             Status::Invalid,
         ] {
-            let (request, pending) = desk.caught(&memory, WRITE, 0)?;
+            let (request, pending) = desk.take_request(&memory, WRITE, 0)?;
             request.end(status);
             ensure_eq!(pending.end()?, Err(status));
         }
@@ -239,7 +239,7 @@ mod tests {
         let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         desk.set(Mode::Drop);
         ensure_eq!(desk.run(&memory, READ, 0)?, Err(Status::IoErr));
-        let (request, pending) = desk.caught(&memory, READ, 0)?;
+        let (request, pending) = desk.take_request(&memory, READ, 0)?;
         let (queue, tag) = (request.hw_queue(), request.tag());
         drop(request);
         ensure_eq!(pending.end()?, Err(Status::IoErr));
@@ -263,7 +263,7 @@ mod tests {
         // Rejecting with `Ok` ends a request.
         desk.set(Mode::Reject(Status::Ok));
         ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
 
         desk.set(Mode::RequeueFirst);
         ensure_eq!(desk.run(&memory, WRITE, 16)?, Ok(()));
@@ -277,7 +277,7 @@ mod tests {
         let desk = Desk::new(&Plan::default())?;
         let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         // A request in flight: the block layer would run the queue when it ends.
-        let (request, other) = desk.caught(&memory, READ, 0)?;
+        let (request, other) = desk.take_request(&memory, READ, 0)?;
         desk.set(Mode::Reject(Status::DevResource));
         let pending = desk.begin(&memory, READ, 64)?;
         let seen = desk.next()?;
@@ -304,7 +304,7 @@ mod tests {
         let pending = desk.begin(&memory, READ, 0)?;
         let seen = desk.next()?;
         ensure_eq!(pending.end()?, Err(Status::Timeout));
-        let timeouts = desk.state.look(|state| {
+        let timeouts = desk.state.with(|state| {
             let (first, count) = (state.timeouts.first().copied(), state.timeouts.len());
             (first, count)
         });
@@ -335,7 +335,7 @@ mod tests {
         });
         ensure_eq!(refused.err(), Some(ENOSPC));
         for round in 0..20 {
-            let (mut request, pending) = desk.caught_one()?;
+            let (mut request, pending) = desk.take_one_request()?;
             let (queue, tag) = (request.hw_queue(), request.tag());
             for (index, values) in (0..).zip(&values) {
                 let found = values.with_value(&mut request).map(|(view, value)| {
@@ -357,7 +357,7 @@ mod tests {
         let make = |queue: u32| PerTag::new(&desk.requests, queue, |tag| Ok((queue, tag, 0)));
         let values = [make(0)?, make(1)?];
         for round in 0..20 {
-            let (request, pending) = desk.caught_one()?;
+            let (request, pending) = desk.take_one_request()?;
             let (queue, tag) = (request.hw_queue(), request.tag());
             let generation = request.generation();
             let [own, other] = match queue {
@@ -395,7 +395,7 @@ mod tests {
         let mut bytes = KVec::from_elem(0u8, 8192, GFP_KERNEL)?;
 
         // More memory than the request has data.
-        let (request, pending) = desk.caught(&two, WRITE, 0)?;
+        let (request, pending) = desk.take_request(&two, WRITE, 0)?;
         request.view().copy_from_data(&mut bytes);
         // A write's data is not overwritten.
         request.view().copy_to_data(&[0xff; 512]);
@@ -410,7 +410,7 @@ mod tests {
         request.end(Status::Ok);
         ensure_eq!(pending.end()?, Ok(()));
 
-        let (request, pending) = desk.caught(&two, READ, 0)?;
+        let (request, pending) = desk.take_request(&two, READ, 0)?;
         // A read's data is not copied out.
         few.fill(0xee);
         request.view().copy_from_data(&mut few);
@@ -420,7 +420,7 @@ mod tests {
         request.end(Status::Ok);
         ensure_eq!(pending.end()?, Ok(()));
         ensure_eq!(desk.run(&memory.whole()?, WRITE, 0)?, Ok(()));
-        let wrong = desk.state.look(|state| {
+        let wrong = desk.state.with(|state| {
             let whole = state.image.iter().take(4 * 4096).enumerate();
             let mut written = 0;
             for (at, &byte) in whole {
