@@ -426,9 +426,9 @@ fn all_changes_are_as_a_simple_model_has_them() {
                     .collect(),
                 _ => Vec::new(),
             };
-            let mut told = drive.removed.clone();
-            told.sort_by_key(|h| h.to_wire());
-            assert_eq!(told, victims);
+            let mut reported = drive.removed.clone();
+            reported.sort_by_key(|h| h.to_wire());
+            assert_eq!(reported, victims);
             for h in 0..HOSTS + 1 {
                 for writes in [false, true] {
                     assert_eq!(

@@ -27,7 +27,7 @@ fn a_request_has_the_known_generation() {
 
 #[test]
 fn a_response_has_a_generation_and_nothing_else() {
-    let told = |portals| AdminResponse {
+    let response = |portals| AdminResponse {
         portals,
         ..AdminResponse::bare(TAG, Status::Ok)
     };
