@@ -790,11 +790,11 @@ mod tests {
         state.portals_followed();
         assert_eq!(state.portals_news(), None);
         let reserve = state.ask_reservation(AdminOp::ReadReservation).unwrap();
-        let response = AdminResponse {
+        let unexpected = AdminResponse {
             volume: Some(volume(9)),
             ..response(reserve, Status::Ok)
         };
-        assert_eq!(state.handle_response(&response), Err(UNASKED));
+        assert_eq!(state.handle_response(&unexpected), Err(UNASKED));
         assert_eq!(
             state.handle_response(&response(reserve, Status::Ok)),
             Ok(Then::Nothing)
