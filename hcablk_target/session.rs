@@ -967,7 +967,7 @@ impl Session {
 
     /// Begins to attach a volume, as request `tag` of the admin queue pair asks. The response may
     /// have to wait until an older attachment of the disk has ended. Fails with `ENOMEM`, and with
-    /// `EBUSY` if too many requests wait. May sleep, but does not wait for the older attachment.
+    /// `EMFILE` if too many requests wait. May sleep, but does not wait for the older attachment.
     pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
         // Only the handler of the admin queue pair counts upward.
         if self.attaching.load(Relaxed) >= ATTACHING_MAX {

@@ -238,9 +238,9 @@ impl Admin {
     }
 
     /// Notifies the initiator that a volume is being detached, if it watches the volume. If `asks`,
-    /// the initiator will then ask whether all is durable: so this waits until the response has
-    /// been sent, and before that for the next watch of an initiator that watched earlier. Sleeps,
-    /// for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
+    /// the initiator then asks whether all is durable: so this function waits for the next watch of
+    /// an initiator that watched earlier, and then until the response has been sent. Sleeps, for
+    /// [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
     pub(crate) fn report_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
             // Without a free buffer the watch gets no response; the initiator's next requests get

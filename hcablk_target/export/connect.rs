@@ -109,8 +109,8 @@ impl CmLink {
         self.state.lock().lost.is_some()
     }
 
-    /// Makes the loss of the connection, which is queue pair `queue` of `session`, end the session;
-    /// ends it at once if the connection is lost already.
+    /// Ends `session` when the connection, which is that of its queue pair `queue`, is lost; at
+    /// once if the connection is lost already.
     fn attach(&self, session: &Arc<Session>, queue: u8) {
         let lost = {
             let mut state = self.state.lock();

@@ -21,7 +21,7 @@
 //! pairs it requests. Its sessions with a proof and those without one have a share each
 //! ([`Claimant`]): a peer that begins sessions in its name does not use up the share of those that
 //! are certainly the host's. A host with sessions of both kinds may have both shares. The share has
-//! no setting of its own. The administrator gives more to a host that is alone with a higher limit,
+//! no setting of its own. To give more to a host that is alone, the administrator raises the limit,
 //! which itself takes no memory; a larger share would have to be lowered in time for the next host.
 //!
 //! A session that has ended is *stranded* while a drive does not finish its requests. Its bytes
