@@ -133,9 +133,9 @@ impl LostState {
         is_first
     }
 
-    /// Records that an opener closes the disk, of which exclusive openers still have `claims`
-    /// claims; `is_reported`: a flush was refused since the last loss. Returns whether the close
-    /// ends a loss.
+    /// Records that an opener closes the disk, on which exclusive openers still have `claims`
+    /// claims; `told`: a flush was refused since the last loss. Returns whether the close ends a
+    /// loss.
     pub(crate) fn closed(&mut self, claims: u32, is_reported: bool) -> bool {
         if !self.openers.closed(claims) || self.state != LossStage::Writer {
             return false;

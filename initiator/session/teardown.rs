@@ -71,8 +71,8 @@ impl Session {
                 self.device.session_ending(self, failure);
             }
         }
-        // Requests that waited for a replacement queue pair were put back by now; the run fails
-        // them or moves them to another path.
+        // Requests that waited for a replacement queue pair have been put back by now; the run
+        // fails them or moves them to another path.
         self.requests.run_hw_queues();
     }
 
