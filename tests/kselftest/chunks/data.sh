@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: large requests move in chunks along the stripes of the drive, their data is right, and a request fails or ends with all its chunks.
+# Proves: large requests move in chunks along the stripes of the drive, their data is right, and a request fails or succeeds as a whole.
 # tier: heart
 # turn: 6
 # takes: 60

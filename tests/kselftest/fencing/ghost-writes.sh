@@ -12,7 +12,7 @@
 
 [ "$rdma" = rxe ] || skip "the library of the peer that takes sessions over speaks soft-RoCE only"
 
-# The number of requests that are issued again: remains of the first issue could overtake each. More: make soak.
+# The number of requests that are issued again: the delayed first issue of each could overtake the second. More: make soak.
 wanted=${HCABLK_REISSUES:-$(few 300)}
 # The drive delays one of eight writes by up to this many milliseconds: longer than io_timeout.
 hold=2500
