@@ -73,7 +73,7 @@ struct PendingRequest {
 /// `struct hcablk_queue`.
 pub struct CQueue {
     queue: Queue,
-    /// The identifications, by the number of the request in the queue.
+    /// The flags and numbers that the program has set, by the number of the request in the queue.
     pending: Vec<PendingRequest>,
     free: Vec<usize>,
     /// Empty lists of pieces of earlier requests. A later request with no more pieces than such a
@@ -116,7 +116,7 @@ impl CQueue {
     ///
     /// # Safety
     ///
-    /// As [`request`]'s; and its flag is null, or may be written to until it has ended.
+    /// As [`request`]'s; and the flag of `asked` is null, or may be written to until the request has ended.
     unsafe fn add(&mut self, requested: &CRequest) -> Result<(), (Errno, &'static str)> {
         // SAFETY: By the safety requirement.
         let request = unsafe { request(requested, &mut self.lists) }?;

@@ -682,7 +682,7 @@ impl Queue {
                 let is_write = request.op != Op::Read;
                 match span.cut(self.allowed.limits, is_write, &request.memory) {
                     Some((part, rest)) => (Job::Data(part), rest.map(Job::Uncut)),
-                    // A request has data.
+                    // Not reached: a data request has at least one block.
                     None => return (active, None),
                 }
             }

@@ -57,7 +57,7 @@ struct Slot {
     /// The address of the status, and the number of written bytes that is reported to the guest.
     status: GuestAddress,
     written: u32,
-    /// It is durable only after a flush.
+    /// The change that the request makes is durable only after a flush.
     flushes: bool,
     end: Option<Status>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Setup {
     pub(crate) used: GuestAddress,
     /// The index of the next request.
     pub(crate) next: u16,
-    /// The features that the guest has.
+    /// The features that the frontend has set.
     pub(crate) features: u64,
     pub(crate) memory: Arc<Memory>,
     pub(crate) kick: Arc<File>,

@@ -51,7 +51,7 @@ Example:
 
     /// Pass the keys to existing exports and connections; `export` and `connect` do this themselves
     ///
-    /// A key of this host that is pending since `hcablk key generate host --rotate` becomes the current one if it
+    /// A key of this host that is pending after `hcablk key generate host --rotate` becomes the current one if it
     /// proves this host to each target that a disk here is connected to, or configured for. Otherwise it stays pending
     /// (exit code 5), and the former key remains in use.
     Apply(ApplyKeysArgs),

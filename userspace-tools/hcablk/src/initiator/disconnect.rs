@@ -121,7 +121,7 @@ fn until_unused(
 }
 
 /// A feature that disks in user space lack.
-pub(super) const PATHS: &str = "paths but the one to its address";
+pub(super) const PATHS: &str = "paths other than the one to its address";
 
 /// Returns the error of a command that finds no device of the kernel's driver. For a disk in user space it says that
 /// such a disk has no `lacks`.

@@ -2,8 +2,8 @@
 
 //! Connection identifiers of `rdma_cm`, and their events.
 //!
-//! [`QueuePair`](super::queue::QueuePair) makes and brings up the queue pair of a connection, not librdmacm: so it is
-//! not ready to receive before the peer has proven who it is.
+//! [`QueuePair`](super::queue::QueuePair), not librdmacm, makes and brings up the queue pair of a connection: so the
+//! queue pair is not ready to receive before the peer has proven who it is.
 
 use super::{by_errno, made, sys};
 use nix::errno::Errno;
