@@ -430,7 +430,7 @@ mod tests {
             disk.set_capacity(100);
             ensure_eq!(device.sectors(), 100);
         }
-        // Here only this type opens the disk, twice. In tests/kselftest other programs open it, too.
+        // Here only this type opens the disk, twice; in tests/kselftest other programs do, too.
         let disk = desk.disk.as_ref().ok_or(ENODEV)?;
         let again = desk::open(disk, false)?;
         desk.device = None;
