@@ -450,7 +450,7 @@ impl Session {
         &self.pd
     }
 
-    /// Returns the session's share of the port's memory, unless the teardown has begun.
+    /// Returns the session's share of the port's memory, until the teardown drops it.
     pub(crate) fn client(&self) -> Option<Arc<Client>> {
         self.client.lock().clone()
     }

@@ -344,7 +344,7 @@ impl Attachment {
         self.epoch
     }
 
-    /// Returns the backing of the volume, unless the teardown has begun.
+    /// Returns the backing of the volume, until the teardown drops it.
     pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
         self.backing.lock().clone()
     }
@@ -367,8 +367,8 @@ impl Attachment {
     }
 
     /// Returns whether the attachment is of the same host and volume as `request`, but of another
-    /// instance of the host, or of another path of the same disk whose history `request` does not
-    /// resume.
+    /// instance of the host, or of another path of the same disk, in an earlier epoch, whose history
+    /// `request` does not resume.
     pub(crate) fn is_of_other_instance(&self, request: &ConnectRequest) -> bool {
         let forgotten = !request.resume
             && self.id != request.session
@@ -527,13 +527,13 @@ impl WorkItem for Attachment {
     }
 }
 
-/// The end of an attachment, as its session carries it out.
+/// The steps of the end of an attachment, alone or with its session.
 impl Attachment {
-    /// Makes acknowledged writes durable, and gives the initiator time to ask whether they are.
-    /// Only the queue pair `admin` of the session is still open by then. The queue pairs of the
-    /// disk's other sessions are waited for, since they may acknowledge writes that the response
-    /// must cover, but only until the initiator's time to ask is over. Sleeps until the drive has
-    /// finished, and calls `meanwhile` from time to time until then.
+    /// Makes acknowledged writes durable, and gives the initiator time to ask on the queue pair
+    /// `admin` whether they are. By then the session acknowledges no more writes of the volume. The
+    /// disk's other sessions may do so, and the response must cover these writes: so this function
+    /// first waits until they do not, but only until the initiator's time to ask is over. Sleeps
+    /// until the drive has finished, and calls `meanwhile` from time to time until then.
     pub(super) fn make_durable(
         self: &Arc<Self>,
         admin: impl FnOnce() -> Option<Arc<Admin>>,
@@ -581,7 +581,8 @@ impl Attachment {
         self.geometry.write_cache || self.asks_durable.load(Relaxed)
     }
 
-    /// Records that no more writes are acknowledged: the queue pairs are closed.
+    /// Records that no more writes are acknowledged: the queue pairs are closed, or no longer have
+    /// the volume.
     pub(super) fn close(&self) {
         self.write_errors.close();
     }
@@ -699,8 +700,8 @@ impl Attachment {
 }
 
 impl Attachment {
-    /// Returns the current state of the volume, or `None` if its drive was removed or the session
-    /// is ending. May sleep, but does not wait for the drive.
+    /// Returns the current state of the volume, or `None` if its drive was removed or the teardown
+    /// has dropped its backing. May sleep, but does not wait for the drive.
     pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
         let backing = self.backing()?;
         let (now, generation) = backing.observe()?;
