@@ -252,8 +252,8 @@ impl WriteErrorsUse {
         }
     }
 
-    /// Stops counting the session as one that may acknowledge writes: its queue pairs are closed, or
-    /// no longer have the volume.
+    /// Stops counting the session as one that may acknowledge writes: its queue pairs are closed,
+    /// or no longer have the volume.
     pub(crate) fn close(&self) {
         if self.is_open.xchg(false, Relaxed) {
             self.errors.open.fetch_sub(1, Release);

@@ -367,8 +367,8 @@ impl Attachment {
     }
 
     /// Returns whether the attachment is of the same host and volume as `request`, but of another
-    /// instance of the host, or of another path of the same disk, in an earlier epoch, whose history
-    /// `request` does not resume.
+    /// instance of the host, or of another path of the same disk, in an earlier epoch, whose
+    /// history `request` does not resume.
     pub(crate) fn is_of_other_instance(&self, request: &ConnectRequest) -> bool {
         let forgotten = !request.resume
             && self.id != request.session

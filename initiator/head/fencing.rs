@@ -107,9 +107,9 @@ impl Head {
     }
 
     /// Fences every path except that of `admin`, whose session, of `origin`, does not belong to the
-    /// disk yet; checks `wanted` in between. Sleeps until the drive has finished. Fails when another
-    /// export is in use or not fenced, the disk is being removed, the request fails, or `wanted`
-    /// does. `disk` is the disk's name for the log.
+    /// disk yet; checks `wanted` in between. Sleeps until the drive has finished. Fails when
+    /// another export is in use or not fenced, the disk is being removed, the request fails, or
+    /// `wanted` does. `disk` is the disk's name for the log.
     pub(crate) fn fence_others(
         &self,
         disk: &impl Display,
