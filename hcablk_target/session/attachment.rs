@@ -531,9 +531,10 @@ impl WorkItem for Attachment {
 impl Attachment {
     /// Makes acknowledged writes durable, and gives the initiator time to ask on the queue pair
     /// `admin` whether they are. By then the session acknowledges no more writes of the volume. The
-    /// disk's other sessions may do so, and the response must cover these writes: so this function
-    /// first waits until they do not, but only until the initiator's time to ask is over. Sleeps
-    /// until the drive has finished, and calls `meanwhile` from time to time until then.
+    /// response must also cover writes that the disk's other sessions acknowledge: so this function
+    /// first waits until they acknowledge no more, but only until the initiator's time to ask is
+    /// over. Sleeps until the drive has finished, and calls `meanwhile` from time to time until
+    /// then.
     pub(super) fn make_durable(
         self: &Arc<Self>,
         admin: impl FnOnce() -> Option<Arc<Admin>>,
