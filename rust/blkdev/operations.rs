@@ -184,7 +184,7 @@ impl<T: Operations> Vtable<T> {
         // SAFETY: The request was just given to us.
         unsafe { bindings::blk_mq_start_request(request.as_ptr()) };
         // SAFETY: It is started, `init_request` made the driver part, nobody else has it. The last
-        // owner took its place away.
+        // owner has cleared its place.
         let request = unsafe { Request::from_owned(request) };
         let given = request.view().as_raw();
 

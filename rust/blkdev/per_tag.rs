@@ -98,7 +98,7 @@ impl Slot {
         }
     }
 
-    /// Changes Free to Owned, with the next generation. Returns whether this succeeds.
+    /// Changes Free to Owned, with the next generation. Returns `false` if the place is not free.
     #[inline]
     fn claim(&self) -> bool {
         let word = self.word.load(Relaxed);

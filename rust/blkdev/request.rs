@@ -80,7 +80,7 @@ impl Common {
     /// Returns the location of this part of a request.
     #[inline]
     pub(super) fn of_request(request: *mut bindings::request) -> *mut Self {
-        // The driver's part comes behind it, whatever the driver.
+        // The part of any driver follows the request.
         request.wrapping_add(1).cast()
     }
 }
@@ -171,7 +171,7 @@ impl<T: Operations> Request<T> {
         }
     }
 
-    /// Takes the place away.
+    /// Records that the request has no place.
     #[inline]
     pub(super) fn clear_place(&mut self) {
         let common = Common::of_request(self.request.as_ptr());

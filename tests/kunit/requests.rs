@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn requests_with_the_same_tag_have_different_places_until_all_are_taken() -> Result {
-        // Requests of two disks, which know nothing of each other's tags.
+        // Requests of two disks, which may have the same tags.
         let desks = [Desk::new(&Plan::default())?, Desk::new(&Plan::default())?];
         let places = PerTag::<Driver, ()>::new(3, |_| Ok(()))?;
         let (mut placed, mut pending) = (KVec::new(), KVec::new());
