@@ -290,6 +290,29 @@ pub fn synchronize_completions() {
     unsafe { bindings::synchronize_rcu_expedited() };
 }
 
+/// A moment since which [`synchronize_completions`] may be needed.
+#[derive(Clone, Copy)]
+pub struct CompletionsSince(crate::ffi::c_ulong);
+
+impl CompletionsSince {
+    /// Returns this moment. Any context.
+    ///
+    /// C: `get_state_synchronize_rcu()`
+    pub fn now() -> Self {
+        // SAFETY: There are no requirements.
+        Self(unsafe { bindings::get_state_synchronize_rcu() })
+    }
+
+    /// Waits as [`synchronize_completions`] does, for what ran at this moment. Returns at once if
+    /// an RCU grace period has elapsed since: several of these, one after the other, wait once.
+    ///
+    /// C: `cond_synchronize_rcu_expedited()`
+    pub fn synchronize(self) {
+        // SAFETY: The caller may sleep; the value is one of `get_state_synchronize_rcu()`.
+        unsafe { bindings::cond_synchronize_rcu_expedited(self.0) };
+    }
+}
+
 /// The work of a [`Periodic`] task.
 pub trait Tick: Send + Sync + 'static {
     /// Runs a round. Process context; may sleep. Runs [without I/O](without_io).

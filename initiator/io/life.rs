@@ -284,13 +284,21 @@ impl Queue {
         self.pair.begin_drain();
     }
 
-    /// Takes the queue pair down and cuts the references back to it. Sleeps.
-    pub(crate) fn close(&self) {
+    /// Drains the queue pair and stops its completion queue, except that a poller may still run.
+    /// [`Self::close`] must follow: a caller that closes several queues calls this for all of them
+    /// before, so that they wait for one grace period together. Sleeps.
+    pub(crate) fn drain(&self) {
         self.begin_close();
         self.pair.drain();
         // The pair accepts no more work; a region is destroyed only when its registration does not
         // wait in the backlog.
         self.send.lock().forget_waiting();
+        self.pair.cq().begin_stop();
+    }
+
+    /// Takes the queue pair down and cuts the references back to it. Sleeps.
+    pub(crate) fn close(&self) {
+        self.drain();
         self.pair.cq().stop();
         self.trace_state(ConnectionState::Ended);
         self.pair.detach();

@@ -84,6 +84,9 @@ impl Session {
             queue.begin_close();
         }
         for queue in self.closing_queues() {
+            queue.drain();
+        }
+        for queue in self.closing_queues() {
             queue.close();
         }
         let is_last = self.close();

@@ -36,7 +36,7 @@ use crate::{
             Relaxed,
             Release, //
         },
-        synchronize_completions,
+        CompletionsSince,
         Event,
         WorkQueue, //
     },
@@ -105,7 +105,7 @@ const BUDGET_PROCESS: c_int = 4096;
 ///   the poller and the creator of a queue pair read it.
 /// - `handler` is written only while `running` is false and neither `poll` nor
 ///   `work` can run, and with `direct` held: by the one call of `start` that sets `started`, and
-///   by the one of `stop` that clears `running`.
+///   by the one of `stop` that takes `stopping`.
 #[pin_data(PinnedDrop)]
 pub struct CompletionQueue<H: Handler> {
     raw: UnsafeCell<*mut bindings::ib_cq>,
@@ -114,6 +114,10 @@ pub struct CompletionQueue<H: Handler> {
     /// Set by the first [`Self::start`], for good.
     started: Atomic<bool>,
     running: Atomic<bool>,
+    /// When the one call of [`Self::begin_stop`] that cleared `running` had disabled the pollers;
+    /// [`Self::stop`] takes it.
+    #[pin]
+    stopping: SpinLock<Option<CompletionsSince>>,
     /// It has a queue pair, or had one that was drained: the drain events below are of one.
     paired: Paired,
     handler: UnsafeCell<Option<Arc<H>>>,
@@ -159,6 +163,12 @@ fn direct_lock() -> impl PinInit<SpinLock<()>> {
     new_spinlock!((), "hcablk_direct")
 }
 
+/// Creates the lock of [`CompletionQueue::begin_stop`]. Not generic, as [`direct_lock`].
+#[inline(never)]
+fn stopping_lock() -> impl PinInit<SpinLock<Option<CompletionsSince>>> {
+    new_spinlock!(None, "hcablk_cq_stopping")
+}
+
 impl<H: Handler> CompletionQueue<H> {
     /// Makes a queue with room for exactly `entries` completions: a queue that
     /// overflows loses some. `vector` chooses the interrupt. May sleep.
@@ -176,6 +186,7 @@ impl<H: Handler> CompletionQueue<H> {
                 context,
                 started: Atomic::new(false),
                 running: Atomic::new(false),
+                stopping <- stopping_lock(),
                 paired: Paired::new(),
                 handler: UnsafeCell::new(None),
                 poll <- Opaque::ffi_init(|slot: *mut bindings::irq_poll| {
@@ -333,9 +344,11 @@ impl<H: Handler> CompletionQueue<H> {
         }
     }
 
-    /// Stops reporting and lets go of the handler. Waits for a handler that
-    /// runs, so never from a handler. May sleep.
-    pub fn stop(&self) {
+    /// Stops reporting, except by a poller that runs now. [`Self::stop`] must follow: a caller that
+    /// stops several queues begins with all of them, so that they wait for one grace period
+    /// together. Waits for a handler in process context that runs, so never from a handler. May
+    /// sleep.
+    pub fn begin_stop(&self) {
         if !self.running.xchg(false, Full) {
             return;
         }
@@ -346,9 +359,19 @@ impl<H: Handler> CompletionQueue<H> {
             bindings::irq_poll_disable(self.poll.get());
             bindings::disable_work_sync(self.work.get());
         }
+        *self.stopping.lock() = Some(CompletionsSince::now());
+    }
+
+    /// Stops reporting and lets go of the handler. Waits for a handler that
+    /// runs, so never from a handler. May sleep. Does nothing if another call has begun.
+    pub fn stop(&self) {
+        self.begin_stop();
+        let Some(since) = self.stopping.lock().take() else {
+            return;
+        };
         if let CqContext::SoftIrq = self.context {
             // A poller that has just declared itself done may still be arming.
-            synchronize_completions();
+            since.synchronize();
         }
         // SAFETY: Both were initialised; from here on the timer cannot be
         // started, and nobody schedules any more.

@@ -105,6 +105,9 @@ class Spec:
     # Whether the guest starts with UEFI firmware, whose signature database has a certificate of the run's own:
     # signing.key and signing.pem, in the lane's folder.
     firmware: bool = False
+    # The number of processors, and MiB of memory, where they are not the run's.
+    cpus: int = 0
+    memory: int = 0
     # Whether the guest is a whole Debian machine, which starts from its own disk; see scripts/machine-image.
     machine: bool = False
     # Whether the guest runs only while a test needs it.
@@ -244,7 +247,7 @@ class Guest:
         cpu = "host" if s.accel == "kvm" else s.cpu
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]
         args += ["-accel", s.accel + (",thread=multi" if s.accel == "tcg" else "")]
-        args += ["-smp", str(s.cpus), "-m", str(s.memory), "-nodefaults", "-no-user-config"]
+        args += ["-smp", str(spec.cpus or s.cpus), "-m", str(spec.memory or s.memory), "-nodefaults", "-no-user-config"]
         args += ["-display", "none", "-no-reboot", *software, "-append", append]
         if spec.firmware:
             args += self.firmware_arguments()

@@ -44,6 +44,8 @@ class Lane:
             Spec(name, n, [("", False)], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4], hcas=2, **how)
             for name, n, how in (("hca", 20, {}), ("hca-iommu", 21, {"iommu": True}), ("hca-bounce", 23, {"bounce": True}))
         ]
+        # The same with many processors, and so many hardware queues.
+        specs += [Spec("hca-wide", 24, [("", False)], drives=[1024, 512, 64], hcas=2, cpus=32, memory=3072)]
         # A guest whose firmware has a key for modules.
         specs += [Spec("uefi", 22, [("", False)], firmware=True)]
         # Two targets and a host between them, which reaches either while the other has no power.
