@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a request's deadline counts from its first issue: when issued again it has the time that is left, and its full time once that has expired.
-# turn: 5
+# turn: 9
 # takes: 30
 # waits: yes
 # skips: siw

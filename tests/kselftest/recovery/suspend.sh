@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a client whose programs are frozen for a suspend, under load and while requests wait, continues without an error; a freeze that a synchronous request prevents is undone; hibernation is refused while a disk or an export exists, and the log says why.
+# Proves: a client whose programs are frozen for a suspend, under load, while the connection is lost and while requests wait, continues without an error; a freeze that a synchronous request prevents is undone; hibernation is refused while a disk or an export exists, and the log says why.
 # turn: 5
-# takes: 50
+# takes: 80
 # waits: yes
 # timeout: 600
 # skips: debug
@@ -15,10 +15,11 @@
 export_volume vol1 "$drive" c1
 connect c1 vol1 --ctrl-loss-tmo 600 --keep-alive-tmo 2
 
-# freeze: freezes all programs as a suspend to idle does; the kernel waits five seconds and thaws them. Fails if one cannot be frozen. Devices are not suspended:
-# the channel between tests and guest would not survive that.
+# freeze: freezes all programs as a suspend to idle does; the kernel waits pm_test_delay seconds and thaws them. Fails if one cannot be frozen. Devices are
+# not suspended: the channel between tests and guest would not survive that.
+freezing="echo freezer > /sys/power/pm_test && echo freeze > /sys/power/state; rc=\$?; echo none > /sys/power/pm_test; exit \$rc"
 freeze() {
-	ON_SECONDS=120 on c1 "echo freezer > /sys/power/pm_test && echo freeze > /sys/power/state; rc=\$?; echo none > /sys/power/pm_test; exit \$rc"
+	ON_SECONDS=120 on c1 "$freezing"
 }
 
 ON_SECONDS=300 spawn load c1 "fio --output-format=terse --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k \
@@ -28,6 +29,24 @@ check "programs are frozen under load" freeze
 check "the data written over the freeze is read back" join load
 check "the disk is live after the freeze" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
 same "no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
+
+# The connection is lost and restored while all programs are frozen: only threads of the kernel run then.
+must on c1 "echo 40 > /sys/module/suspend/parameters/pm_test_delay"
+ON_SECONDS=120 spawn frozen c1 "$freezing"
+must wait_log c1 30 'suspend debug: Waiting for 40'
+for card in eth0 eth1; do
+	netem target $card loss 100%
+done
+check "the connection is lost during the freeze" wait_log c1 30 'vol1: connection lost: .* wait for a new connection'
+for card in eth0 eth1; do
+	netem target $card
+done
+check "the connection is restored during the freeze" wait_log c1 30 'vol1: connection restored'
+check "programs continue after the freeze" join frozen
+same "the connection was restored before the programs continued" "restored Restarting" \
+	"$(in_log c1 'vol1: connection restored|Restarting tasks: Starting' | tail -n 2 | grep -o 'restored\|Restarting' | xargs)"
+must on c1 "echo 5 > /sys/module/suspend/parameters/pm_test_delay"
+same "no request has failed by the freeze without a connection" 0 "$(stat_of c1 $initiator/vol1 errors)"
 
 # Requests wait for a target that does not respond. A program that waits in io_getevents(2) can be frozen.
 for card in eth0 eth1; do
