@@ -479,15 +479,17 @@ impl Device {
         // remove the disk has decided that no session follows, and does not watch the device any
         // more.
         let is_watched = session.watches_device() && !session.lacks_device();
-        if (again && !is_watched) || (!again && others) {
-            self.release_path(active, session.path());
-        }
-        if again {
-            path.schedule(self);
-        }
+        let is_to_release = (again && !is_watched) || (!again && others);
+        let released = is_to_release.then(|| self.release_path(active, session.path()));
         if !again && !others {
             pr_warn!("{self}: connection lost: {failure}\n");
             self.remove_lost(&mut control, failure);
+        }
+        drop(control);
+        // Before the next attempt, which needs the same resources of the RDMA device.
+        drop(released);
+        if again {
+            path.schedule(self);
         }
         self.announce_changes();
     }

@@ -21,6 +21,7 @@ use crate::{
         Head,
         LossLimits, //
     },
+    io::Retired,
     session::Session,
     settings::{
         Policy,
@@ -47,6 +48,15 @@ use kernel::{
 
 /// The delay before a connection that was refused as stale is tried again.
 const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
+
+/// What a path without a session still had of its RDMA device. Dropping it waits for a grace period
+/// and destroys queue pairs and memory regions: not under [`Device::control`], for which other
+/// paths wait. Sleeps.
+#[must_use]
+pub(super) struct ReleasedPath {
+    _retired: Retired,
+    _session: Option<Arc<Session>>,
+}
 
 impl Device {
     /// Returns path `number`.
@@ -258,39 +268,47 @@ impl Device {
         if let Some(session) = session_of(&active.sessions, number).cloned() {
             session.finish();
         }
-        self.release_path(active, number);
+        let released = self.release_path(active, number);
         self.show_sessions(active, DeviceState::Queueing, None);
         self.announce_changes();
-        active.head.requests().run_hw_queues();
+        let head = active.head.clone();
+        drop(control);
+        drop(released);
+        head.requests().run_hw_queues();
         Ok(())
     }
 
     /// Releases the RDMA device of a path that is not reconnecting: the removal of the device may
-    /// wait for that. The path's session has ended. The caller holds `control`; sleeps.
-    pub(super) fn release_path(&self, active: &mut Active, number: u8) {
+    /// wait for that. The path's session has ended. The caller holds `control`, for which
+    /// reconnecting paths wait, so this must not wait for memory; it drops what is returned after
+    /// `control`. Sleeps.
+    pub(super) fn release_path(&self, active: &mut Active, number: u8) -> ReleasedPath {
         let place = active.sessions.get_mut(usize::from(number));
-        if let Some(session) = place.and_then(Option::take) {
+        let session = place.and_then(Option::take);
+        if let Some(session) = &session {
             session.stop_device_watch();
         }
-        self.remove_queues(&active.head, number);
-    }
-
-    /// Removes the queues of a path, whose session has ended, from the hardware queues. Sleeps. The
-    /// caller holds `control`, for which reconnecting paths wait, so this must not wait for memory.
-    pub(super) fn remove_queues(&self, head: &Head, number: u8) {
-        if let Err(e) = for_reclaim(|| head.hw_queues().remove(number)) {
+        let mut retired = Retired::new();
+        let hw_queues = active.head.hw_queues();
+        if let Err(e) = for_reclaim(|| hw_queues.remove(number, &mut retired)) {
             pr_warn!(
                 "{self}: cannot release path {number} (error {})\n",
                 e.to_errno()
             );
         }
+        ReleasedPath {
+            _retired: retired,
+            _session: session,
+        }
     }
 
     /// Sets the path policy of requests, at once if there is a disk.
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
+        // Dropped after `control`, for which reconnecting paths wait: that waits for a grace period.
+        let mut retired = Retired::new();
         let mut control = self.lock_control()?;
         if let Some(active) = control.active.as_mut() {
-            for_reclaim(|| active.head.hw_queues().set_policy(policy))?;
+            for_reclaim(|| active.head.hw_queues().set_policy(policy, &mut retired))?;
             active.settings.policy = policy;
         }
         self.settings.lock().policy = policy;

@@ -100,10 +100,13 @@ impl Device {
             "{self}: path {} is refused, and not tried again: {failure}\n",
             plan.path.number()
         );
-        if let Some(active) = control.active.as_mut() {
-            self.release_path(active, plan.path.number());
+        let released = control.active.as_mut().map(|active| {
+            let released = self.release_path(active, plan.path.number());
             self.show_sessions(active, DeviceState::Queueing, Some(failure));
-        }
+            released
+        });
+        drop(control);
+        drop(released);
         self.announce_changes();
     }
 
@@ -245,10 +248,13 @@ impl Device {
         if plan.lost.is_none() || !self.is_wanted(&control, plan) {
             return false;
         }
-        plan.lost = None;
-        if let Some(active) = control.active.as_mut() {
-            self.release_path(active, plan.path.number());
-        }
+        let lost = plan.lost.take();
+        let released = control
+            .active
+            .as_mut()
+            .map(|active| self.release_path(active, plan.path.number()));
+        drop(control);
+        drop((released, lost));
         true
     }
 

@@ -362,10 +362,10 @@ impl HwQueues {
         })
     }
 
-    /// Removes the queues of a path. When this returns, the block layer uses them no longer.
-    /// Sleeps. Fails as [`Self::add`].
-    pub(crate) fn remove(&self, path: u8) -> Result {
-        let mut retired = Retired::new();
+    /// Removes the queues of a path from the hardware queues. The old hardware queues, which have
+    /// them, join `retired`: the block layer uses them until that is settled. May sleep. Fails as
+    /// [`Self::add`]; some queues may have been removed by then.
+    pub(crate) fn remove(&self, path: u8, retired: &mut Retired) -> Result {
         for index in 0..self.requests.hw_queues() {
             let has_it = self
                 .list
@@ -377,7 +377,7 @@ impl HwQueues {
                     hw_queue.is_some_and(|hw_queue| hw_queue.of_path(path).is_some())
                 });
             if has_it {
-                self.change(index, &mut retired, |queues| {
+                self.change(index, retired, |queues| {
                     queues.retain(|queue| queue.path != path);
                     Ok(())
                 })?;
@@ -397,12 +397,12 @@ impl HwQueues {
         })
     }
 
-    /// Sets the path policy of all later requests. Sleeps. Fails as [`Self::add`].
-    pub(crate) fn set_policy(&self, policy: Policy) -> Result {
-        let mut retired = Retired::new();
+    /// Sets the path policy of all later requests. The old hardware queues join `retired`. May
+    /// sleep. Fails as [`Self::add`].
+    pub(crate) fn set_policy(&self, policy: Policy, retired: &mut Retired) -> Result {
         self.list.lock().policy = policy;
         for index in 0..self.requests.hw_queues() {
-            self.change(index, &mut retired, |_| Ok(()))?;
+            self.change(index, retired, |_| Ok(()))?;
         }
         Ok(())
     }

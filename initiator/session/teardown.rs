@@ -6,7 +6,10 @@ use super::{
     Session,
     TEARDOWN, //
 };
-use crate::io::Queue;
+use crate::io::{
+    Queue,
+    Retired, //
+};
 use hcablk_core::{
     blkdev::{
         ByAge,
@@ -134,7 +137,8 @@ impl Session {
                 .for_each_parked_of(index as u32, self.path(), |request| queue.release(request));
         }
         self.device.queues_closed(&self.queues, &self.admin);
-        if let Err(e) = self.head.hw_queues().remove(self.path()) {
+        let mut retired = Retired::new();
+        if let Err(e) = self.head.hw_queues().remove(self.path(), &mut retired) {
             pr_warn!(
                 "{}: path {} cannot release its RDMA device (error {})\n",
                 *self.device,
@@ -142,6 +146,8 @@ impl Session {
                 e.to_errno()
             );
         }
+        // Destroys the queue pairs, before their protection domain.
+        drop(retired);
         self.stop_device_watch();
         let pd = self.pd.lock().take();
         drop(pd);
