@@ -205,7 +205,7 @@ impl AccountState {
     }
 
     /// Calls `f` with the account and the part of `claimant`, which has sessions.
-    fn with_owner<R>(
+    fn with_part<R>(
         &mut self,
         claimant: Claimant,
         f: impl FnOnce(&mut Account, &mut ClaimantPart) -> R,
@@ -219,7 +219,7 @@ impl AccountState {
 
     /// Reserves `bytes` bytes for `claimant`, which has sessions.
     fn reserve(&mut self, claimant: Claimant, bytes: u64) -> Result<(), Denied> {
-        match self.with_owner(claimant, |account, part| account.reserve(part, bytes)) {
+        match self.with_part(claimant, |account, part| account.reserve(part, bytes)) {
             Some(asked) => asked.map_err(Denied::Limit),
             None => Err(Denied::Machine),
         }
@@ -228,17 +228,17 @@ impl AccountState {
     /// Counts a session of `claimant`, until [`Self::remove_client_of`]. May sleep.
     fn add_client_of(&mut self, claimant: Claimant) -> Result {
         if let Some(part) = ClaimantPart::find(&mut self.parts, claimant) {
-            part.clients += 1;
+            part.add_session();
             return Ok(());
         }
         Ok(self.parts.push(ClaimantPart::new(claimant), GFP_KERNEL)?)
     }
 
     fn remove_client_of(&mut self, claimant: Claimant) {
-        if let Some(part) = ClaimantPart::find(&mut self.parts, claimant) {
-            part.clients -= 1;
+        let part = ClaimantPart::find(&mut self.parts, claimant);
+        if part.is_some_and(ClaimantPart::remove_session) {
+            self.parts.retain(|part| !part.is_of(claimant));
         }
-        self.parts.retain(|part| part.clients != 0);
     }
 
     /// Adjusts the shared pools to the memory that may be shared. Returns `false` if the limit
@@ -316,7 +316,7 @@ impl Memory {
             return Ok(());
         }
         let mut state = self.state.lock();
-        let shortage = state.with_owner(claimant, |account, part| account.withdraw(part, bytes));
+        let shortage = state.with_part(claimant, |account, part| account.withdraw(part, bytes));
         state.balance(&self.freed);
         Err(shortage.map_or(Denied::Machine, Denied::Limit))
     }
@@ -428,14 +428,14 @@ impl Memory {
     /// Records that `bytes` bytes of a session of `claimant` are stranded. May sleep.
     fn strand(&self, claimant: Claimant, bytes: u64) {
         let mut state = self.state.lock();
-        state.with_owner(claimant, |_, part| Account::strand(part, bytes));
+        state.with_part(claimant, |_, part| Account::strand(part, bytes));
     }
 
     /// Frees `bytes` bytes of a session of `claimant`. May sleep.
     fn refund(&self, claimant: Claimant, bytes: u64) {
         if bytes != 0 {
             let mut state = self.state.lock();
-            state.with_owner(claimant, |account, part| account.refund(part, bytes));
+            state.with_part(claimant, |account, part| account.refund(part, bytes));
             state.balance(&self.freed);
             self.freed.notify_all();
         }
@@ -462,7 +462,7 @@ impl Memory {
         reserved: Reserved,
     ) {
         let mut state = self.state.lock();
-        state.with_owner(claimant, |account, part| match reserved {
+        state.with_part(claimant, |account, part| match reserved {
             Reserved::Withdrawn => {}
             Reserved::Granted(bytes) => account.refund(part, bytes),
             Reserved::Stranded(bytes) => account.refund_stranded(part, bytes),

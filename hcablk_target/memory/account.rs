@@ -56,7 +56,7 @@ pub(crate) struct Shortage {
 pub(super) struct ClaimantPart {
     claimant: Claimant,
     /// The number of its sessions.
-    pub(super) clients: usize,
+    sessions: usize,
     /// Reserved and coming bytes.
     owned: u64,
     /// The stranded bytes among `owned`.
@@ -68,7 +68,7 @@ impl ClaimantPart {
     pub(super) fn new(claimant: Claimant) -> Self {
         Self {
             claimant,
-            clients: 1,
+            sessions: 1,
             owned: 0,
             stranded: 0,
         }
@@ -76,7 +76,23 @@ impl ClaimantPart {
 
     /// Returns the part of `claimant`, if it has sessions.
     pub(super) fn find(parts: &mut [Self], claimant: Claimant) -> Option<&mut Self> {
-        parts.iter_mut().find(|part| part.claimant == claimant)
+        parts.iter_mut().find(|part| part.is_of(claimant))
+    }
+
+    /// Counts a further session.
+    pub(super) fn add_session(&mut self) {
+        self.sessions += 1;
+    }
+
+    /// Counts the end of a session; returns whether it was the last one.
+    pub(super) fn remove_session(&mut self) -> bool {
+        self.sessions -= 1;
+        self.sessions == 0
+    }
+
+    /// Returns whether this is the part of `claimant`.
+    pub(super) fn is_of(&self, claimant: Claimant) -> bool {
+        self.claimant == claimant
     }
 
     /// Returns the bytes charged to the claimant's share if the limit is `limit`.
