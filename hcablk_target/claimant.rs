@@ -18,4 +18,10 @@ impl Claimant {
     pub(crate) fn new(host: HostId, is_proven: bool) -> Self {
         Self { host, is_proven }
     }
+
+    /// Returns a number that differs between most claimants.
+    pub(crate) fn spread(&self) -> usize {
+        let number = u128::from_le_bytes(self.host.to_wire()) ^ u128::from(self.is_proven);
+        number as usize ^ (number >> 64) as usize
+    }
 }

@@ -18,6 +18,7 @@ pub(crate) mod attach;
 pub(crate) mod challenges;
 pub(crate) mod connect;
 mod drive_waiters;
+mod ending_hosts;
 pub(crate) mod hosts;
 pub(crate) mod instances;
 pub(crate) mod keys;

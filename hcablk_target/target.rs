@@ -99,7 +99,7 @@ struct Target {
     _connect: Drained,
     _sessions: Sessions,
     _changes: Drained,
-    _ends: Drained,
+    _ends: Ends,
     _completions: Drained,
     _software: Drained,
     _work: Drained,
@@ -125,6 +125,15 @@ impl Drop for Sessions {
     }
 }
 
+/// Waits for the teardowns of all sessions when it is dropped.
+struct Ends(Arc<export::registry::SessionEnds>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.drain();
+    }
+}
+
 impl kernel::Module for Target {
     fn init(module: &'static ThisModule) -> Result<Self> {
         let queues = export::registry::WorkQueues {
@@ -134,7 +143,7 @@ impl kernel::Module for Target {
             completions: Arc::new(WorkQueue::for_completions(c"hcablk_queues")?, GFP_KERNEL)?,
             software: Arc::new(WorkQueue::new(c"hcablk_queuesw")?, GFP_KERNEL)?,
             changes: Arc::new(WorkQueue::new(c"hcablk_changes")?, GFP_KERNEL)?,
-            ends: Arc::new(WorkQueue::new(c"hcablk_ends")?, GFP_KERNEL)?,
+            ends: export::registry::SessionEnds::new()?,
         };
         let registry = export::registry::Registry::new(queues.clone())?;
         let sessions = registry.clone();
@@ -146,7 +155,7 @@ impl kernel::Module for Target {
             _connect: Drained(queues.connect),
             _sessions: Sessions(sessions),
             _changes: Drained(queues.changes),
-            _ends: Drained(queues.ends),
+            _ends: Ends(queues.ends),
             _completions: Drained(queues.completions),
             _software: Drained(queues.software),
             _work: Drained(queues.control),

@@ -433,7 +433,10 @@ impl Connect {
                     {
                         return Err(Refusal::TOO_MANY);
                     }
-                    let ends = self.registry.session_ends().clone();
+                    let ends = self
+                        .registry
+                        .session_ends(claimant)
+                        .map_err(|_| Refusal::NO_MEMORY)?;
                     let session = self.make_session(request, seal, id, ends)?;
                     match self.registry.add_session(&session) {
                         Ok(()) => return Ok(session),

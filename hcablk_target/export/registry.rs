@@ -17,6 +17,10 @@ use super::{
         is_room,
         WAITERS_MAX, //
     },
+    ending_hosts::{
+        choose,
+        Place, //
+    },
     keys::{
         Keys,
         Proven, //
@@ -61,6 +65,7 @@ use hcablk_core::{
 use kernel::{
     new_mutex,
     prelude::*,
+    str::CString,
     sync::{
         Arc,
         Mutex, //
@@ -120,7 +125,59 @@ pub(crate) struct WorkQueues {
     /// Changes of reservations are made here; they wait for the file system that stores them.
     pub(crate) changes: Arc<WorkQueue>,
     /// Sessions of several volumes are torn down here; that waits for the drives of all of them.
-    pub(crate) ends: Arc<WorkQueue>,
+    pub(crate) ends: Arc<SessionEnds>,
+}
+
+/// The workqueues on which sessions of several volumes are torn down, one for each claimant as far
+/// as there are: see [`choose`]. They exist until the module is unloaded, so that no session drops
+/// one in its own teardown.
+#[pin_data]
+pub(crate) struct SessionEnds {
+    #[pin]
+    places: Mutex<KVec<(Claimant, Arc<WorkQueue>)>>,
+}
+
+impl SessionEnds {
+    /// Allocates it, without workqueues. May sleep.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                places <- new_mutex!(KVec::new()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the workqueue for a session of `claimant`. `has_sessions`: whether a claimant has
+    /// sessions now. Sleeps. Fails with `ENOMEM`.
+    fn of(
+        &self,
+        claimant: Claimant,
+        has_sessions: impl Fn(Claimant) -> bool,
+    ) -> Result<Arc<WorkQueue>> {
+        let mut places = self.places.lock();
+        let owners = places.iter().map(|(owner, _)| *owner);
+        match choose(owners, claimant, has_sessions) {
+            Place::Existing(place) => {
+                let (owner, queue) = places.get_mut(place).ok_or(EINVAL)?;
+                *owner = claimant;
+                Ok(queue.clone())
+            }
+            Place::New => {
+                let name = CString::try_from_fmt(fmt!("hcablk_ends_{}", places.len()))?;
+                let queue = Arc::new(WorkQueue::new(&name)?, GFP_KERNEL)?;
+                places.push((claimant, queue.clone()), GFP_KERNEL)?;
+                Ok(queue)
+            }
+        }
+    }
+
+    /// Waits until all teardowns are done. No session may begin any more. Sleeps.
+    pub(crate) fn drain(&self) {
+        for (_, queue) in self.places.lock().iter() {
+            queue.drain();
+        }
+    }
 }
 
 /// The most sessions of a host that begin without a volume. A host has one for each path, or one
@@ -461,9 +518,13 @@ impl Registry {
         lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
     }
 
-    /// Returns the workqueue on which sessions of several volumes are torn down.
-    pub(crate) fn session_ends(&self) -> &Arc<WorkQueue> {
-        &self.queues.ends
+    /// Returns the workqueue on which the sessions of several volumes of `claimant` are torn down.
+    /// Sleeps. Fails with `ENOMEM`.
+    pub(crate) fn session_ends(&self, claimant: Claimant) -> Result<Arc<WorkQueue>> {
+        self.queues.ends.of(claimant, |other| {
+            let lists = self.lists.lock();
+            lists.sessions.iter().any(|s| s.claimant() == other)
+        })
     }
 
     /// Returns the current number of sessions of a host on a volume.

@@ -33,6 +33,8 @@ mod choice;
 mod cost;
 #[cfg(test)]
 mod drive_waiters;
+#[cfg(test)]
+mod ending_hosts;
 mod flush_errors;
 #[cfg(test)]
 mod host_turns;

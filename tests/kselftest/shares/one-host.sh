@@ -32,6 +32,7 @@ for n in 1 2 3; do
 	connect c2 vol$n --queues 1
 done
 pass "another host connects with the other half"
+less "the sessions of either host end on a workqueue of their own" 1 "$(on target "cat /proc/[0-9]*/comm | grep -c '^kworker/R-hcablk_ends_'")"
 same "six sessions have their own buffers" $((6 * least)) "$(memory_of reserved)"
 disconnect c2 vol3
 

@@ -1,0 +1,1 @@
+../../../hcablk_target/export/ending_hosts.rs
