@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | [`address`] | `struct sockaddr_in`, `_in6` | `linux/in.h`, `linux/in6.h` |
 //! | [`backlog`] | lists of `struct ib_send_wr` that wait | `rdma/ib_verbs.h` |
-//! | [`buffer`] | memory mapped for the HCA for long | `rdma/ib_verbs.h` |
+//! | [`buffer`] | memory that stays mapped for the HCA | `rdma/ib_verbs.h` |
 //! | [`cm`] | `struct rdma_cm_id` | `rdma/rdma_cm.h` |
 //! | [`cq`] | `struct ib_cq` | `rdma/ib_verbs.h` |
 //! | [`device`] | `struct ib_device`'s attributes | `rdma/ib_verbs.h` |
@@ -14,13 +14,13 @@
 //! | [`mapped`] | a count of mappings, on kernels that check | |
 //! | [`mr`] | `struct ib_mr` for fast registration | `rdma/ib_verbs.h` |
 //! | [`pd`] | `struct ib_pd` | `rdma/ib_verbs.h` |
-//! | `pending` | a count of a region's registrations that wait | |
+//! | [`port`] | the events of an RDMA port | `rdma/ib_verbs.h` |
 //! | [`qp`] | `struct ib_qp` | `rdma/ib_verbs.h` |
 //! | [`sink`] | `struct ib_mr` as the sink of an RDMA READ | `rdma/ib_verbs.h` |
 //! | [`space`] | slots of a send queue | |
 //! | [`wr`] | `struct ib_send_wr` and its kin | `rdma/ib_verbs.h` |
 //!
-//! # Who keeps whom
+//! # References
 //!
 //! ```text
 //! QueuePair ──► CompletionQueue ──► ProtectionDomain ──► cm::Id ──► (device)

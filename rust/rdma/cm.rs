@@ -77,7 +77,7 @@ unsafe impl Send for Id {}
 // SAFETY: As above.
 unsafe impl Sync for Id {}
 
-/// How a connection shall treat requests and silence.
+/// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
     /// RDMA READs that the peer may have in flight towards this side.
@@ -87,16 +87,16 @@ pub struct Parameters {
 }
 
 /// How often an unacknowledged packet is sent again. 7 means for ever on some
-/// devices, so this is the most.
+/// devices, so this is the maximum.
 const RETRY_COUNT: u8 = 6;
-/// How often a SEND into a missing receive buffer is tried again: credits
-/// leave none to be missing, so that one more is a courtesy to the device.
+/// How often a SEND that finds no receive buffer is tried again. Credits ensure that there is one,
+/// so one retry, as a courtesy to the device, is enough.
 const RNR_RETRY_COUNT: u8 = 1;
-/// log2 of the time after which a packet is sent again, in units of 4.096 us:
-/// about a second, which with the retries makes seven to a dead peer.
+/// log2 of the time after which an unacknowledged packet is sent again, in units of 4.096 us: about
+/// a second. With the retries, a dead peer is detected after about seven seconds.
 const ACK_TIMEOUT: u8 = 18;
-/// Code of the shortest receiver-not-ready delay that real networks need
-/// (0.64 ms). The default, 0, is 655 ms.
+/// Code of the receiver-not-ready delay: 0.64 ms, the shortest that real networks need. The
+/// default, code 0, is 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
 impl Id {
@@ -140,7 +140,7 @@ impl Id {
         NonNull::new(unsafe { (*self.as_raw()).device })
     }
 
-    /// Returns whether the identifier has a queue pair, to be set and cleared with it.
+    /// Returns the flag that the identifier has a queue pair, which sets and clears it.
     pub(super) fn paired(&self) -> &Paired {
         &self.paired
     }
@@ -159,8 +159,8 @@ impl Id {
         unsafe { is_iwarp(self.as_raw()) }
     }
 
-    /// Returns `number`, the queue pair's, as the transport transmits it to the peer: 0 if the
-    /// transport does not.
+    /// Returns `number`, that of the queue pair, as the transport transmits it to the peer: 0 if
+    /// the transport transmits none.
     pub fn own_qp(&self, number: u32) -> u32 {
         match self.is_iwarp() {
             true => 0,
@@ -183,8 +183,8 @@ impl Id {
         })
     }
 
-    /// Starts to look for the way to the peer; [`Event::RouteResolved`] or
-    /// [`Event::Failed`] follows within `timeout_ms`.
+    /// Starts to look for the route to the peer; [`Event::RouteResolved`] or [`Event::Failed`]
+    /// follows within `timeout_ms`.
     pub fn resolve_route(&self, timeout_ms: u32) -> Result {
         // SAFETY: `raw` is valid.
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), timeout_ms as usize) })
@@ -212,7 +212,7 @@ impl Id {
         })
     }
 
-    /// Refuses a connection request, saying why.
+    /// Refuses a connection request; `private` has the reason for the peer.
     pub fn reject(&self, private: &[u8]) {
         // SAFETY: `raw` is valid. A peer that cannot be reached times out.
         let _ = unsafe { reject(self.as_raw(), private) };
@@ -224,8 +224,8 @@ impl Id {
         let _ = unsafe { bindings::rdma_disconnect(self.as_raw()) };
     }
 
-    /// Lets go of the handler: no event is reported from here on. Waits for a
-    /// handler that runs, so never from a handler.
+    /// Releases the handler: no event is reported after this call. Waits for a running handler, so
+    /// a handler must not call it.
     pub fn detach(&self) {
         // SAFETY: `raw` is valid; the handler mutex gives exclusive access to the handler.
         let handler = unsafe {
@@ -240,7 +240,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: The object is the identifier's only owner, and a queue pair of it holds a
+        // SAFETY: The object is the identifier's only owner, and its queue pair would hold a
         // reference to the object, so there is none. No handler drops it, as the module's
         // documentation demands: this would wait for the handler's end, for ever.
         unsafe { bindings::rdma_destroy_id(self.as_raw()) };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many mappings for HCAs there are, on kernels that check DMA mappings.
+//! A count of mappings for HCAs, on kernels that check DMA mappings.
 //!
-//! soft-RoCE and siw take kernel addresses for DMA addresses, so that the
-//! kernel's own `DMA_API_DEBUG` does not see a mapping for them that is never
-//! taken back. This does; on other kernels it is nothing.
+//! soft-RoCE and siw use kernel addresses as DMA addresses, so the kernel's own `DMA_API_DEBUG`
+//! does not notice when a mapping for them is never removed. This count does; on other kernels
+//! these functions do nothing.
 
 #[cfg(CONFIG_DMA_API_DEBUG)]
 mod count {
@@ -31,7 +31,7 @@ mod count {
         MAPPED.load(Relaxed)
     }
 
-    /// Logs if there are mappings, when there must be none any more.
+    /// Logs that mappings are left, when none must be.
     pub(crate) fn check() {
         let left = count();
         if left != 0 {

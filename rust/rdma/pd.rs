@@ -178,7 +178,8 @@ impl ProtectionDomain {
         self.attributes
     }
 
-    /// Returns whether the device is a program (soft-RoCE, soft-iWARP), which does no DMA.
+    /// Returns whether the device is implemented in software (soft-RoCE, soft-iWARP), and does no
+    /// DMA.
     pub fn is_software(&self) -> bool {
         self.is_software
     }
@@ -243,7 +244,7 @@ impl PinnedDrop for ProtectionDomain {
     }
 }
 
-/// The use of a protection domain and its device, until [`Self::end`] or the drop.
+/// The use of a protection domain and its device, until [`Self::end`], or until it is dropped.
 pub(crate) struct DomainUse {
     pd: Arc<ProtectionDomain>,
     ended: Atomic<bool>,

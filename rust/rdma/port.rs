@@ -5,9 +5,9 @@
 //!
 //! # Ownership
 //!
-//! A [`PortWatch`] has its listener, and keeps the device through the connection identifier. A
-//! listener that owns its watch must drop it to end that cycle. Dropping it waits for a running
-//! call, so do not drop it from within one.
+//! A [`PortWatch`] holds a reference to its listener, and keeps the device through the connection
+//! identifier. A listener that owns its watch must drop it to end that cycle. Dropping it waits for
+//! a running call, so do not drop it from within one.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -35,7 +35,7 @@ struct Inner {
     listener: Arc<dyn PortListener>,
 }
 
-/// See the module.
+/// A watch of one RDMA port; see the module.
 ///
 /// # Invariants
 ///
@@ -51,8 +51,8 @@ unsafe impl Send for PortWatch {}
 unsafe impl Sync for PortWatch {}
 
 impl PortWatch {
-    /// Starts reporting the port that `id` is bound to to `listener` (`ENODEV` when it is bound to
-    /// none yet). Sleeps. Also fails with `ENOMEM`.
+    /// Starts reporting to `listener` when the port of `id` goes down. Fails with `ENODEV` if `id`
+    /// has no port yet. Sleeps. Also fails with `ENOMEM`.
     ///
     /// C: `ib_register_event_handler()`.
     pub fn new(id: &Arc<Id>, listener: Arc<dyn PortListener>) -> Result<Self> {
@@ -87,8 +87,8 @@ impl PortWatch {
 impl Drop for PortWatch {
     fn drop(&mut self) {
         let raw = self.inner.get();
-        // SAFETY: By the type invariant it is registered, and initialised; nothing runs once that
-        // is taken back.
+        // SAFETY: By the type invariant it is registered, and initialised; nothing runs once it is
+        // unregistered.
         unsafe {
             bindings::ib_unregister_event_handler(&raw mut (*raw).handler);
             raw.drop_in_place();
@@ -96,7 +96,7 @@ impl Drop for PortWatch {
     }
 }
 
-/// The port that its owner, the listener, watches, if it does.
+/// The watch of a listener, which owns this; empty while the listener watches no port.
 #[pin_data]
 pub struct WatchedPort {
     #[pin]
@@ -111,7 +111,7 @@ fn watch_lock() -> impl PinInit<Mutex<Option<PortWatch>>> {
 }
 
 impl WatchedPort {
-    /// Creates a watch of no port.
+    /// Creates an empty watch.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             watch <- watch_lock(),

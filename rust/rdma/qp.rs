@@ -128,7 +128,7 @@ pub struct QueuePair<H: Handler> {
 
 // SAFETY: Verbs may be called from any thread.
 unsafe impl<H: Handler> Send for QueuePair<H> {}
-// SAFETY: Posting is serialised by the device.
+// SAFETY: The device's driver serialises posts.
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {

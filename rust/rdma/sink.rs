@@ -71,7 +71,7 @@ impl Sink {
         for _ in 0..pieces {
             table.push(pin_init::zeroed(), GFP_KERNEL)?;
         }
-        // SAFETY: The table has as many entries, and one to mark as the last.
+        // SAFETY: The table has `pieces` entries, so there is one to mark as the last.
         unsafe { bindings::sg_init_table(table.as_mut_ptr(), u32::try_from(pieces)?) };
         Ok(Self {
             table,

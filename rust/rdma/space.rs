@@ -20,7 +20,8 @@ pub struct SendSpace {
     settled: u32,
     /// Slots used since the last signaled request.
     unsignaled: u32,
-    /// A request is signaled at the latest when this many slots before it were not.
+    /// A request is signaled when it brings the slots used since the last signaled one to this
+    /// number.
     period: u32,
 }
 
@@ -150,7 +151,7 @@ mod tests {
     fn the_account_balances_whatever_the_sizes() {
         let mut s = SendSpace::new(64, 8);
         let mut inflight = std::collections::VecDeque::new();
-        // It passes 2^32 on the way.
+        // The sum of freed slots passes 2^32 on the way.
         let start = u32::MAX - 1000;
         s.settled = start;
         let mut freed = start;

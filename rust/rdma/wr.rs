@@ -35,7 +35,7 @@ pub struct WorkId {
     pub kind: u8,
     /// Slots of the send queue that are free once this completes.
     pub slots: u16,
-    /// Which request or buffer.
+    /// The index of the request or buffer.
     pub index: u32,
 }
 
@@ -337,7 +337,7 @@ unsafe impl CanWait for Rdma<'_> {
     type Raw = bindings::ib_rdma_wr;
 }
 
-/// Makes a memory region's key valid.
+/// A work request that makes a memory region's key valid (REG_MR).
 ///
 /// # Invariants
 ///
@@ -380,8 +380,8 @@ impl WorkRequest for Register<'_> {
     }
 }
 
-// SAFETY: The `ib_send_wr` is the first field of its `ib_reg_wr`; the other
-// pointer is to the region, which counts those that wait.
+// SAFETY: The `ib_send_wr` is the first field of its `ib_reg_wr`; the other pointer is to the
+// region whose counter `waiting` returns.
 unsafe impl CanWait for Register<'_> {
     type Raw = bindings::ib_reg_wr;
 
@@ -391,7 +391,7 @@ unsafe impl CanWait for Register<'_> {
     }
 }
 
-/// Makes a memory region's key invalid.
+/// A work request that makes a memory region's key invalid (LOCAL_INV).
 pub struct Invalidate(bindings::ib_send_wr);
 
 impl Invalidate {
@@ -472,7 +472,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Returns the chain in a new place. If pointers exist only to the new place, the compiler can
-    /// keep the chain in registers before.
+    /// keep the chain in registers until then.
     #[inline(always)]
     pub fn moved(self) -> Self {
         // INVARIANT: It is the same chain.

@@ -22,7 +22,7 @@ use kernel::prelude::*;
 pub struct End {
     /// The GID of its RDMA port; 0 on transports that have none.
     pub gid: [u8; 16],
-    /// Its IP address, one of IPv4 as the last four bytes.
+    /// Its IP address; an IPv4 address is in the last four bytes.
     pub ip: [u8; 16],
     /// Its port, of TCP on iWARP.
     pub port: u16,
@@ -60,9 +60,9 @@ impl Ends {
 pub enum Event<'a> {
     /// The peer's address is known and the identifier has a device.
     AddressResolved,
-    /// The way to the peer is known.
+    /// The route to the peer is known.
     RouteResolved {
-        /// Between what it is.
+        /// The endpoints of the route.
         ends: Ends,
     },
     /// The peer has granted the connection of a queue pair that is
@@ -85,9 +85,9 @@ pub enum Event<'a> {
         /// The private data of the peer's user; empty when nobody listened.
         private: &'a [u8],
     },
-    /// The peer's connection manager refused, since it still has a connection of a queue pair with
-    /// this one's number: an earlier one's, of a host that has started again since. It ends that
-    /// now; another attempt may succeed.
+    /// The peer's connection manager refused, since it still has a connection of an earlier queue
+    /// pair with the same number, from before this host was restarted. It ends that connection now;
+    /// another attempt may succeed.
     StaleConnection,
     /// Resolving or connecting failed.
     Failed(Error),
@@ -97,7 +97,8 @@ pub enum Event<'a> {
     DeviceRemoval,
 }
 
-/// The reason of the InfiniBand connection manager's, which RoCE has, too.
+/// The reject reason of a stale connection on InfiniBand and RoCE, which have the same connection
+/// manager.
 const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN as i32;
 
 /// Handles an identifier's events.
@@ -131,14 +132,14 @@ pub(super) unsafe fn peer_qp(event: &bindings::rdma_cm_event) -> u32 {
     unsafe { event.param.conn.qp_num }
 }
 
-/// Returns what the peer's user sent along with a refusal; empty if the device refused.
+/// Returns the private data of the peer's user in a refusal; empty if the device refused.
 ///
 /// # Safety
 ///
-/// `id` is valid, and `event` is an event of its that a connection was rejected.
+/// `id` is valid, and `event` is its event that a connection was rejected.
 unsafe fn reject_data(id: *mut bindings::rdma_cm_id, event: &bindings::rdma_cm_event) -> &[u8] {
     let mut len = 0;
-    // SAFETY: Both are valid; the function looks whether the user or the device rejected.
+    // SAFETY: Both are valid; the function checks whether the user or the device rejected.
     let data = unsafe {
         bindings::rdma_consumer_reject_data(id, ptr::from_ref(event).cast_mut(), &mut len)
     };
@@ -150,9 +151,8 @@ unsafe fn reject_data(id: *mut bindings::rdma_cm_id, event: &bindings::rdma_cm_e
     if !unsafe { is_iwarp(id) } {
         return &[];
     }
-    // siw reports a refusal as a reset, which the function takes for the device's own; what came
-    // along is there all the same.
-    // SAFETY: The event is about a connection.
+    // siw reports a refusal as a reset, which the function takes for the device's own; the private
+    // data is in the event nevertheless. SAFETY: The event is about a connection.
     unsafe { private_data(event) }
 }
 
@@ -194,7 +194,7 @@ pub(super) unsafe extern "C" fn on_event(
             // SAFETY: As above.
             peer_qp: unsafe { peer_qp(event) },
         },
-        // The status of a device with another connection manager is an error, below 0.
+        // On a device with another connection manager, the status is a negative error code.
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED
             if event.status == REJECTED_AS_STALE =>
         {

@@ -148,11 +148,11 @@ unsafe impl Send for Listener {}
 unsafe impl Sync for Listener {}
 
 impl Listener {
-    /// Requests that wait for a response before more are refused.
+    /// Maximum number of requests that wait for a response; further ones are refused.
     const BACKLOG: i32 = 128;
 
-    /// Listens on `address`; `EADDRINUSE` or `EADDRNOTAVAIL` when that cannot
-    /// be. Every device is listened on when the address is the unspecified one.
+    /// Listens on `address`, on every device if that is the unspecified address. Fails with
+    /// `EADDRINUSE` or `EADDRNOTAVAIL` if the address cannot be used.
     pub fn new(address: &SocketAddr, accept: Arc<dyn Accept>) -> Result<Self> {
         let context = KBox::new(
             ListenContext {
@@ -222,7 +222,7 @@ unsafe extern "C" fn on_request(
             if incoming.claimed {
                 0
             } else {
-                // The connection manager destroys what nobody claimed.
+                // The connection manager destroys an unclaimed identifier.
                 errno::econnrefused().to_errno()
             }
         }

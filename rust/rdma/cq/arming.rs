@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Arming: how the event comes about that begins the next round.
+//! Arming: the request for the event that begins the next round.
 
 use super::{
     CompletionQueue,
@@ -22,7 +22,7 @@ impl<H: Handler> CompletionQueue<H> {
     /// [`CqContext::SoftIrq`] only. Any context.
     ///
     /// Does nothing before [`Self::start`], and after [`Self::stop`], which waits for the timer
-    /// and shuts it down: none runs that outlives the queue.
+    /// and shuts it down: no timer outlives the queue.
     #[inline]
     pub fn guard(&self) {
         if !self.running.load(Acquire) {
@@ -33,13 +33,13 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
     }
 
-    /// Runs `wait`, which waits for a completion, and meanwhile has the queue polled every
-    /// [`GUARD_MS`] and a tick. For a device that may raise its event while the poller, in softirq
-    /// context, has looked for the last time: irq_poll loses such an event, and the device does not
-    /// say while it is armed that it has a completion. May sleep. Calls for one queue do not
+    /// Runs `wait`, which waits for a completion, and meanwhile polls the queue every [`GUARD_MS`]
+    /// and a tick. For a device that may raise its event when the poller, in softirq context, has
+    /// looked for the last time but has not ended yet: irq_poll loses such an event, and an armed
+    /// device does not report that it has a completion. May sleep. Calls for one queue do not
     /// overlap.
     pub(in crate::rdma) fn watch<T>(&self, wait: impl FnOnce() -> T) -> T {
-        // With a barrier: a timer that is found pending sees it when it expires.
+        // With a barrier: if the timer is pending already, it sees the flag when it expires.
         self.watched.xchg(true, Full);
         self.guard();
         let waited = wait();

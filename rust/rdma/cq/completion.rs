@@ -22,7 +22,8 @@ impl Completion {
     /// Returns the work id with which the work request was posted.
     #[inline]
     pub fn work(&self) -> WorkId {
-        // SAFETY: The queue's users post nothing but `wr_id`s.
+        // SAFETY: All 64 bits of the union are initialised: a user's `wr_id`, or the address that
+        // the device's driver has posted for itself.
         WorkId::from_raw(unsafe { *self.0.__bindgen_anon_1.wr_id })
     }
 
@@ -30,15 +31,15 @@ impl Completion {
     /// driver has posted for itself, to drain a queue.
     ///
     /// Such a request has no `wr_id` but the address of a `struct ib_cqe`, a kernel address, whose
-    /// highest bit is set. No [`WorkId`] of ours has it but the two of draining, which the poller
-    /// looks for first.
+    /// highest bit is set. No [`WorkId`] of ours has that bit except the two of draining, for which
+    /// the poller looks first.
     #[cold]
     pub(super) fn hand_over(&self, cq: *mut bindings::ib_cq) {
         if !self.work().is_drain() {
             return;
         }
-        // SAFETY: Nobody but the device's driver posts requests with such an id, which
-        // are `ib_cqe`s that stay until they were called.
+        // SAFETY: Nobody but the device's driver posts requests with such an id: the address of an
+        // `ib_cqe`, which stays until its function was called.
         unsafe {
             let entry: *mut bindings::ib_cqe = *self.0.__bindgen_anon_1.wr_cqe;
             if let Some(done) = (*entry).done {
@@ -47,8 +48,8 @@ impl Completion {
         }
     }
 
-    /// Returns whether the work request succeeded. When it was not, only [`Self::work`] means
-    /// anything.
+    /// Returns whether the work request succeeded. If it did not, only [`Self::work`] and the
+    /// status are valid.
     #[inline]
     pub fn is_ok(&self) -> bool {
         self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
@@ -77,7 +78,8 @@ impl Completion {
         self.0.byte_len as usize
     }
 
-    /// Returns the immediate value of the peer's write-with-immediate, `None` if this is none.
+    /// Returns the immediate value of the peer's write-with-immediate, `None` for other
+    /// completions.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
         let flags = self.0.wc_flags as u32;

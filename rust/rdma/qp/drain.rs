@@ -13,8 +13,8 @@
 //!                                       stuck
 //! ```
 //!
-//! A session has several pairs: it begins with all of them before it waits for the first, so that a
-//! device which does not flush takes the time for one only.
+//! A session has several pairs: it begins to drain all of them before it waits for the first, so
+//! that a device that does not flush costs the time limit only once.
 
 use super::QueuePair;
 use crate::sync::atomic::{
@@ -40,8 +40,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// How long a failed queue pair may take to report its work, in milliseconds. After that the pair
-/// is reset, which ends the work as well.
+/// The time within which a failed queue pair must report its work, in milliseconds. After that the
+/// pair is reset, which ends the work as well.
 const DRAIN_TIMEOUT_MS: u32 = 30_000;
 
 /// One of a pair's queues.
@@ -60,10 +60,10 @@ impl Side {
     }
 }
 
-/// How far the draining of a pair has come.
+/// The progress of draining a pair.
 pub(super) struct Draining {
     begun: Atomic<bool>,
-    /// Somebody waits, or has waited.
+    /// A caller of [`QueuePair::drain`] waits, or has waited.
     waited: Atomic<bool>,
     /// When it was begun, by [`system::now_ns`].
     since: Atomic<u64>,
@@ -97,9 +97,9 @@ impl Draining {
 }
 
 impl<H: Handler> QueuePair<H> {
-    /// Fails the pair and posts the requests whose completion ends [`Self::drain`], which must
-    /// follow, and which waits for 30 s from here on. Does nothing the second time. May sleep; must
-    /// not run concurrently with [`Self::drain`].
+    /// Fails the pair and posts the requests whose completion ends [`Self::drain`]. The caller must
+    /// call that afterwards; it waits until 30 s from now at most. Does nothing the second time.
+    /// May sleep; must not run concurrently with [`Self::drain`].
     ///
     /// For a caller that drains several pairs; `drain` does not wait for work that is posted after
     /// this.
@@ -187,7 +187,7 @@ impl<H: Handler> QueuePair<H> {
                 last.signal(WorkId::SENDS_DRAINED);
                 let mut chain = Chain::new();
                 chain.push(&mut last);
-                // SAFETY: By `Chain`'s invariant. No fault is asked for here: a device that refuses
+                // SAFETY: By `Chain`'s invariant. No fault is injected here: a device that refuses
                 // this, too, does not drain.
                 unsafe { self.give(chain.head()) }
             }
@@ -199,9 +199,10 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// The operations of mlx4, mlx5 and hns post a request despite the device's refusal, have the
     /// completion queue polled, and wait, without a limit, until our poller has passed the
-    /// completion on to them ([`Completion::hand_over`](crate::rdma::cq::Completion)): `true`.
-    /// Others may wait until the queue is empty, and post nothing if it is; or the operation gave
-    /// up, which it cannot report: `false`, and a reset ends all remaining work.
+    /// completion on to them ([`Completion::hand_over`](crate::rdma::cq::Completion)): then this
+    /// returns `true`. Other operations may wait until the queue is empty, and post nothing if it
+    /// is, or may give up, which they cannot report: then this returns `false`, and a reset ends
+    /// all remaining work.
     ///
     /// This is used only where the device refuses our requests, in a state in which the driver
     /// makes completions itself; on a device that works it would equal our own drain. The event of
