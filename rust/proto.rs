@@ -29,23 +29,23 @@ pub const VERSION_MIN: u8 = 2;
 pub const VERSION_MAX: u8 = 3;
 /// The version in which a session belongs to one volume, which its connection requests name.
 pub const VERSION_OF_VOLUME: u8 = 2;
-/// The version in which volumes are attached to a session by its admin queue pair.
+/// The version in which volumes are attached to a session with requests on its admin queue pair.
 pub const VERSION_OF_HOST: u8 = 3;
 
 /// First bytes of everything in private data: "HCAB" read as a little-endian number.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HCAB");
 
-/// Smallest and largest queue depth (requests in flight on one queue pair).
+/// Smallest queue depth (requests in flight on one queue pair).
 pub const DEPTH_MIN: u16 = 1;
-/// See [`DEPTH_MIN`].
+/// Largest queue depth.
 pub const DEPTH_MAX: u16 = 1024;
-/// Most queue pairs of a session, besides its admin queue pair.
+/// Maximum number of queue pairs of a session, besides its admin queue pair.
 pub const QUEUES_MAX: u8 = 127;
 /// The number of the admin queue pair in its connection request.
 pub const ADMIN_QUEUE: u8 = 0xff;
 /// Maximum number of requests in flight on the admin queue pair: enough for one of each kind.
 pub const ADMIN_DEPTH: u16 = 8;
-/// Most volumes that may be attached to one session at a time.
+/// Maximum number of volumes that may be attached to one session at a time.
 pub const ATTACHED_MAX: u16 = 256;
 /// Largest data in bytes that may follow a request in its message.
 pub const INLINE_MAX: u32 = 65536;

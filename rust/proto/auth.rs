@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How the two sides of a session prove to each other who they are, before anything is made for it.
+//! Mutual authentication of the two sides of a session, before anything is created for it.
 //!
 //! ```text
 //!  initiator                                                   target
@@ -16,13 +16,13 @@
 //! target before the proof. When a target has [verified](Challenged::verify) a proof, it removes
 //! the challenge from its table, so that a challenge is used only once, and only by its owner.
 //!
-//! A [question](super::discovery) is proven in the same way, and the reply is a sealed entry, as a
-//! reject.
+//! A [question](super::discovery) is proven in the same way, and the reply is a sealed entry, in
+//! the private data of a reject.
 //!
-//! - A *pair key* is made of the host's key and the target's. Only these two hosts have both, if
-//!   keys are shared by no others.
-//! - The MACs of the handshake cover every byte that both have sent, and the [`Channel`]: the two
-//!   ports and queue pair.
+//! - A *pair key* is derived from the host's key and the target's. Only these two machines have
+//!   both keys, unless keys are shared with others.
+//! - The MACs of the handshake cover every byte that both sides have sent, and the [`Channel`]:
+//!   their ports and queue pairs.
 //! - A [`SessionKey`] seals what comes after that.
 //!
 //! `docs/reference/protocol.md` argues why that is enough, against which attackers. The hash
@@ -57,8 +57,8 @@ pub const SEALED_REJECT_LEN: usize = 32;
 pub const SEALED_ENTRY_LEN: usize = 80;
 /// Handles of challenges are below this.
 pub const CHALLENGES_MAX: u16 = 1 << 14;
-/// Keys of one side that are valid at the same time, so that they can be changed while they are
-/// used.
+/// Maximum number of keys of one side that are valid at the same time, so that a key can be changed
+/// while it is in use.
 pub const KEYS_MAX: usize = 2;
 
 /// The primitives of proofs.
@@ -66,7 +66,7 @@ pub trait Crypto: Sized {
     /// Returns the HMAC-SHA256 of `message` by `key`.
     fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN];
 
-    /// Overwrites what is not needed any more, also if nobody reads it after that.
+    /// Overwrites `bytes`, which are not needed any more, even if nothing reads them afterwards.
     fn wipe(bytes: &mut [u8]);
 
     /// Returns whether both are the same, in a time that does not depend on where they differ.
@@ -78,8 +78,8 @@ pub trait Crypto: Sized {
     /// Returns the X25519 public key of `private`; `None` if there is no X25519 here.
     fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
 
-    /// Returns what both sides of an X25519 exchange have in common; `None` if `public` is a point
-    /// by which that would be known to all.
+    /// Returns the shared secret of an X25519 exchange; `None` if `public` is a point with which
+    /// everybody would know that secret.
     fn shared(private: &[u8; KEY_LEN], public: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
 }
 
@@ -91,7 +91,7 @@ pub struct Secret<C: Crypto> {
 }
 
 impl<C: Crypto> Secret<C> {
-    /// Takes `bytes`, which are overwritten where they were.
+    /// Makes a secret of `bytes`, and overwrites them.
     pub fn take(bytes: &mut [u8; KEY_LEN]) -> Self {
         let secret = Self::from_bytes(*bytes);
         C::wipe(bytes);
@@ -105,7 +105,7 @@ impl<C: Crypto> Secret<C> {
         }
     }
 
-    /// Creates a random secret; `None`: as [`Crypto::random`].
+    /// Creates a random secret; `None` if [`Crypto::random`] fails.
     pub fn random() -> Option<Self> {
         let mut secret = Self::from_bytes([0; KEY_LEN]);
         C::random(&mut secret.bytes).then_some(secret)
@@ -140,12 +140,12 @@ impl<C: Crypto> Secret<C> {
                 *byte = *byte << 4 | digit as u8;
             }
         }
-        // A key that was never set is not valid.
+        // All zeroes: a key that was never set.
         let is_set = secret.bytes.iter().any(|byte| *byte != 0);
         is_set.then_some(secret)
     }
 
-    /// Makes the pair key of the host whose key this is, and the target whose key is `target`.
+    /// Derives the pair key of the host with this key and the target with the key `target`.
     pub fn pair(&self, target: &Self) -> Self {
         let mut message: [u8; 48] = concat(&[label::PAIR, &target.bytes]);
         let pair = self.derive(&message);
@@ -158,7 +158,7 @@ impl<C: Crypto> Secret<C> {
         Print(self.mac(label::PRINT))
     }
 
-    /// Makes another secret of this one and `message`.
+    /// Derives another secret from this one and `message`.
     fn derive(&self, message: &[u8]) -> Self {
         Self::take(&mut C::hmac(&self.bytes, message))
     }
@@ -182,9 +182,10 @@ impl<C: Crypto> Drop for Secret<C> {
     }
 }
 
-/// The prefix of each HMAC: one is never taken for another, nor one side's for the other's.
+/// The prefixes of HMACs: no HMAC is accepted in place of one for another purpose, or from the
+/// other side.
 mod label {
-    /// Only here, and not on the wire.
+    /// For fingerprints, which are not sent.
     pub(super) const PRINT: &[u8; 16] = b"hcablk/2 print  ";
     pub(super) const PAIR: &[u8; 16] = b"hcablk/2 pair   ";
     pub(super) const HANDSHAKE: &[u8; 16] = b"hcablk/2 shake  ";
@@ -196,7 +197,7 @@ mod label {
     pub(super) const ENTRY: &[u8; 16] = b"hcablk/2 entry  ";
 }
 
-/// Returns `parts` one behind the other: their first `N` bytes.
+/// Returns the first `N` bytes of `parts`, one after the other; zeroes if there are fewer.
 fn concat<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
     let mut whole = [0; N];
     let bytes = parts.iter().flat_map(|part| part.iter());

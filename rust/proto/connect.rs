@@ -20,7 +20,7 @@ use core::num::NonZeroU64;
 pub const REQUEST_LEN: usize = 56;
 /// Bytes of a reply.
 pub const REPLY_LEN: usize = 88;
-/// Bytes of a reply at least: what is missing behind them counts as 0.
+/// Minimum length of a reply in bytes: fields after these that are missing count as 0.
 pub const REPLY_MIN_LEN: usize = 64;
 /// Bytes of a reject.
 pub const REJECT_LEN: usize = 16;
@@ -32,14 +32,14 @@ pub const REJECT_LEN: usize = 16;
 pub struct HostInstance(u64);
 
 impl HostInstance {
-    /// Makes an instance of a random number, of which 48 bits count.
+    /// Makes an instance of the upper 48 bits of a random number.
     pub fn from_random(random: u64) -> Self {
         Self(random >> 16)
     }
 }
 
-/// A session: a path of a disk of a host's instance, unchanged over reconnections. Bits 0 to 11 are
-/// the number of the disk, bits 12 to 15 that of the path, the others the host's instance.
+/// Identifies a session: a path of a disk of a host instance, unchanged over reconnections. Bits 0
+/// to 11 are the number of the disk, bits 12 to 15 that of the path, the others the host instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId(pub u64);
 
@@ -69,7 +69,7 @@ impl SessionId {
         ((self.0 & PATH_MASK) >> PATH_SHIFT) as u8
     }
 
-    /// Returns the instance of the host that the session is of.
+    /// Returns the host instance of the session.
     pub fn instance(self) -> HostInstance {
         HostInstance(self.0 >> 16)
     }
@@ -80,9 +80,10 @@ impl SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 
-/// A target's memory of the writes that it acknowledged to one session id and has not made durable,
-/// and of the write-back errors that it has not reported yet; a random number, not 0. It changes
-/// whenever that memory is lost: the export was started again, or the target had no room for it.
+/// Identifies a target's memory of the writes that it acknowledged to one session id and has not
+/// made durable, and of the write-back errors that it has not reported yet. A random number, not 0,
+/// which changes whenever that memory is lost: the export was started again, or the target had no
+/// room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportInstance(NonZeroU64);
 
@@ -92,7 +93,7 @@ impl ExportInstance {
         NonZeroU64::new(number).map(Self)
     }
 
-    /// Returns its number.
+    /// Returns the number of the instance.
     pub fn number(self) -> u64 {
         self.0.get()
     }

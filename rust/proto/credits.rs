@@ -4,7 +4,7 @@
 //! that its peer has posted and not yet used, and spends one with every SEND.
 //! A SEND therefore always finds a buffer and receiver-not-ready never happens.
 
-/// The peer's violation.
+/// A protocol violation: the peer grants more credits than it can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdraft;
 
@@ -13,12 +13,12 @@ pub struct Overdraft;
 pub struct Credits {
     available: u16,
     limit: u16,
-    /// Messages without a response yet. Each has a tag of its own, so that it does not wrap.
+    /// Messages without a response yet. Each has a tag of its own, so that the count does not wrap.
     outstanding: u16,
 }
 
 impl Credits {
-    /// Makes the account of a connection before which the peer has posted `granted` buffers.
+    /// Creates the account of a connection whose peer has already posted `granted` buffers.
     pub const fn new(granted: u16) -> Self {
         Self {
             available: granted,
@@ -27,7 +27,7 @@ impl Credits {
         }
     }
 
-    /// Spends a credit; `false`: none is left, do not send.
+    /// Spends a credit. Returns `false` if none is left: do not send.
     #[must_use]
     #[inline]
     pub fn take(&mut self) -> bool {
@@ -41,8 +41,8 @@ impl Credits {
         }
     }
 
-    /// Adds `count` credits, for buffers that the peer says it has posted again. It cannot have
-    /// posted more than were used.
+    /// Adds `count` credits, for buffers that the peer reports as posted again. Fails if these are
+    /// more than were used.
     #[inline]
     pub fn grant(&mut self, count: u16) -> Result<(), Overdraft> {
         match self.available.checked_add(count) {
@@ -101,7 +101,7 @@ mod tests {
         let mut c = Credits::new(2);
         assert!(c.take());
         assert!(c.take());
-        // The other response may bring it.
+        // The response to the other message may bring a credit.
         assert!(c.responded());
         assert_eq!(c.grant(2), Ok(()));
         assert!(c.responded());

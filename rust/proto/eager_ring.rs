@@ -40,7 +40,7 @@ pub const BYTES_MAX: u32 = 1 << 24;
 pub struct EagerRingGrant {
     /// Bytes, a multiple of [`UNIT`].
     pub bytes: u32,
-    /// The key.
+    /// The key of the ring's region.
     pub key: u32,
     /// Address of the first byte, in units of 2^32. It does not depend on where the memory is.
     pub base: u32,
@@ -124,7 +124,7 @@ const EAGER_RESPONSES: u8 = 0x81;
 const EAGER_RESPONSE_LEN: usize = 4;
 
 impl EagerResponses {
-    /// Responses in one message.
+    /// Maximum number of responses in one message.
     pub const MAX: usize = BUFFER_LEN / EAGER_RESPONSE_LEN - 1;
 
     /// Makes an empty message.
@@ -227,9 +227,9 @@ impl Default for EagerResponses {
 /// The slot of one eager write in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSlot {
-    /// Where the slot begins, in bytes.
+    /// Offset of the slot in the ring, in bytes.
     pub offset: u32,
-    /// Which eager write of the queue pair it is, from 0, modulo 2^16.
+    /// The number of the eager write on its queue pair, from 0, modulo 2^16.
     pub number: u16,
 }
 
@@ -244,8 +244,8 @@ pub struct Taken {
     owner: u32,
 }
 
-/// One side's account of the eager ring. `S` has room for a power of two of [`Taken`], at least as
-/// many as the slots that may be taken at once.
+/// One side's account of the eager ring. `S` holds a power of two of [`Taken`] entries, at least
+/// one for each slot that may be taken at once.
 #[derive(Debug)]
 pub struct Ring<S> {
     bytes: u32,
@@ -264,7 +264,7 @@ pub struct Ring<S> {
     taken: S,
 }
 
-/// Returns the number of [`Taken`] for a queue pair of at most `credits` credits.
+/// Returns the number of [`Taken`] entries for a queue pair of at most `credits` credits.
 pub const fn open_writes(credits: u16) -> usize {
     let credits = if credits > DEPTH_MAX {
         DEPTH_MAX
@@ -314,7 +314,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         (self.open() != 0).then_some(self.oldest)
     }
 
-    /// Takes the next slot for `length` bytes: behind the last one, or at the start of the ring if
+    /// Takes the next slot for `length` bytes: after the last one, or at the start of the ring if
     /// there is no room before its end. Returns `None`, and changes nothing, if that place is not
     /// free.
     #[inline(always)]

@@ -29,7 +29,7 @@ pub const RESPONSE_LEN: usize = 16;
 pub const BUFFER_LEN: usize = 64;
 /// Maximum number of requests in one message.
 pub const MESSAGE_REQUESTS_MAX: usize = 16;
-/// The offset in the first of them of the number of further requests.
+/// The offset, in the first request of a message, of the number of further requests.
 pub const MORE_OFFSET: usize = 2;
 
 /// Names a request in flight: its tag, and how often the tag was used, so that a late or repeated
@@ -114,7 +114,7 @@ pub enum Op {
         /// The blocks stay allocated.
         keep: bool,
     },
-    /// Only a response.
+    /// Do nothing but respond.
     Nop,
 }
 
@@ -156,7 +156,7 @@ pub enum ResponseKind {
 pub enum Status {
     /// It was done.
     Ok = 0,
-    /// The request makes no sense.
+    /// The request is not valid.
     Invalid = 1,
     /// The request is not known or not supported by this volume.
     Unsupported = 2,

@@ -104,7 +104,7 @@ impl HostId {
         Self::from_wire(id)
     }
 
-    /// Takes an id as it came from the wire.
+    /// Decodes an id from the wire.
     pub fn from_wire(bytes: [u8; 16]) -> Result<Self, BadName> {
         if bytes == [0; 16] {
             return Err(BadName);
@@ -147,7 +147,7 @@ impl VolumeId {
         HostId::parse(text).map(Self)
     }
 
-    /// Takes an id as it came from the wire.
+    /// Decodes an id from the wire.
     pub fn from_wire(bytes: [u8; 16]) -> Result<Self, BadName> {
         HostId::from_wire(bytes).map(Self)
     }

@@ -17,7 +17,7 @@ use super::{
 /// of X25519.
 const TRANSCRIPT_LEN: usize = 16 + CHANNEL_LEN + REQUEST_LEN + CHALLENGE_LEN + MAC_AT + KEY_LEN;
 
-/// The bytes that both sides have sent before the proof's MAC, with their places.
+/// The bytes that both sides have sent before the proof's MAC, and the channel.
 struct Transcript<'a> {
     hello: &'a [u8; REQUEST_LEN],
     challenge: &'a [u8; CHALLENGE_LEN],
@@ -26,8 +26,8 @@ struct Transcript<'a> {
 }
 
 impl Transcript<'_> {
-    /// Returns the key of the handshake by the key of a pair, with what X25519 has given, if both
-    /// have it.
+    /// Returns the key of the handshake, derived from a pair key and from the shared secret of
+    /// X25519, if both sides have X25519.
     fn key<C: Crypto>(&self, pair: &Secret<C>, shared: Option<&Secret<C>>) -> Secret<C> {
         let mut message: [u8; TRANSCRIPT_LEN] = concat(&[
             label::HANDSHAKE,
@@ -51,8 +51,8 @@ pub struct Initiator<C: Crypto> {
 }
 
 impl<C: Crypto> Initiator<C> {
-    /// Begins the handshake for what `request` asks for: an admin queue pair, or an entry; `pair`
-    /// is the [pair key](Secret::pair). `None`: as [`Crypto::random`]. May sleep.
+    /// Begins the handshake for `request`, which asks for an admin queue pair or an entry; `pair`
+    /// is the [pair key](Secret::pair). Returns `None` if [`Crypto::random`] fails. May sleep.
     pub fn new(pair: Secret<C>, request: &[u8; REQUEST_LEN]) -> Option<Self> {
         Some(Self {
             pair,
@@ -77,7 +77,7 @@ impl<C: Crypto> Initiator<C> {
             (Some(theirs), Some(_)) => Some(Secret::take(&mut C::shared(&private.bytes, &theirs)?)),
             _ => None,
         };
-        // Without X25519 there is no private key: it is a nonce.
+        // Without X25519 the random bytes are not a private key but a nonce.
         let share = public.unwrap_or(private.bytes);
         let proof = Proof::covered(&self.hello, of_target.handle, &share, public.is_some());
         let transcript = Transcript {
@@ -141,8 +141,8 @@ pub struct Challenged<C: Crypto> {
 }
 
 impl<C: Crypto> Challenged<C> {
-    /// Challenges the sender of `hello`, which asks for `wanted`. `None`: as [`Crypto::random`].
-    /// May sleep.
+    /// Challenges the sender of `hello`, which asks for `wanted`. Returns `None` if
+    /// [`Crypto::random`] fails. May sleep.
     pub fn new(wanted: Wanted, hello: [u8; REQUEST_LEN]) -> Option<Self> {
         let private = Secret::<C>::random()?;
         let share = C::public(&private.bytes);
@@ -161,8 +161,8 @@ impl<C: Crypto> Challenged<C> {
         })
     }
 
-    /// Names the challenge, by a handle below [`CHALLENGES_MAX`](super::CHALLENGES_MAX): 0 if this
-    /// is left out.
+    /// Sets the handle of the challenge, below [`CHALLENGES_MAX`](super::CHALLENGES_MAX). Before,
+    /// it is 0.
     pub fn name(&mut self, handle: u16) {
         let bytes = self.challenge.iter_mut().skip(HANDLE_AT);
         for (to, from) in bytes.zip(handle.to_le_bytes()) {
@@ -175,14 +175,15 @@ impl<C: Crypto> Challenged<C> {
         &self.challenge
     }
 
-    /// Returns what the initiator has asked for.
+    /// Returns the purpose of the initiator's request.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
     /// Returns the session's key, and the index of the pair key, if `proof`, which came on
-    /// `channel`, was made with one of the pair keys `pairs`. The duration does not depend on the
-    /// index, or on success. A challenge is used up when it has succeeded.
+    /// `channel`, was made with one of the pair keys `pairs`. All pair keys are tried, so the
+    /// duration does not reveal which one it was. The caller must not use a challenge again after a
+    /// success.
     pub fn verify<'a>(
         &self,
         proof: &Proof,

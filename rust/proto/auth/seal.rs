@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The messages that the key of a session covers: connection requests, and the replies and rejects
-//! to them.
+//! Messages with a MAC by the key of a session: connection requests, replies and rejects, and
+//! entries of lists.
 
 use super::{
     super::connect::{ConnectRequest, Reject, REJECT_LEN, REPLY_LEN, REQUEST_LEN},
@@ -21,7 +21,7 @@ const _: () = assert!(REPLY_COVERED + MAC_LEN == SEALED_REPLY_LEN);
 const _: () = assert!(REJECT_LEN + MAC_LEN == SEALED_REJECT_LEN);
 const _: () = assert!(ENTRY_LEN + MAC_LEN == SEALED_ENTRY_LEN);
 
-/// The key of a session, which both sides have made of its handshake.
+/// The key of a session, which both sides derive from its handshake.
 pub struct SessionKey<C: Crypto>(Secret<C>);
 
 impl<C: Crypto> SessionKey<C> {
@@ -29,7 +29,8 @@ impl<C: Crypto> SessionKey<C> {
         Self(secret)
     }
 
-    /// Encodes `request`, of the session that the target calls `session`, as its number `counter`.
+    /// Encodes `request`, of the session with the handle `session` at the target, as its sealed
+    /// request number `counter`.
     pub fn seal_request(
         &self,
         request: &ConnectRequest,
@@ -77,8 +78,8 @@ impl<C: Crypto> SessionKey<C> {
         concat(&[&covered, &self.mac_of_reply(request, &covered, channel)])
     }
 
-    /// Reads a reply to that request, and the handle of the session; `None`: the target of this
-    /// session did not send it.
+    /// Reads a reply to the request whose MAC is `request`, and the handle of the session; `None`:
+    /// the target of this session did not send it.
     pub fn open_reply(
         &self,
         request: &[u8; MAC_LEN],
@@ -116,8 +117,8 @@ impl<C: Crypto> SessionKey<C> {
         concat(&[entry, &self.mac_of_entry(request, entry, channel)])
     }
 
-    /// Reads the entry that is the reply to that request; `None`: the target of this handshake did
-    /// not send it.
+    /// Reads the entry that is the reply to the request whose MAC is `request`; `None`: the target
+    /// of this handshake did not send it.
     pub fn open_entry(
         &self,
         request: &[u8; MAC_LEN],
@@ -153,7 +154,8 @@ impl<C: Crypto> SessionKey<C> {
         concat(&[&reject, &self.mac_of_reject(request, &reject, channel)])
     }
 
-    /// Returns whether the target of this session has sent `bytes`, a reject of that request.
+    /// Returns whether the target of this session has sent `bytes`, a reject of the request whose
+    /// MAC is `request`.
     pub fn has_rejected(&self, request: &[u8; MAC_LEN], bytes: &[u8], channel: &Channel) -> bool {
         let Some(bytes) = prefix::<SEALED_REJECT_LEN>(bytes) else {
             return false;

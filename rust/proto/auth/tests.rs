@@ -82,8 +82,8 @@ fn proof_of(bytes: &[u8]) -> Option<Proof> {
     }
 }
 
-/// A handshake that somebody in the middle changes; whether both sides accept it, in the order of
-/// what they send.
+/// Carries out a handshake whose messages `change` may alter on their way. Returns both sides'
+/// session keys, or names the first message that was refused.
 fn shake<I: Crypto, T: Crypto>(
     change: impl Fn(usize, &mut [u8]),
     (at_initiator, at_target): (Channel, Channel),
@@ -163,13 +163,13 @@ fn other_keys_are_refused() {
     let refused =
         |of_initiator, of_target: &[Secret<C>]| untouched::<C, C>(of_initiator, of_target).err();
     let proof = Some("proof");
-    // The key of another host, of another target, both, one for the other, and none.
+    // The key of another host, of another target, of both, the two keys exchanged, and none.
     assert_eq!(refused(pair(3, 2), &[pair(1, 2)]), proof);
     assert_eq!(refused(pair(1, 3), &[pair(1, 2)]), proof);
     assert_eq!(refused(pair(3, 3), &[pair(1, 2)]), proof);
     assert_eq!(refused(pair(2, 1), &[pair(1, 2)]), proof);
     assert_eq!(refused(pair(1, 2), &[]), proof);
-    // Any of those that are valid.
+    // Any of several valid keys is accepted.
     for at in 0..4 {
         let mut pairs = [pair(4, 4), pair(5, 4), pair(6, 4), pair(7, 4)];
         pairs[at] = pair(1, 2);
@@ -177,7 +177,7 @@ fn other_keys_are_refused() {
     }
 }
 
-/// Every bit of everything that is sent, one at a time.
+/// Inverts every bit of every message, one at a time.
 #[test]
 fn no_mutation_is_accepted() {
     fn all<I: Crypto, T: Crypto>() {
@@ -374,7 +374,7 @@ fn a_number_is_accepted_once() {
     ] {
         assert_eq!(window.accept(number), accepted, "{number}");
     }
-    // In any order, each once.
+    // Numbers are accepted in any order, each once.
     let mut window = Window::new();
     let mut numbers: Vec<u64> = (1..=127).collect();
     numbers.reverse();
@@ -402,7 +402,7 @@ fn keys_are_read_and_others_are_not() {
     }
 }
 
-/// The numbers that `tests/vectors/handshake.py` computes by itself.
+/// Compares with the bytes that `tests/vectors/handshake.py` computes independently.
 #[test]
 fn the_vectors_are_met() {
     let text = include_str!(concat!(

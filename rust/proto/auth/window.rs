@@ -2,15 +2,15 @@
 
 //! The numbers of sealed requests that a target has seen.
 
-/// The window below the highest received number in which late requests are accepted: as many as a
-/// session's queue pairs that connect at the same time.
+/// The window below the highest received number in which late requests are accepted: at least the
+/// number of queue pairs of a session that connect at the same time.
 const WIDTH: u64 = u128::BITS as u64;
 
-/// See the module. Each number is accepted once; numbers begin at 1.
+/// The received numbers of a session. Each number is accepted once; numbers begin at 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     highest: u64,
-    /// Bit `n`: the highest less `n` has come.
+    /// Bit `n`: number `highest - n` was received.
     seen: u128,
 }
 
@@ -23,7 +23,8 @@ impl Window {
         }
     }
 
-    /// Accepts a number; `false` if it came before, or is too old to know.
+    /// Accepts a number. Returns `false` if it was received before, or is too old to be found in
+    /// the window.
     pub fn accept(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = number - self.highest;

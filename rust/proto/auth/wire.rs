@@ -14,22 +14,22 @@ use super::{
     concat, CHALLENGES_MAX, CHALLENGE_LEN, KEY_LEN, MAC_LEN,
 };
 
-/// Where a MAC begins in the requests that carry one. Everything before it is covered by it.
+/// Offset of the MAC in the requests that carry one. It covers all bytes before it.
 pub(super) const MAC_AT: usize = REQUEST_LEN - MAC_LEN;
 
-/// In the place of the depth: it is a proof.
+/// Flag in the field of the depth: the request is a proof.
 const PROOF: u16 = 0x8000;
-/// In the same field, and in a challenge: the share is an X25519 public key.
+/// Flag in the same field, and in a challenge's flags: the share is an X25519 public key.
 const X25519: u16 = 0x4000;
 const HANDLE: u16 = CHALLENGES_MAX - 1;
-/// Where a challenge's handle is.
+/// Offset of the handle in a challenge.
 pub(super) const HANDLE_AT: usize = 8;
-/// In the field of the largest data length: the initiator proves its identity.
+/// Flag in the field of the largest data length: the initiator proves its identity.
 const PROVES: u16 = 0x4000;
-/// The byte of that bit, and the bit in it.
+/// Offset of the byte with that flag, and the flag in that byte.
 const PROVES_AT: usize = 11;
 const PROVES_BIT: u8 = (PROVES >> 8) as u8;
-/// Length of the start of a sealed request, which is that of other requests: all but the names.
+/// Length of the head of a sealed request: all fields of a connection request but the names.
 pub(super) const HEAD_LEN: usize = 24;
 
 /// An end of a [`Channel`].
@@ -37,7 +37,7 @@ pub(super) const HEAD_LEN: usize = 24;
 pub struct End {
     /// The GID of its RDMA port; 0 on transports that have none.
     pub gid: [u8; 16],
-    /// Its IP address, one of IPv4 as the last four bytes.
+    /// Its IP address; an IPv4 address is in the last four bytes.
     pub ip: [u8; 16],
     /// Its port.
     pub port: u16,
@@ -46,16 +46,17 @@ pub struct End {
 }
 
 /// The ports and queue pairs between which a message of the connection manager travels, as far as
-/// both sides see them. So an attacker cannot redirect a proof to another queue pair.
+/// both sides see them. MACs cover them, so that an attacker cannot redirect a proof to another
+/// queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channel {
     /// The initiator's end.
     pub initiator: End,
-    /// The target's, whose queue pair is 0 in requests and rejects.
+    /// The target's end; its queue pair is 0 in requests and rejects.
     pub target: End,
 }
 
-/// Bytes of a [`Channel`] in what MACs cover.
+/// Length of an encoded [`Channel`], as MACs cover it.
 pub(super) const CHANNEL_LEN: usize = 76;
 
 impl Channel {
@@ -86,12 +87,12 @@ impl Channel {
     }
 }
 
-/// The request of an initiator.
+/// The purpose of an initiator's connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// A queue pair.
+    /// To connect a queue pair.
     Connection(ConnectRequest),
-    /// An entry of a list.
+    /// To read an entry of a list.
     Entry(Question),
 }
 
@@ -105,16 +106,17 @@ impl Wanted {
     }
 }
 
-/// A connection request, as it states the identity of the host.
+/// A connection request, in one of the forms in which it states the identity of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// By names alone.
+    /// With names, without a proof.
     Plain(Wanted),
-    /// With names that it will prove: for an admin queue pair, or an entry. All of its bytes count.
+    /// With names that the initiator will prove: for an admin queue pair, or an entry. The
+    /// handshake's MACs cover all of its bytes.
     Hello(Wanted, [u8; REQUEST_LEN]),
     /// The response to a [challenge](super::Challenged).
     Proof(Proof),
-    /// By the key of its session.
+    /// With a MAC by the key of its session.
     Sealed(Sealed),
 }
 
@@ -127,7 +129,7 @@ impl Asked {
         let (depth, queue, _queues, largest) = (r.u16(), r.u8(), r.u8(), r.u16());
         let is_ours = magic == MAGIC && version_min <= version_max;
         if !is_ours || version_min > VERSION_MAX || version_max < VERSION_MIN {
-            // That says what is wrong with it.
+            // This returns the reason to refuse it.
             return Wanted::decode(bytes).map(Self::Plain);
         }
         if depth & PROOF != 0 {
@@ -162,14 +164,14 @@ fn mac_of(bytes: &[u8; REQUEST_LEN]) -> [u8; MAC_LEN] {
     concat(&[bytes.get(MAC_AT..).unwrap_or(&[])])
 }
 
-/// The initiator's response to a challenge, as it came.
+/// The initiator's response to a challenge, as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     bytes: [u8; REQUEST_LEN],
 }
 
 impl Proof {
-    /// Makes what its MAC covers, for the session of `hello`.
+    /// Returns the bytes that its MAC covers, for the session of `hello`.
     pub(super) fn covered(
         hello: &[u8; REQUEST_LEN],
         handle: u16,
@@ -186,7 +188,7 @@ impl Proof {
             .finish()
     }
 
-    /// Puts the MAC behind that.
+    /// Appends the MAC to the bytes that it covers.
     pub(super) fn with_mac(covered: &[u8; MAC_AT], mac: &[u8; MAC_LEN]) -> [u8; REQUEST_LEN] {
         concat(&[covered, mac])
     }
@@ -210,21 +212,21 @@ impl Proof {
         &self.bytes
     }
 
-    /// Returns the MAC, which names the proof in the response.
+    /// Returns the MAC, which identifies the proof in the response.
     pub fn mac(&self) -> [u8; MAC_LEN] {
         mac_of(&self.bytes)
     }
 }
 
-/// A received request with the MAC of its session's key: its contents must not be trusted before
-/// that was checked.
+/// A received request with the MAC of its session's key: do not trust its contents before the MAC
+/// has been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
     bytes: [u8; REQUEST_LEN],
 }
 
 impl Sealed {
-    /// Makes what the MAC of `request` covers.
+    /// Returns the bytes that the MAC of `request` covers.
     pub(super) fn covered(request: &ConnectRequest, session: u64, counter: u64) -> [u8; MAC_AT] {
         let whole = with_proves(request.encode());
         let head = whole.get(..HEAD_LEN).unwrap_or(&[]);
@@ -236,7 +238,7 @@ impl Sealed {
         self.word(HEAD_LEN)
     }
 
-    /// Returns its number among those of the session.
+    /// Returns the request's number among the sealed requests of its session.
     pub fn counter(&self) -> u64 {
         self.word(HEAD_LEN + 8)
     }
@@ -249,13 +251,14 @@ impl Sealed {
         &self.bytes
     }
 
-    /// Returns the MAC, which names the request in the response.
+    /// Returns the MAC, which identifies the request in the response.
     pub fn mac(&self) -> [u8; MAC_LEN] {
         mac_of(&self.bytes)
     }
 
-    /// Returns the request: one of the session `id`, by its `host` for its `volume`, if it is of
-    /// one; `Malformed` if it is of another session, or of an admin queue pair.
+    /// Returns the request, with the session's `host` and, if it has one, its `volume`. Fails with
+    /// `Malformed` if the request is of another session than `id` at `epoch`, or for an admin queue
+    /// pair.
     pub fn request(
         &self,
         (id, epoch): (SessionId, Epoch),
@@ -295,7 +298,7 @@ impl Challenge {
             .finish()
     }
 
-    /// Reads a challenge; `None`: it is none.
+    /// Reads a challenge. Returns `None` if the bytes are not one.
     pub(super) fn decode(bytes: &[u8; CHALLENGE_LEN]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let (magic, reason) = (r.u32(), r.u16());

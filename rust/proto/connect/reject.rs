@@ -14,7 +14,7 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reason {
-    /// The request makes no sense to this target.
+    /// The request is not valid.
     Malformed = 1,
     /// No version in common; the reject names the target's range.
     Version = 2,
@@ -76,7 +76,7 @@ impl Reason {
 /// A target's refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Why.
+    /// The reason of the refusal.
     pub reason: Reason,
     /// Lowest version that the target speaks.
     pub version_min: u8,
@@ -85,7 +85,7 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// Makes a reject by this implementation.
+    /// Creates a reject with the versions of this implementation.
     pub fn new(reason: Reason) -> Self {
         Self {
             reason,

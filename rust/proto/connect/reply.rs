@@ -117,9 +117,9 @@ pub struct Reply {
     /// Receive buffers posted: the initiator's first credits. [`ADMIN_DEPTH`] on the admin queue
     /// pair.
     pub credits: u16,
-    /// The session and its epoch, repeated.
+    /// The session of the request.
     pub session: SessionId,
-    /// See `session`.
+    /// The session's epoch in the request.
     pub epoch: Epoch,
     /// The volume.
     pub geometry: Geometry,

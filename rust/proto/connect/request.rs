@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Connection requests: what an initiator sends.
+//! Connection requests, which an initiator sends.
 
 use super::{
     super::{
@@ -12,14 +12,15 @@ use super::{
     Epoch, Reason, SessionId, REQUEST_LEN, TRANSFER_UNIT,
 };
 
-/// In the byte of the queue pair's number: it replaces the one with this number.
+/// Flag in the byte of the queue pair's number: the queue pair replaces the one with this number.
 const REPLACE: u8 = 0x80;
 // No number of a queue pair, replacing or not, is that of the admin queue pair.
 const _: () = assert!(QUEUES_MAX <= ADMIN_QUEUE & !REPLACE);
 
-/// In the field of the largest data length: the session continues the writes of its former epochs.
+/// Flag in the field of the largest data length: the session continues the writes of its former
+/// epochs.
 const RESUME: u16 = 0x8000;
-/// In the same field: at most one volume will be attached to the session.
+/// Flag in the same field: at most one volume will be attached to the session.
 const ALONE: u16 = 0x2000;
 const _: () = assert!(TRANSFER_MAX / TRANSFER_UNIT < ALONE as u32);
 
@@ -33,20 +34,20 @@ pub struct ConnectRequest {
     /// Requests that may be in flight on this queue pair; in the request of the admin queue pair,
     /// on each of the others.
     pub depth: u16,
-    /// Which of the session's queue pairs this is, from 0, or [`ADMIN_QUEUE`].
+    /// The number of the queue pair in its session, from 0, or [`ADMIN_QUEUE`].
     pub queue: u8,
-    /// The queue pair replaces the one that the live session may have there. Not the admin queue
-    /// pair.
+    /// The queue pair replaces the one of this number that the live session may have. Never set for
+    /// the admin queue pair.
     pub replace: bool,
     /// Number of queue pairs of the session, besides the admin queue pair.
     pub queues: u8,
     /// A flush must cover the writes of the session's former epochs, and end with their unreported
     /// errors. Otherwise the session starts without earlier writes.
     pub resume: bool,
-    /// At most one volume will be attached to the session. Only of a session whose volumes are
-    /// attached later; one that names its volume has no other in any case.
+    /// At most one volume will be attached to the session. Only for a session whose volumes are
+    /// attached later; a session that names its volume has no other in any case.
     pub alone: bool,
-    /// Largest data length in bytes that it would like to ask for, a multiple of 4096:
+    /// Largest data length in bytes that the initiator would like to request, a multiple of 4096:
     /// [`TRANSFER_USUAL`] to [`TRANSFER_MAX`].
     pub largest: u32,
     /// The session.
@@ -93,8 +94,8 @@ impl ConnectRequest {
 
     /// Reads a request. Bytes after the request are the transport's padding.
     ///
-    /// The version comes first: a peer that shares none is refused for that, regardless of the rest
-    /// of its message.
+    /// The version comes first: a peer without a common version is refused for that, regardless of
+    /// the rest of its message.
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
         let mut r = Reader::new(bytes);
@@ -155,7 +156,7 @@ impl ConnectRequest {
         Ok(request)
     }
 
-    /// Returns the version to use, which follows from whether it names a volume.
+    /// Returns the version to use, which depends on whether the request names a volume.
     pub fn version(&self) -> u8 {
         match self.volume {
             Some(_) => VERSION_OF_VOLUME,
@@ -163,7 +164,7 @@ impl ConnectRequest {
         }
     }
 
-    /// Returns the most volumes that the session can have.
+    /// Returns the maximum number of volumes of the session.
     pub fn volumes(&self) -> u16 {
         match self.volume.is_some() || self.alone {
             true => 1,

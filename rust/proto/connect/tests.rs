@@ -214,7 +214,7 @@ fn a_session_of_a_host_names_no_volume() {
         };
         assert_eq!(ConnectRequest::decode(&other.encode()), Err(reason));
     }
-    // The replies to a session report no volume.
+    // The reply to the request for such a session reports no volume.
     let of_session = Reply {
         version: 3,
         geometry: Geometry::of_session(2 << 20),

@@ -85,7 +85,8 @@ fn replies_round_trip() {
             DiscoveryReply::decode(&bytes, &question(list, 7)),
             Ok(reply)
         );
-        // One that is not there has no entry, and one that is has one.
+        // The reply for an index within the list has an entry; the reply for an index beyond it has
+        // none.
         assert_eq!(
             DiscoveryReply::decode(&bytes, &question(list, 8)),
             Err("there is an entry beyond the last one")
@@ -102,7 +103,8 @@ fn replies_round_trip() {
             DiscoveryReply::decode(&none.encode(), &question(list, 7)),
             Err("an entry is missing")
         );
-        // Bytes that are not longer than a reject are one.
+        // A shorter message is not an entry; a longer one is read as a reject with the reason
+        // `Entry`.
         assert_eq!(
             DiscoveryReply::decode(&bytes[..63], &question(list, 7)),
             Err("it is too short")

@@ -95,9 +95,9 @@ impl VolumeState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminOp {
     /// Respond at once. The initiator ends the session if it gets no response for this many
-    /// seconds, 1 to [`KEEP_ALIVE_TMO_MAX`], and sends one at least as often.
+    /// seconds, 1 to [`KEEP_ALIVE_TMO_MAX`], and sends a keep-alive at least as often.
     KeepAlive {
-        /// See above.
+        /// The timeout in seconds.
         tmo_s: u16,
     },
     /// Let no request of a session of this disk on another path, up to an epoch, reach the volume
@@ -140,7 +140,7 @@ pub enum AdminOp {
     },
     /// Return the key of a registrant, and the number of registrants.
     ReadKey {
-        /// Which one, from 0.
+        /// The index of the registrant, from 0.
         index: u32,
     },
     /// Return the reservation.

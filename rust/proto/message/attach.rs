@@ -25,7 +25,7 @@ const WRITE_CACHE: u8 = 1 << 1;
 const FUA: u8 = 1 << 2;
 const KNOWN: u8 = READ_ONLY | WRITE_CACHE | FUA;
 
-/// The disk to which a volume is attached.
+/// A request to attach a volume to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attach {
     /// The volume.
@@ -54,8 +54,7 @@ impl Attach {
             .finish()
     }
 
-    /// Reads what follows the opcode of such a request; `None`: it makes no sense, and the session
-    /// ends.
+    /// Reads such a request; `None` if it is not valid, which ends the session.
     pub(super) fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<(Tag, Self)> {
         let mut r = Reader::new(bytes);
         let (opcode, flags, reserved) = (r.u8(), r.u8(), r.u16());
@@ -83,7 +82,7 @@ impl Attach {
 /// A volume that was attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// The name of the volume in later messages, below [`ATTACHED_MAX`].
+    /// The number of the volume in later messages, below [`ATTACHED_MAX`].
     pub handle: Handle,
     /// The volume. Its largest data length is at most that of the session.
     pub geometry: Geometry,
@@ -96,7 +95,7 @@ pub struct Attached {
 /// Bytes of a response.
 pub(super) const RESPONSE_LEN: usize = BUFFER_LEN;
 
-/// Encodes what became of the request `tag`.
+/// Encodes the response to the request `tag`.
 pub(super) fn encode(tag: Tag, outcome: &Result<Attached, Reason>) -> [u8; RESPONSE_LEN] {
     let mut writer = Writer::new();
     writer.u8(RESPONSE);

@@ -24,13 +24,13 @@ pub struct AtomicWrites {
     pub min_shift: u8,
     /// log2 of the longest one in bytes.
     pub max_shift: u8,
-    /// log2 of the distance in bytes of the offsets that none may cross; 0: there are none.
+    /// log2 of the boundary in bytes: no atomic write may cross a multiple of it; 0: there is none.
     pub boundary_shift: u8,
 }
 
 impl AtomicWrites {
-    /// Returns what the block layer's limits say, in bytes; `None`: there are no atomic writes, or
-    /// they have no place here.
+    /// Converts the block layer's limits, which are in bytes. Returns `None` if there are no atomic
+    /// writes, or if a limit is not a power of two.
     pub fn from_bytes(min: u32, max: u32, boundary: u32) -> Option<Self> {
         let shift = |bytes: u32| {
             bytes
@@ -55,7 +55,8 @@ impl AtomicWrites {
     }
 }
 
-/// See the module. All of it may change while a session lasts. Lengths are in bytes.
+/// The limits of a volume's drive; see the module. All of them may change during a session. Lengths
+/// are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeLimits {
     /// Longest discard; 0: there is none.
@@ -72,13 +73,13 @@ pub struct VolumeLimits {
     pub physical_block_shift: u8,
     /// Offset of the first physical block.
     pub alignment_offset: u32,
-    /// Shortest I/O that the drive likes.
+    /// Smallest I/O that the drive prefers.
     pub io_min: u32,
-    /// The preferred I/O of the drive; 0: not reported.
+    /// The preferred size of I/O; 0: not reported.
     pub io_opt: u32,
-    /// It is slow to change its place.
+    /// The drive is rotational: seeks are slow.
     pub rotational: bool,
-    /// `None`: there are none.
+    /// The atomic writes of the drive, if it has any.
     pub atomic: Option<AtomicWrites>,
 }
 
@@ -104,8 +105,8 @@ impl VolumeLimits {
                 .is_none_or(|atomic| atomic.is_sound(logical_block_shift))
     }
 
-    /// Returns the limits without those that the protocol cannot carry, for logical blocks of
-    /// 2^`shift` bytes, 9 to 12.
+    /// Returns the limits, changed to values that the protocol can carry, for logical blocks of
+    /// 2^`shift` bytes (`shift` is 9 to 12).
     pub fn fitted(self, shift: u8) -> Self {
         let preferred = |bytes| if bytes > PREFERRED_MAX { 0 } else { bytes };
         let block = 1u32 << shift;
@@ -164,7 +165,7 @@ impl VolumeLimits {
             .finish()
     }
 
-    /// Reads limits; `None`: it makes no sense.
+    /// Reads limits; `None` if they are not valid.
     pub(super) fn decode(bytes: &[u8; LIMITS_LEN]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let limits = Self {

@@ -9,12 +9,12 @@ use super::{
     REQUEST_LEN,
 };
 
-/// An initiator's message.
+/// An initiator's request for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoRequest {
     /// Names the request in the response.
     pub tag: Tag,
-    /// The volume concerned; the first if none is.
+    /// The volume concerned; the first one if the operation concerns none.
     pub volume: Handle,
     /// The operation.
     pub op: Op,
@@ -41,7 +41,7 @@ pub(super) const DATA_NONE: u8 = 0;
 pub(super) const DATA_KEYED: u8 = 1;
 /// Keyed, with an immediate value as the response.
 pub(super) const DATA_IMMEDIATE: u8 = 2;
-/// Behind the request in its message.
+/// After the request, in its message.
 pub(super) const DATA_INLINE: u8 = 3;
 /// It is in the eager ring already.
 pub(super) const DATA_EAGER: u8 = 4;
@@ -65,8 +65,9 @@ const NO_DATA: (Extent, Remote) = (
 /// Why a request cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRequest {
-    /// Too short to have a tag, or it may mean a slot of the eager ring or several requests, which
-    /// both sides would count differently, or it is for the admin queue pair: the session ends.
+    /// The session ends: the request is too short to have a tag, or is for the admin queue pair, or
+    /// may take a slot of the eager ring or stand for several requests, which both sides would then
+    /// count differently.
     EndSession,
     /// The response has this status.
     Refuse(Tag, Status),
@@ -147,8 +148,8 @@ impl IoRequest {
         }
     }
 
-    /// Reads a request of `bytes.len()` bytes that is a message, the length that the
-    /// completion gave, or is in one behind the first.
+    /// Reads a request of `bytes.len()` bytes: a whole message, whose length its completion has
+    /// reported, or a request after the first one of a message.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRequest> {
         Self::decode_before(bytes, 0, 0)
@@ -174,7 +175,7 @@ impl IoRequest {
     }
 
     /// Decodes a request as [`Self::decode_before`] does, of the length of one.
-    // Where little is wanted of it, little is left of it.
+    // For a caller that needs few of the fields, the compiler leaves out the rest.
     #[inline(always)]
     pub fn decode_whole(
         bytes: &[u8; REQUEST_LEN],
@@ -248,8 +249,8 @@ impl Fields {
         (READ..=NOP).contains(&self.opcode)
     }
 
-    /// Returns the key's fields with the kind of response; `None` if there is no such response to a
-    /// request with its data there.
+    /// Returns the key's fields with the kind of response; `None` if a request with its data in
+    /// that place cannot have this response.
     #[inline]
     fn remote(&self) -> Option<Remote> {
         let response = match (self.data, self.flags & FLAG_INVALIDATE != 0) {
@@ -266,14 +267,14 @@ impl Fields {
         })
     }
 
-    /// Returns whether the extent has a length and ends within what 64 bits can say.
+    /// Returns whether the extent has a length, and an end that fits into 64 bits.
     #[inline]
     fn has_extent(&self) -> bool {
         let length = self.extent.length;
         length > 0 && self.extent.offset.checked_add(u64::from(length)).is_some()
     }
 
-    /// Returns whether the data is the `following` bytes behind the request.
+    /// Returns whether the data is the `following` bytes after the request.
     #[inline]
     fn is_inline(&self, remote: Remote, following: usize) -> bool {
         self.data == DATA_INLINE

@@ -45,7 +45,7 @@ impl ReservationType {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
-    /// Returns whether reads are for those with the rights of a holder only.
+    /// Returns whether only hosts with the rights of a holder may read.
     pub fn excludes_reads(self) -> bool {
         matches!(
             self,
@@ -57,7 +57,7 @@ impl ReservationType {
 /// A change of a drive's reservations. `key` is the key with which the host is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationOp {
-    /// Register the host with `new`, replace its key by that, or, if `new` is 0, end its
+    /// Register the host with the key `new`, replace its key with that, or, if `new` is 0, end its
     /// registration.
     Register {
         /// Its key until now, 0 if it has none.
@@ -69,14 +69,14 @@ pub enum ReservationOp {
     },
     /// Take the reservation.
     Reserve {
-        /// See above.
+        /// The key with which the host is registered.
         key: u64,
         /// How the drive is shared.
         how: ReservationType,
     },
     /// Release the reservation.
     Release {
-        /// See above.
+        /// The key with which the host is registered.
         key: u64,
         /// The type that it has.
         how: ReservationType,
@@ -84,9 +84,10 @@ pub enum ReservationOp {
     /// End the registrations with the key `victim`, and take the reservation if one of them holds
     /// it. The response comes when no request of these hosts can reach the drive.
     Preempt {
-        /// See above.
+        /// The key with which the host is registered.
         key: u64,
-        /// The key of those whose registrations end; 0: all, if all hold the reservation.
+        /// The key of the hosts whose registrations end; 0: those of all other hosts, if all
+        /// registrants hold the reservation.
         victim: u64,
         /// How the drive is shared, if the reservation is taken.
         how: ReservationType,
@@ -95,7 +96,7 @@ pub enum ReservationOp {
     },
     /// End all registrations and the reservation.
     Clear {
-        /// See above.
+        /// The key with which the host is registered.
         key: u64,
     },
 }

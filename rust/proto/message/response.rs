@@ -9,7 +9,7 @@ use super::{
 
 pub(super) const RESPONSE: u8 = 0x80;
 
-/// A target's response by a message.
+/// A target's response in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoResponse {
     /// Receive buffers that the target posted since its last message.

@@ -34,9 +34,9 @@ fn an_entry_is_believed_of_who_has_the_keys() {
         assert_eq!(unconfirmed.is_told(&other, &channel()), None, "byte {at}");
     }
     assert_eq!(unconfirmed.is_told(&bytes, &channel()), None);
-    // Neither is one by another handshake's keys, nor to another question.
+    // The MAC also covers that of the proof which the entry answers.
     assert_ne!(key.seal_entry(&[0; MAC_LEN], &bytes, &channel()), sealed);
-    // A sealed reject is none.
+    // A sealed reject is not an entry.
     let reject = Reject::new(Reason::NotProven);
     let rejected = key.seal_reject(&proof.mac(), &reject, &channel());
     assert_eq!(unconfirmed.is_told(&rejected, &channel()), None);

@@ -34,7 +34,7 @@ fn a_response_has_a_generation_and_nothing_else() {
     let good = told(Some(0x0403_0201)).encode().to_vec();
     assert_eq!(good[12..16], [1, 2, 3, 4]);
     assert_eq!(AdminResponse::decode(&good), Some(told(Some(0x0403_0201))));
-    // A response without portals, which is invalid.
+    // The generation 0 stands for a response without portals.
     assert_eq!(
         AdminResponse::decode(&told(Some(0)).encode()),
         Some(told(None))
