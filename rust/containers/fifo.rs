@@ -12,7 +12,7 @@ pub struct Fifo<T> {
 }
 
 impl<T> Fifo<T> {
-    /// Makes room for `capacity` elements. May sleep.
+    /// Creates an empty queue for at most `capacity` elements. May sleep.
     pub fn new(capacity: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(capacity, GFP_KERNEL)?;
         for _ in 0..capacity {
@@ -25,7 +25,7 @@ impl<T> Fifo<T> {
         })
     }
 
-    /// Puts an element at the end; it comes back when there is no room.
+    /// Appends an element. Returns it if there is no room.
     #[inline]
     pub fn push(&mut self, element: T) -> Result<(), T> {
         let capacity = self.places.len();
@@ -46,7 +46,7 @@ impl<T> Fifo<T> {
         }
     }
 
-    /// Takes the first element.
+    /// Removes and returns the first element.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let element = self.places.get_mut(self.head)?.take()?;
@@ -58,8 +58,7 @@ impl<T> Fifo<T> {
         Some(element)
     }
 
-    /// Puts an element that was just popped back to the front; it comes back when there is no
-    /// room.
+    /// Puts an element that was just popped back to the front. Returns it if there is no room.
     pub fn unpop(&mut self, element: T) -> Result<(), T> {
         if self.len == self.places.len() {
             return Err(element);
@@ -84,7 +83,7 @@ impl<T> Fifo<T> {
         self.len
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

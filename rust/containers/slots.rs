@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A table in which owners leave their objects while the hardware works on
-//! them, to be taken out by the number that the hardware reports.
+//! A table in which owners leave objects while the hardware works on them. The number that the
+//! hardware reports is the object's index.
 
 use crate::sync::atomic::{
     Atomic,
@@ -23,7 +23,8 @@ pub struct SlotTable<T> {
 
 // SAFETY: The table owns its objects.
 unsafe impl<T: Send> Send for SlotTable<T> {}
-// SAFETY: One taker at a time gets an object.
+// SAFETY: A shared table gives no references to its objects; `take` exchanges the pointer
+// atomically, so one caller gets an object.
 unsafe impl<T: Send> Sync for SlotTable<T> {}
 
 impl<T> SlotTable<T> {

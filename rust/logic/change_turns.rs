@@ -43,7 +43,7 @@ struct Waiting {
     until_ms: u64,
 }
 
-/// See the module.
+/// The turns of the hosts that change one drive's reservations; see the module.
 #[derive(Debug)]
 pub struct ChangeTurns {
     making: Option<HostId>,

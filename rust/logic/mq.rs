@@ -26,8 +26,8 @@
 //! # Memory
 //!
 //! Everything is in three arrays of a fixed size: 40 bytes for each line and for each of the
-//! [`HISTORY`] times as many lines in the history, and an index of 4 bytes for at least every
-//! second one of them. An access looks at a few entries, independent of the size.
+//! [`HISTORY`] times as many lines in the history, and an index of 4-byte entries, at least half as
+//! many as these lines. An access looks at a few entries, independent of the size.
 //!
 //! # Invariants
 //!
@@ -55,7 +55,7 @@ pub const QUEUES: usize = 8;
 /// Lines that the history remembers, for each line in the cache.
 pub const HISTORY: usize = 4;
 
-/// The lists behind the queues.
+/// The lists after the queues.
 const HISTORY_LIST: usize = QUEUES;
 const FREE: usize = QUEUES + 1;
 const SPARE: usize = QUEUES + 2;
@@ -251,7 +251,7 @@ impl<M: Memory> Mq<M> {
         self.age();
     }
 
-    /// Removes the slot's line, also from the history.
+    /// Removes the slot's line, and does not add it to the history.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
         if self.key(slot).is_some() {

@@ -7,7 +7,7 @@
 //! ```text
 //!                    reserve                     release, clear, the holder's registration ends
 //!  registrants only ─────────► held(type, who) ───────────────────────────────────────────────► registrants only
-//!                                 └── preempt of the holder: held(its type, who preempts)
+//!                                 └── preempt of the holder: held(new type, preempting host)
 //! ```
 //!
 //! A host is registered as a whole: across its paths, connections and disks. For the last change of
@@ -32,8 +32,8 @@ pub use self::image::{BadImage, IMAGE_LEN};
 /// Hosts that may be registered for a drive.
 pub const REGISTRANTS_MAX: usize = 32;
 
-/// Disks whose last change is remembered. When there are more, the host with the most loses one:
-/// the one that asked longest ago.
+/// Disks whose last change is remembered. When there are more, the host with the most of them loses
+/// that of its disk that asked longest ago.
 pub const CHANGES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,8 @@ struct Change {
     status: Status,
     /// See [`Outcome::number`].
     number: u64,
-    /// When it was asked for last, as `Reservations::asked` counts. An image has `number` for it.
+    /// The value of `Reservations::asked` when it was requested last. An image does not store it:
+    /// `number` takes its place.
     asked: u64,
 }
 
@@ -89,7 +90,7 @@ impl Outcome {
     }
 }
 
-/// See the module.
+/// The state of one drive's reservations; see the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservations {
     generation: u32,
@@ -149,7 +150,7 @@ impl Reservations {
         })
     }
 
-    /// Returns whether a host may read, or write, which all that changes data is.
+    /// Returns whether a host may read or, if `writes`, do anything that changes data.
     pub fn allows(&self, host: HostId, writes: bool) -> bool {
         let Some(HeldReservation { how, holder }) = self.held else {
             return true;
@@ -181,8 +182,8 @@ impl Reservations {
         }
     }
 
-    /// Makes the change `op` for `host`, whose disk `disk` asks for it by `sequence`. Calls
-    /// `removed` with each other host whose registration a preemption has ended.
+    /// Makes the change `op` for `host`, whose disk `disk` requests it with the number `sequence`.
+    /// Calls `removed` with each other host whose registration a preemption has ended.
     pub fn change(
         &mut self,
         host: HostId,
@@ -235,8 +236,8 @@ impl Reservations {
         }
     }
 
-    /// Stores a change in the place of the last one of its disk, in a free one, or in place of a
-    /// forgotten one.
+    /// Stores a change in the place of its disk's last one, else in a free place, else in the place
+    /// of a change that is forgotten.
     fn remember(&mut self, change: Change) {
         let of_host = |host| {
             let others = self.changes.iter().flatten();
@@ -252,7 +253,7 @@ impl Reservations {
         }
     }
 
-    /// Fails unless the host is registered by this key.
+    /// Fails unless the host is registered with this key.
     fn check(&self, host: HostId, key: u64) -> Result<(), Status> {
         match self.key_of(host) == Some(key) {
             true => Ok(()),
@@ -321,8 +322,8 @@ impl Reservations {
         });
     }
 
-    /// Registers a host with `new`. Its present key must be `key`, 0 if it has none, unless that is
-    /// `None`.
+    /// Registers a host with the key `new`, or ends its registration if that is 0. If `key` is
+    /// given, it must be the host's present key, or 0 for a host without one.
     fn register(&mut self, host: HostId, key: Option<u64>, new: u64) -> Result<(), Status> {
         let now = self.key_of(host);
         if key.is_some_and(|key| key != now.unwrap_or(0)) {
@@ -348,8 +349,8 @@ impl Reservations {
         Ok(())
     }
 
-    /// Ends the registrations that `which` names, and the reservation if it has no holder any more.
-    /// Returns how many.
+    /// Ends the registrations that `which` selects, and the reservation if it has no holder any
+    /// more. Returns the number of ended registrations.
     fn remove(
         &mut self,
         which: impl Fn(&Registrant) -> bool,

@@ -13,7 +13,7 @@
 /// Milliseconds between keep-alives of a queue pair.
 pub const KEEP_ALIVE_PERIOD_MS: u32 = 5_000;
 
-/// The state of a session that ends because of an `R`.
+/// The state of a session; an `R` is the reason of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState<R> {
     /// Its queue pairs are being connected.
@@ -32,7 +32,7 @@ impl<R: Copy> SessionState<R> {
         matches!(self, Self::Live)
     }
 
-    /// Returns why the session ends or has ended; `None`: it does not end.
+    /// Returns why the session ends or has ended; `None` if it is connecting or live.
     pub fn reason(&self) -> Option<R> {
         match *self {
             Self::Connecting | Self::Live => None,
@@ -40,7 +40,7 @@ impl<R: Copy> SessionState<R> {
         }
     }
 
-    /// Makes a session live that is connecting; fails with the reason if it ends.
+    /// Makes a connecting session live. Fails with the reason if the session ends or has ended.
     pub fn go_live(&mut self) -> Result<(), R> {
         match self.reason() {
             Some(reason) => Err(reason),
@@ -51,7 +51,7 @@ impl<R: Copy> SessionState<R> {
         }
     }
 
-    /// Begins the end because of `reason`. Returns `false` if it has begun before.
+    /// Begins the session's end because of `reason`. Returns `false` if the end has begun before.
     pub fn end(&mut self, reason: R) -> bool {
         let begins = self.reason().is_none();
         if begins {
@@ -60,7 +60,7 @@ impl<R: Copy> SessionState<R> {
         begins
     }
 
-    /// Takes note that the teardown of a session that is ending is done.
+    /// Notes that the teardown of an ending session is complete.
     pub fn finish(&mut self) {
         if let Self::Ending(reason) = *self {
             *self = Self::Ended(reason);

@@ -45,8 +45,8 @@ impl ContiguousPages {
         Self::alloc_with(order, bindings::GFP_KERNEL)
     }
 
-    /// Allocates as [`Self::alloc`] does, but memory that the machine can do without: a shortage
-    /// kills no process and is not logged.
+    /// Allocates as [`Self::alloc`] does, but only memory that the machine can spare: if there is
+    /// none, no process is killed and nothing is logged.
     pub fn alloc_if_plenty(order: u32) -> Result<Self> {
         let flags = bindings::__GFP_RETRY_MAYFAIL | bindings::__GFP_NOWARN;
         Self::alloc_with(order, bindings::GFP_KERNEL | flags)
@@ -119,13 +119,13 @@ impl<'a> PageRange<'a> {
         }
     }
 
-    /// Copies as many bytes as the shorter of the two has. Concurrent writes of a device or another
-    /// processor may be copied in part. Any context.
+    /// Copies the number of bytes that the shorter piece has. Concurrent writes of a device or
+    /// another processor may be copied in part. Any context.
     #[inline]
     pub fn copy_to(self, to: PageRange<'_>) {
         // SAFETY: Both pieces are within allocations that are in the direct mapping and live at
-        // least as long as the pieces; there are no references into them. They may be pieces of the
-        // same one.
+        // least as long as the pieces; there are no references into them. Both may be in one
+        // allocation and overlap.
         unsafe {
             core::ptr::copy(
                 self.as_ptr().cast_const(),
@@ -167,8 +167,8 @@ impl<'a> PageRange<'a> {
         let offset = self.offset as usize;
         // SAFETY: The pages of contiguous memory are contiguous in the memory map: those of a buddy
         // allocation always, those of device memory because that has a virtual memory map
-        // (`ZONE_DEVICE` depends on it). The page is one of them, or for an empty piece the one
-        // behind the last.
+        // (`ZONE_DEVICE` depends on it). The page is one of them, or, for an empty piece, the one
+        // after the last.
         let page = unsafe { self.page.as_ptr().add(offset / PAGE_SIZE) };
         (page, (offset % PAGE_SIZE) as u32)
     }

@@ -30,7 +30,7 @@ use kernel::{
 /// The read bounce slots of a queue pair, in one memory region.
 pub struct ReadBounce {
     slots: ExposedBuffers,
-    /// Bytes of the largest read whose data is put here.
+    /// Bytes of the largest read that uses a slot.
     limit: u32,
 }
 
@@ -59,7 +59,7 @@ impl ReadBounce {
     }
 
     /// Returns the work request that registers the slots for the peer's writes. Post it once,
-    /// before a slot is named to the peer; the registration ends with the object.
+    /// before a message to the peer names a slot; the registration ends with the object.
     pub fn register(&self) -> Result<Register<'_>> {
         self.slots.register()
     }

@@ -23,8 +23,7 @@ fn hex(text: &str, digits: core::ops::RangeInclusive<usize>, max: u32) -> Option
 }
 
 impl PciAddress {
-    /// Reads `DDDD:BB:DD.F`, as `lspci -D` and sysfs write it; without the
-    /// domain, domain 0.
+    /// Reads `DDDD:BB:DD.F`, as `lspci -D` and sysfs write it. A missing domain is 0.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.rsplitn(3, ':');
         let (last, bus) = (parts.next()?, parts.next()?);

@@ -10,9 +10,9 @@
 //!
 //! While the memory is leased, a user takes a reference for each use ([`PeerLease::memory`]), and
 //! drops it in any context; after the recall there are no new ones. The recall waits until the
-//! existing references have been dropped, and then frees the memory ([`LeaseState::end`]): in
-//! process context, in which the last user need not be. Unbinding waits for that, because the pages
-//! disappear with the driver.
+//! existing references have been dropped, and then frees the memory ([`LeaseState::end`]). That
+//! needs process context, and the last user may run in any other. Unbinding waits for that, because
+//! the pages disappear with the driver.
 //!
 //! Memory that several HCAs use is leased once, with a view for each ([`PeerLease::view`]), which
 //! is a lease as well and a user of that memory: a view is freed before its memory.
@@ -20,9 +20,9 @@
 //! # Locks
 //!
 //! Leases are made, and recalled, under the lock of the provider's `struct
-//! device`, so that none is made between the recall and the end of the memory;
-//! and listed under `LEASES`, inside it, until they are freed. Memory is freed under its
-//! `LeaseState::core`, and neither waited for nor freed under `LEASES`. Uses take no lock.
+//! device`, so that none is made between the recall and the end of the memory. They are listed
+//! until they are freed, under `LEASES`, a lock inside that of the device. Memory is freed under
+//! its `LeaseState::core`, and neither waited for nor freed under `LEASES`. Uses take no lock.
 
 use super::{
     memory::{

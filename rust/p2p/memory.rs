@@ -2,10 +2,10 @@
 
 //! Memory of a PCI device, in pieces of one size.
 //!
-//! A drive's DMA goes to a piece through [`PeerMemory::range`]. An HCA that does DMA among PCI
-//! devices gets [`PeerMemory::sge`]; for one that does not (soft-RoCE and siw have no DMA of their
-//! own) a processor copies to and from RAM, with the accessors for I/O memory: though there is a
-//! kernel address, plain loads and stores are not for memory behind a bus.
+//! A drive gets a piece for its DMA as [`PeerMemory::range`], and an HCA that can do DMA to other
+//! PCI devices as [`PeerMemory::sge`]. For other HCAs (soft-RoCE and siw have no DMA of their own)
+//! a processor copies to and from RAM. It uses the accessors for I/O memory: plain loads and stores
+//! are not for memory behind a bus, although that has a kernel address.
 
 use super::Provider;
 use crate::{
@@ -36,16 +36,16 @@ use kernel::{
     task::might_sleep, //
 };
 
-/// Returns whether a processor must copy between peer memory and the HCA of `pd`: it
-/// cannot do DMA there. C: `ib_dma_pci_p2p_dma_supported()`.
+/// Returns whether a processor must copy between peer memory and the HCA of `pd`, because that
+/// cannot do DMA to peer memory. C: `ib_dma_pci_p2p_dma_supported()`.
 pub fn must_copy(pd: &ProtectionDomain) -> bool {
     !pd.reaches_peers()
 }
 
 /// # Invariants
 ///
-/// `start` is the kernel's address of memory that `pci_alloc_p2pmem` gave,
-/// `page` its first page.
+/// `start` is the kernel's address of memory that `pci_alloc_p2pmem` has allocated, and `page` its
+/// first page.
 #[derive(Clone, Copy)]
 struct Piece {
     start: NonNull<c_void>,
@@ -81,7 +81,7 @@ impl Drop for Mapping {
     }
 }
 
-/// See the module.
+/// Memory of a provider, in pieces of one size; see the module.
 ///
 /// | object | dropped by | context |
 /// |---|---|---|
@@ -92,13 +92,13 @@ impl Drop for Mapping {
 ///
 /// # Invariants
 ///
-/// Each of `pieces` has `piece_bytes` bytes of `provider` and is ours, or that
-/// of `of`, if there is one.
+/// Each of `pieces` has `piece_bytes` bytes of `provider` and is ours, or belongs to `of`, if that
+/// is set.
 pub struct Memory {
     pieces: KVVec<Piece>,
     piece_bytes: usize,
     mapping: Option<Mapping>,
-    /// Whose pieces these are, of a view.
+    /// The memory to which the pieces belong, if this is a view of it.
     of: Option<Arc<PeerMemory>>,
     provider: Arc<Provider>,
 }
@@ -145,8 +145,8 @@ impl Deref for PeerMemory {
 
 impl Drop for PeerMemory {
     fn drop(&mut self) {
-        // SAFETY: It is not used after this. By the invariant it is not the last
-        // reference, which is why it goes before the event is set.
+        // SAFETY: It is not used after this. By the invariant it is not the last reference before
+        // the event is set, so it is dropped before that.
         unsafe { ManuallyDrop::drop(&mut self.core) };
         self.users_gone.event.set();
     }
@@ -158,11 +158,11 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Takes as much as there is, up to `count` pieces of `piece_bytes` bytes,
-    /// whole pages, and maps it for the HCA of `pd`, if there is one. Sleeps.
+    /// Allocates `count` pieces of `piece_bytes` bytes, a multiple of the page size, or fewer if
+    /// the provider has no more. Maps them for the HCA of `pd`, if that is given. Sleeps.
     ///
-    /// Errors: `ENOMEM` (not even one piece, or no memory to keep the books),
-    /// `EIO` (the HCA cannot reach it).
+    /// Errors: `ENOMEM` (not even one piece, or no memory for the tables), `EIO` (the HCA cannot
+    /// reach it).
     pub(super) fn take(
         provider: &Arc<Provider>,
         count: usize,
@@ -177,18 +177,18 @@ impl Memory {
             provider: provider.clone(),
         };
         while memory.pieces.len() < count {
-            // SAFETY: The device is valid; without memory to lend it gives none.
+            // SAFETY: The device is valid; without memory to lend, the call returns null.
             let start = unsafe { bindings::pci_alloc_p2pmem(provider.as_raw(), piece_bytes) };
             let Some(start) = NonNull::new(start) else {
                 break;
             };
-            // SAFETY: The given memory has pages in the kernel's direct mapping.
+            // SAFETY: The allocated memory has pages in the kernel's direct mapping.
             let page = unsafe { bindings::hcablk_c_virt_to_page(start.as_ptr()) };
             let piece = Piece {
                 start,
                 page: NonNull::new(page).ok_or(EIO)?,
             };
-            // There is room. INVARIANT: It was given just now.
+            // The vector has room. INVARIANT: The piece was allocated just now.
             push_into_room(
                 &mut memory.pieces,
                 piece,
@@ -204,8 +204,8 @@ impl Memory {
         Ok(Arc::new(memory, GFP_KERNEL)?)
     }
 
-    /// Maps the same memory for the HCA of `pd`, too: of memory that is used by several HCAs each
-    /// has a view. Sleeps.
+    /// Maps the same memory for the HCA of `pd`, too: if several HCAs use the same memory, each has
+    /// a view of it. Sleeps.
     ///
     /// Errors: `ENOMEM`, `EIO` (the HCA cannot reach it).
     pub(super) fn view(of: Arc<PeerMemory>, pd: &Arc<ProtectionDomain>) -> Result<Arc<Self>> {
@@ -275,7 +275,7 @@ impl Memory {
         false
     }
 
-    /// Returns whether an HCA can be given [`Self::sge`].
+    /// Returns whether the memory is mapped for an HCA, so that [`Self::sge`] works.
     #[inline]
     pub fn is_mapped(&self) -> bool {
         self.mapping.is_some()
@@ -321,7 +321,8 @@ impl Memory {
         ))
     }
 
-    /// Returns where `offset` of a piece is, and how much of `length` bytes is left from there.
+    /// Returns the address of `offset` in a piece, and how many of `length` bytes the piece has
+    /// from there.
     fn address_of(
         &self,
         piece: impl Into<u32>,
@@ -350,8 +351,8 @@ impl Memory {
     /// Copies RAM into a piece from `offset` on, up to the end of either; returns the number of
     /// bytes. Any context. C: `memcpy_toio()`.
     ///
-    /// A later read by another device returns the copied data: writes may be on their way for a
-    /// while, but a read does not overtake them.
+    /// A later read by another device returns the copied data: posted writes may be under way for a
+    /// while, but a read at the end, which cannot overtake them, waits for them.
     pub fn store(&self, piece: impl Into<u32>, offset: usize, from: PageRange<'_>) -> usize {
         let Some((start, length)) = self.address_of(piece, offset, from.length() as usize) else {
             return 0;
@@ -389,8 +390,8 @@ impl Drop for Memory {
             None => &self.pieces[..],
         };
         for piece in own {
-            // SAFETY: By the type's invariant; nobody can reach it any more. Its
-            // provider's driver is there: unbinding it waits for this.
+            // SAFETY: By the type's invariant; nobody can reach it any more. The provider's driver
+            // is bound: unbinding it waits for this.
             unsafe {
                 bindings::pci_free_p2pmem(
                     self.provider.as_raw(),

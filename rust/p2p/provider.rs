@@ -45,7 +45,7 @@ pub struct Clients<'a> {
 }
 
 impl<'a> Clients<'a> {
-    /// Makes the clients of a drive by itself, when the HCA's part is done by a processor.
+    /// Returns a drive as the only client, for use when a processor copies for the HCA.
     pub fn drive(drive: &'a BlockDevice) -> Self {
         // SAFETY: The device is open.
         let disk = unsafe { bindings::hcablk_c_disk_device(drive.as_raw()) };
@@ -58,8 +58,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Makes the clients of a drive and of the HCA that a protection domain is on. If the domain
-    /// was severed, the drive is the only client.
+    /// Returns a drive and the HCA of a protection domain as clients. If the domain was severed,
+    /// the drive is the only client.
     pub fn drive_and_hca(drive: &'a BlockDevice, pd: &Arc<ProtectionDomain>) -> Self {
         let mut clients = Self::drive(drive);
         let Ok(used) = pd.begin_use() else {
@@ -67,7 +67,7 @@ impl<'a> Clients<'a> {
         };
         // SAFETY: The use of the domain keeps its device.
         let hca = unsafe { (*pd.device()).dma_device };
-        // A device without one has its DMA done by the processor.
+        // Without a DMA device, a processor does the HCA's DMA.
         if !hca.is_null() {
             // INVARIANT: As above.
             clients.devices[1] = hca;
@@ -115,8 +115,8 @@ impl Provider {
         })
     }
 
-    /// Finds the nearest device that lends memory which all of `clients` can reach; any of those
-    /// that are equally near. Sleeps.
+    /// Finds the nearest device that lends memory which all of `clients` can reach; a random one of
+    /// those that are equally near. Sleeps.
     ///
     /// C: `pci_p2pmem_find_many()`.
     pub fn nearest(clients: &Clients<'_>) -> Option<Self> {
@@ -129,8 +129,8 @@ impl Provider {
         })
     }
 
-    /// Returns whether all of `clients` can reach the provider's memory; otherwise the kernel's log
-    /// has the obstacle. Sleeps.
+    /// Returns whether all of `clients` can reach the provider's memory; otherwise the kernel logs
+    /// the obstacle. Sleeps.
     ///
     /// C: `pci_p2pdma_distance_many()`.
     pub fn is_reached_by(&self, clients: &Clients<'_>) -> bool {
@@ -151,10 +151,10 @@ impl Provider {
         self.device.as_ptr()
     }
 
-    /// Calls `f` while no driver is bound to the device or unbound from it. Sleeps, for the lock of
-    /// the device [`LOCK_TRIES`] ms and a little more: the driver core holds the lock while it
-    /// unbinds the driver, which takes until all I/O in the device's memory has ended. `EBUSY`: the
-    /// lock was held for all that time.
+    /// Calls `f` with the device's lock held, so that meanwhile no driver is bound to the device or
+    /// unbound from it. Sleeps. Fails with `EBUSY` if the lock is held for [`LOCK_TRIES`] ms and a
+    /// little more: the driver core holds it while it unbinds the driver, which takes until all I/O
+    /// in the device's memory has ended.
     pub(super) fn while_bound<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
         // Other queue pairs that lease memory, and sysfs, hold the lock for a moment.
         for _ in 0..LOCK_TRIES {

@@ -126,7 +126,7 @@ fn many_queue_pairs_are_one_client() {
     let other = add_client(&mut a);
     assert!(a.wait(other, only(MEDIUM, 1)));
     assert!(a.wait(first, only(MEDIUM, 1)));
-    // One comes back after the other, and goes to the other client until it has the half.
+    // Each buffer that is returned goes to the other client, until that has half of them.
     let mut others = 0;
     for borrower in borrowers.iter().chain(&borrowers) {
         a.give_back(*borrower, MEDIUM, 1);
@@ -143,7 +143,7 @@ fn many_queue_pairs_are_one_client() {
             None => panic!("nobody is woken"),
         }
     }
-    // The client has 6 of 12; a borrower that has none is before them at equality.
+    // The client has 6 of 12; at equal shares, a borrower without buffers is first.
     assert!((5..=6).contains(&others), "{others}");
 }
 
@@ -314,7 +314,7 @@ impl Random {
 /// again.
 struct Overload {
     account: Account,
-    /// Each with its client and how many buffers it wants at a time.
+    /// The client of each, its number, and the number of buffers that it wants at a time.
     borrowers: Vec<(usize, usize, u32)>,
     held: Vec<(usize, u32)>,
     waits: Vec<bool>,
@@ -359,7 +359,7 @@ impl Overload {
         }
     }
 
-    /// Ends something that is held, and has who is woken by that ask again.
+    /// Gives back a set of held buffers, and lets each borrower that this wakes ask again.
     fn end_one(&mut self, random: &mut Random) {
         if !self.held.is_empty() {
             let which = random.below(self.held.len() as u32) as usize;
@@ -384,7 +384,8 @@ impl Overload {
     }
 }
 
-/// The share of each client in an overload, in pages and steps.
+/// Returns the share of each client in an overload: the buffers that it holds, summed over the
+/// steps after a start-up phase.
 fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
     let mut random = Random(seed);
     let mut world = Overload::new(jobs, total);

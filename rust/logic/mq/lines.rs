@@ -4,8 +4,8 @@
 //! Uses nothing but `core`: its tests run on the host.
 //!
 //! A request is a [`Visit`]. It announces its operation before the drive starts it, and leaves
-//! after the drive has finished, before the response. The account here is kept under one lock; data
-//! is copied outside of it, with a right to the line:
+//! after the drive has finished, before the response. The account here is kept under one lock. Data
+//! is copied without that lock, by a visit that has a right to the line:
 //!
 //! ```text
 //!          read, misses                      left, with the data
@@ -20,21 +20,22 @@
 //! ```
 //!
 //! Data need not be copied: a drive may put it into the lines of a read that misses, and the
-//! response may be sent from there. Such a read [stays](Lines::stay) after the drive has finished:
-//! its lines are Clean and pinned by it, until the send of the response has completed.
+//! response may be sent from there. Such a read [keeps its lines pinned](Lines::keep_pinned) after
+//! the drive has finished: they are Clean, and pinned by it until the send of the response has
+//! completed.
 //!
 //! # Why no data is old
 //!
-//! - A line that is Busy is used by nobody but its owner.
-//! - A write dooms every line it touches that is not its own: one being filled,
-//!   one of another write, one that a reader is copying. The owner drops it.
+//! - Only its owner uses a Busy line.
+//! - A write drops every line that it touches and cannot own. A line in use (being filled, of
+//!   another write, or being copied by a reader) it dooms: the owner, or the last reader, drops it.
 //! - While a write is under way, no line that it touches starts to be filled. Writes are counted by
 //!   a hash of the line's number, so a line is sometimes not filled because of another line's
 //!   write.
-//! - So data that was read before a write, or while it was under way, is never
-//!   kept, and of two writes at the same time neither's data is.
-//! - When the drive's size changes, all lines are of another *age*, and worth
-//!   nothing.
+//! - So data that was read from the drive before or during a write is not kept after it, and of two
+//!   writes at the same time the data of neither is kept.
+//! - When the drive's size changes, the cache's *age* changes, and lines of an older age are not
+//!   used.
 //!
 //! Requests of more than [`SPAN`] lines bypass the cache: reads are not looked up, writes drop the
 //! lines that they touch. Discarded and zeroed ranges, which may be very long, are dropped a few
@@ -49,38 +50,38 @@ use super::{
 pub const LINE_SHIFT: u32 = 12;
 /// Bytes of a line.
 pub const LINE: usize = 1 << LINE_SHIFT;
-/// Lines that a request which uses the cache may touch: 64 KiB that begin
-/// anywhere.
+/// Maximum number of lines that a request through the cache may touch: enough for 64 KiB at any
+/// offset.
 pub const SPAN: usize = 17;
 
-/// Lines that are looked at in one go, under the lock.
+/// Maximum number of lines that one call, under the lock, handles.
 const BATCH: u64 = 64;
-/// Places where writes under way are counted; a power of two.
+/// Number of counters of writes under way; a power of two.
 const WRITERS: usize = 1024;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineState {
     Free,
-    /// Holds what is on the drive.
+    /// Holds the drive's data.
     Clean,
-    /// A visit's own.
+    /// Owned by one visit.
     Busy,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Line {
     state: LineState,
-    /// To be dropped by its owner, or by the last who copies from it.
+    /// Its owner, or the last reader that has pinned it, must drop it.
     doomed: bool,
-    /// Readers that copy from it.
+    /// Reads that copy from it, or whose response is sent from it.
     pins: u32,
     age: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Has no rights.
+    /// Has no right to any line.
     Out,
     /// Has pinned its lines.
     Hit,
@@ -99,14 +100,14 @@ pub struct Visit {
     /// The first line, and how many.
     first: u64,
     count: u64,
-    /// How many of them are done with.
+    /// How many of them `enter` or `leave` has handled so far.
     done: u64,
     slots: [u32; SPAN],
     /// Requested lines that the cache had.
     pub hits: u32,
-    /// Lines asked for that were not.
+    /// Requested lines that the cache did not have.
     pub misses: u32,
-    /// Lines that had to go for these.
+    /// Lines that were evicted for the missing ones.
     pub evictions: u32,
 }
 
@@ -145,7 +146,7 @@ impl Visit {
         Self::new(Kind::Drop, offset, length.into())
     }
 
-    /// Returns whether all of the request can be read from its lines.
+    /// Returns whether the whole request can be read from the cache.
     pub fn is_hit(&self) -> bool {
         self.kind == Kind::Hit
     }
@@ -160,14 +161,14 @@ impl Visit {
         self.kind == Kind::Out
     }
 
-    /// Iterates over its lines: their numbers, and the slots that it may use.
+    /// Iterates over the lines that the visit may use: their numbers and slots.
     pub fn slots(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let numbers = self.first..self.first.saturating_add(self.count);
         let slots = self.slots.iter().zip(numbers);
         slots.filter_map(|(slot, number)| (*slot != NONE).then_some((number, *slot)))
     }
 
-    /// Returns the slot that it may use of the line `number`.
+    /// Returns the slot of line `number`, if the visit may use it.
     #[inline]
     pub fn slot(&self, number: u64) -> Option<u32> {
         let at = number.checked_sub(self.first)?;
@@ -179,7 +180,7 @@ impl Visit {
         self.count <= SPAN as u64
     }
 
-    /// Returns the numbers of the next lines to be done with, [`BATCH`] at most.
+    /// Returns the numbers of the next lines to handle, [`BATCH`] at most.
     fn batch(&mut self, of: u64) -> core::ops::Range<u64> {
         let from = self.done;
         self.done = of.min(from + BATCH);
@@ -196,7 +197,7 @@ pub struct Lines<M: Memory> {
     /// Ranges that are being dropped.
     drops: u32,
     age: u32,
-    /// Bytes of the drive when it was looked at last.
+    /// The drive's size in bytes, as of the last request.
     size: u64,
 }
 
@@ -226,7 +227,7 @@ impl<M: Memory> Lines<M> {
     }
 
     /// Begins a read of `length` bytes at `offset` of a drive of `size` bytes. If it is a hit, the
-    /// drive need not be asked.
+    /// caller need not read from the drive.
     pub fn read(&mut self, offset: u64, length: u32, size: u64) -> Visit {
         self.look(size);
         let mut visit = Visit::new(Kind::Fill, offset, length.into());
@@ -275,7 +276,7 @@ impl<M: Memory> Lines<M> {
                 self.mq.hit(slot);
                 return None;
             }
-            // Worth nothing any more.
+            // Its data is outdated.
             self.drop_slot(slot);
         }
         let written = self
@@ -299,7 +300,7 @@ impl<M: Memory> Lines<M> {
     }
 
     /// Starts a visit that changes blocks. The caller repeats this until it returns `true`, with
-    /// the lock released between; the drive may be asked after that.
+    /// the lock released between; after that, the drive may start the operation.
     pub fn enter(&mut self, visit: &mut Visit, size: u64) -> bool {
         self.look(size);
         match visit.kind {
@@ -371,9 +372,9 @@ impl<M: Memory> Lines<M> {
         visit.kind = Kind::Hit;
     }
 
-    /// Ends a visit; with `keep`, the data in the slots that it owns is that on the drive. The
-    /// caller repeats this until it returns `true`, with the lock released between; the response
-    /// may be sent after that.
+    /// Ends a visit. With `keep`, the slots that it owns hold the drive's data, and stay in the
+    /// cache. The caller repeats this until it returns `true`, with the lock released between; the
+    /// response may be sent after that.
     pub fn leave(&mut self, visit: &mut Visit, keep: bool) -> bool {
         if visit.done == 0 {
             for i in 0..SPAN {
@@ -405,7 +406,7 @@ impl<M: Memory> Lines<M> {
         true
     }
 
-    /// Drops all lines if the drive's size has changed.
+    /// Makes all lines outdated if the drive's size has changed.
     fn look(&mut self, size: u64) {
         if self.size != size {
             self.size = size;
@@ -413,7 +414,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// Returns the slot of a line that can be read from.
+    /// Returns the slot of line `number`, if it can be read.
     fn clean(&self, number: u64) -> Option<u32> {
         let slot = self.mq.find(number)?;
         let line = self.lines.get(slot as usize)?;
@@ -455,7 +456,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// Marks the line's data as outdated soon.
+    /// Drops the line in this slot, or dooms it if it is in use, since its data is about to change.
     fn invalidate(&mut self, slot: u32) {
         if !self.is_used(slot) {
             self.drop_slot(slot);
@@ -474,7 +475,7 @@ impl<M: Memory> Lines<M> {
     }
 }
 
-/// Returns where the writes to a line are counted.
+/// Returns the index of the counter of writes to a line.
 fn writer_slot(number: u64) -> usize {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize & (WRITERS - 1)
 }

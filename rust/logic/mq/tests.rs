@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the algorithm, on the host: against a model that is written as the
-//! paper is, and that nothing is lost.
+//! Tests of the algorithm, on the host: against a model that follows the paper, and for lost or
+//! doubled nodes.
 
 use super::*;
 use std::collections::{
@@ -21,7 +21,7 @@ impl Memory for Heap {
     }
 }
 
-/// Any numbers, always the same (splitmix64).
+/// Pseudo-random numbers, the same in each run (splitmix64).
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -32,7 +32,7 @@ impl Rng {
         (z ^ (z >> 31)) % n
     }
 
-    /// One of many in `n`: the small ones often.
+    /// Returns a number below `n`, a small one more often.
     pub(super) fn skewed(&mut self, n: u64) -> u64 {
         let below = self.below(n) + 1;
         self.below(below)
@@ -47,7 +47,7 @@ struct Entry {
     entered: u64,
 }
 
-/// The same, as simple as can be.
+/// The same algorithm, written as simply as possible.
 struct Model {
     slots: usize,
     queues: Vec<Vec<Entry>>,
@@ -152,7 +152,7 @@ impl Model {
     }
 }
 
-/// The keys of a list, and that it is linked as it should be.
+/// Returns the keys of a list. Checks its links.
 fn list_of(mq: &Mq<Heap>, list: usize) -> Vec<u64> {
     let mut keys = Vec::new();
     let (mut before, mut at) = (NONE, mq.lists[list].head);
@@ -168,7 +168,7 @@ fn list_of(mq: &Mq<Heap>, list: usize) -> Vec<u64> {
     keys
 }
 
-/// The invariants of the module.
+/// Checks the invariants of the module.
 fn check(mq: &Mq<Heap>) {
     let lists: Vec<_> = (0..LISTS).map(|list| list_of(mq, list)).collect();
     assert_eq!(lists.iter().map(Vec::len).sum::<usize>(), mq.nodes.len());
@@ -250,7 +250,7 @@ fn what_is_used_often_outlives_a_scan() {
     for _ in 0..8 {
         (0..20).for_each(|key| access(&mut mq, key));
     }
-    // As many as an LRU list of this size forgets everything by.
+    // Enough keys to displace everything from an LRU list of this size.
     (1000..1100).for_each(|key| access(&mut mq, key));
     assert!((0..20).all(|key| mq.find(key).is_some()));
 }
@@ -265,7 +265,7 @@ fn a_line_that_comes_back_counts_on() {
         }
     }
     let slot = mq.find(7).unwrap();
-    // It is made to go.
+    // It is evicted.
     (10..13).for_each(|key| assert!(mq.miss(key, |_| true).is_some()));
     assert_eq!(mq.miss(13, |at| at == slot).unwrap().evicted, Some(7));
     assert_eq!(mq.find(7), None);

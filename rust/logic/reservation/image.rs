@@ -15,7 +15,7 @@ pub const IMAGE_LEN: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"hcablkPR";
 const VERSION: u32 = 1;
-/// Where what the checksum covers begins.
+/// Offset of the first byte that the checksum covers.
 const CHECKED: usize = 16;
 const REGISTRANT_LEN: usize = 24;
 const CHANGE_LEN: usize = 40;
@@ -23,23 +23,23 @@ const REGISTRANTS_AT: usize = 96;
 const CHANGES_AT: usize = REGISTRANTS_AT + REGISTRANTS_MAX * REGISTRANT_LEN;
 const _: () = assert!(CHANGES_AT + CHANGES_MAX * CHANGE_LEN <= IMAGE_LEN);
 
-/// Why bytes are not an image.
+/// The reason why bytes are not a valid image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadImage {
     /// The bytes do not start as an image, or are too short.
     Magic,
     /// The image has an unknown version.
     Version,
-    /// It is damaged.
+    /// The image is damaged.
     Checksum,
-    /// It is of another drive.
+    /// The image is of another drive.
     Drive,
-    /// It is whole, and makes no sense.
+    /// The image is intact, but its contents contradict each other.
     Content,
 }
 
-/// Returns the CRC32C (Castagnoli) of these bytes. A file is written with each change only: no
-/// table is worth its memory.
+/// Returns the CRC32C (Castagnoli) of these bytes. It is needed only for a change and when a file
+/// is read, so a table is not worth its memory.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc: u32, _| {
@@ -48,7 +48,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Writes values one behind the other.
+/// Writes values one after the other.
 struct Put<'a>(&'a mut [u8], usize);
 
 impl Put<'_> {
@@ -68,7 +68,7 @@ impl Put<'_> {
     }
 }
 
-/// Reads values one behind the other; what is behind the end is 0.
+/// Reads values one after the other; beyond the end, it reads zeroes.
 struct Get<'a>(&'a [u8], usize);
 
 impl Get<'_> {
@@ -104,7 +104,7 @@ fn host_bytes(host: Option<HostId>) -> [u8; 16] {
 }
 
 impl Reservations {
-    /// Writes an image of the drive `drive`, the `serial`th of its file.
+    /// Writes an image of the drive `drive`, with the serial number `serial` in its file.
     pub fn to_image(&self, drive: [u8; 16], serial: u64, image: &mut [u8; IMAGE_LEN]) {
         image.fill(0);
         let mut put = Put(image, CHECKED);
@@ -134,7 +134,8 @@ impl Reservations {
         put.u32(crc);
     }
 
-    /// Reads an image of the drive `drive`, and which of its file it is.
+    /// Reads an image of the drive `drive`. Returns the reservations and the serial number of the
+    /// image.
     pub fn from_image(drive: [u8; 16], image: &[u8]) -> Result<(Self, u64), BadImage> {
         if image.len() != IMAGE_LEN || !image.starts_with(MAGIC) {
             return Err(BadImage::Magic);
@@ -188,8 +189,8 @@ impl Reservations {
         }
     }
 
-    /// Returns whether the reservation, whose one holder is `holder` if it has one, has the holders
-    /// that it may have.
+    /// Returns whether the reservation's type fits its holder, which must be registered: the host
+    /// `holder`, or all registrants if that is `None`.
     fn is_sound(&self, holder: Option<HostId>) -> bool {
         match (self.held, holder) {
             (None, None) => true,

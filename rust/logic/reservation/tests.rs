@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Each rule by an example, and all of them at random against a model that is written another way.
+//! Each rule with an example, and random changes against a model that is written in another way.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ fn disk(n: u8) -> SessionId {
     SessionId(u64::from(n + 1) << 16 | 1)
 }
 
-/// Applies changes of several hosts, each by a new sequence number.
+/// Applies changes of several hosts, each with a new sequence number.
 struct Drive {
     it: Reservations,
     sequence: u32,
@@ -126,17 +126,17 @@ fn a_repetition_is_not_made_twice() {
     let again = it.change(host(0), disk(0).on_path(3), 5, op(0, 9), none);
     assert_eq!((again.status, again.repeated), (Status::Ok, true));
     assert_eq!(it.read_key(0).generation, 1);
-    // Another disk of the host counts by itself.
+    // Another disk of the host has sequence numbers of its own.
     let other = it.change(host(0), disk(1), 5, op(9, 10), none);
     assert_eq!((other.status, other.repeated), (Status::Ok, false));
-    // One that comes late is not made.
+    // A late change is not made.
     it.change(host(0), disk(0), 6, op(10, 11), none);
     let late = it.change(host(0), disk(0), 5, op(11, 9), none);
     assert_eq!(late.status, Status::Invalid);
     assert_eq!(it.read_key(0).key, 11);
 }
 
-/// Asks by a disk that has not asked for anything.
+/// Requests a change by the disk `disk`, which always uses the same sequence number.
 fn ask(it: &mut Reservations, n: u8, disk: u64, op: ReservationOp) -> Outcome {
     it.change(host(n), SessionId(disk << 16), 1, op, &mut |_| {})
 }
@@ -192,18 +192,18 @@ fn nobody_has_a_preemption_of_others_forgotten() {
         assert_eq!((again.status, again.repeated), (Status::Ok, true));
         assert_eq!(again.number, first.number);
     };
-    // One that is not registered, by many disks.
+    // A host that is not registered, with many disks.
     for disk in 0..100 {
         assert_eq!(ask(&mut it, 2, disk, register(0, 0)).status, Status::Ok);
     }
     is_known(&mut it);
-    // One that registers and forgets that, by many disks.
+    // A host that registers and unregisters, with many disks.
     for disk in 0..100 {
         let (key, new) = if disk % 2 == 0 { (0, 9) } else { (9, 0) };
         assert_eq!(ask(&mut it, 2, disk, register(key, new)).status, Status::Ok);
     }
     is_known(&mut it);
-    // The host itself with many disks, and many hosts, while the preemption is repeated.
+    // The preempting host with many disks, then many hosts, while the preemption is repeated.
     for disk in 3..100 {
         assert_eq!(ask(&mut it, 0, disk, register(7, 7)).status, Status::Ok);
         is_known(&mut it);
@@ -222,13 +222,14 @@ fn a_later_preemption_awaits_an_earlier_one() {
         ask(&mut it, n, 1, register(0, 7 + u64::from(n)));
     }
     let first = ask(&mut it, 0, 2, preempt(7, 8));
-    // Its victim is known no more: also by another host, it has a number, and a greater one.
+    // The victim is no longer registered, but this preemption by another host gets a number, too: a
+    // greater one.
     let second = ask(&mut it, 2, 2, preempt(9, 8));
     assert_eq!((second.status, second.changed), (Status::Conflict, false));
     assert!(second.number > first.number && first.number > 0);
     assert_eq!(ask(&mut it, 2, 2, preempt(9, 8)).number, second.number);
     assert_eq!(ask(&mut it, 0, 2, preempt(7, 8)).number, first.number);
-    // A host that is not registered learns nothing from it.
+    // A preemption by a host that is not registered gets no number.
     assert_eq!(ask(&mut it, 3, 2, preempt(9, 8)).number, 0);
 }
 
@@ -258,7 +259,8 @@ fn who_preempts_takes_what_the_victim_held() {
     assert!(!drive.it.is_registered(host(0)));
     let now = drive.it.read_reservation();
     assert_eq!((now.number, now.key), (2, 11));
-    // With all registrants as holders a key ends registrations only, and 0 all but the own.
+    // If all registrants are holders, preempting a key only ends registrations, and preempting 0
+    // ends all but the caller's.
     let mut drive = Drive::new();
     for n in 0..3 {
         drive.register(n, 0, 10 + u64::from(n));
@@ -271,7 +273,7 @@ fn who_preempts_takes_what_the_victim_held() {
     assert_eq!(drive.it.read_reservation().number, 1);
 }
 
-/// The rules once more, by a map from hosts to keys and a set of holders.
+/// The rules once more, with a map from hosts to keys and a set of holders.
 #[derive(Clone, Default)]
 struct Model {
     keys: BTreeMap<u8, u64>,

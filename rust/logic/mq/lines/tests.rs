@@ -16,7 +16,7 @@ const SECTOR: u64 = 512;
 const SECTORS: u64 = LINE as u64 / SECTOR;
 
 enum Op {
-    /// With the newest version of each sector at the start of the read.
+    /// `seen` has the oldest version of each sector that the read may return.
     Read {
         seen: Vec<u64>,
         /// The drive puts the data into the lines, and it is sent from there.
@@ -41,12 +41,12 @@ struct Request {
     data: Vec<u64>,
 }
 
-/// A cache, a drive and the promises about it.
+/// A cache, a drive, and the versions that reads may return.
 struct World {
     rng: Rng,
     lines: Lines<Heap>,
     memory: Vec<u64>,
-    /// Which write each sector has; they are numbered as the drive does them.
+    /// The number of the last write to each sector; writes are numbered in the drive's order.
     drive: Vec<u64>,
     /// The oldest version that a read starting now may see.
     floor: Vec<u64>,
@@ -113,7 +113,8 @@ impl World {
         });
     }
 
-    /// The sectors of the request in the slots of its visit.
+    /// Returns the sectors of the request that are in slots of its visit: their places in the
+    /// request, and in `memory`.
     fn copies(request: &Request) -> Vec<(usize, usize)> {
         let range = request.first..request.first + request.count;
         let slots = request.visit.slots();
@@ -126,7 +127,7 @@ impl World {
             .collect()
     }
 
-    /// Takes some request a step on.
+    /// Advances a random request by one step.
     fn step(&mut self) {
         let size = self.size();
         let which = self.rng.below(self.requests.len() as u64) as usize;
@@ -140,7 +141,7 @@ impl World {
                     request.data[i] = self.memory[at];
                 }
             } else {
-                // Nobody changes what somebody copies.
+                // Data does not change while a request copies it.
                 for (i, at) in Self::copies(&request) {
                     assert_eq!(request.data[i], self.memory[at]);
                 }
@@ -155,7 +156,7 @@ impl World {
         self.requests.push(request);
     }
 
-    /// Has the drive carry out a request, or fail.
+    /// Lets the drive carry out a request, or fail.
     fn use_drive(&mut self, request: &mut Request) {
         let range = request.first as usize..(request.first + request.count) as usize;
         let good = self.rng.below(20) != 0;
@@ -177,7 +178,7 @@ impl World {
         }
     }
 
-    /// Ends a request that the drive has done, or has it stay in its lines.
+    /// Ends a request that the drive has carried out, or keeps its lines pinned.
     fn settle(&mut self, mut request: Request) {
         let good = request.done == Some(true);
         let in_lines = matches!(request.op, Op::Read { in_lines: true, .. });
@@ -218,7 +219,7 @@ impl World {
         }
     }
 
-    /// Nobody has a right to anything.
+    /// Checks that no request has a right to any line.
     fn check_idle(&self) {
         assert!(self
             .lines
@@ -261,7 +262,7 @@ fn nobody_is_ever_given_old_data() {
         kept += world.kept;
         stayed += world.stayed;
     }
-    // It is a cache, after all.
+    // The cache must have been used.
     assert!(
         hits > 300 && kept > 10_000 && stayed > 1_000,
         "{hits} hits, {kept} sectors kept, {stayed} reads stayed"
@@ -330,7 +331,7 @@ fn a_write_changes_the_lines_that_are_there_unless_it_fails() {
             write.slots().map(|(number, _)| number).collect::<Vec<_>>(),
             [0]
         );
-        // It is nobody else's meanwhile.
+        // Meanwhile no other request may use the line.
         assert!(!lines.read(0, FOUR, SIZE).is_hit());
         assert!(lines.leave(&mut write, keep));
         assert_eq!(lines.mq().find(0).is_some(), keep);
@@ -355,7 +356,7 @@ fn who_copies_is_left_in_peace() {
     read(&mut lines, 0, FOUR, SIZE);
     let mut hit = lines.read(0, 512, SIZE);
     assert!(hit.is_hit());
-    // Neither evicted nor written to.
+    // The line is neither evicted nor written to.
     assert!(!lines.read(1 << 20, FOUR, SIZE).is_owner());
     let mut write = Visit::write(0, FOUR);
     assert!(lines.enter(&mut write, SIZE));
@@ -403,7 +404,7 @@ fn what_is_long_goes_past_and_part_of_a_line_does_not_fill_it() {
     assert_eq!(filled, [1]);
     assert_eq!((visit.hits, visit.misses), (0, 3));
     assert!(lines.leave(&mut visit, true));
-    // A long write drops what it touches.
+    // A long write drops the lines that it touches.
     let mut write = Visit::write(0, long);
     assert!(lines.enter(&mut write, SIZE));
     assert!(!write.is_owner());
