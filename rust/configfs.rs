@@ -62,7 +62,7 @@ pub type Show<T> = fn(&T, &mut Output<'_>) -> Result;
 pub type Store<T> = fn(&Arc<T>, &Directory<'_>, &str) -> Result;
 
 /// A file of a directory. Both functions run in process context and may sleep;
-/// the text is at most 4095 bytes.
+/// a written text has at most 4095 bytes.
 pub struct Attribute<T> {
     name: &'static CStr,
     show: Option<Show<T>>,
@@ -223,8 +223,8 @@ impl Drop for DirectoryPin {
 
 /// A directory directly under `/sys/kernel/config`, removed when dropped.
 ///
-/// The module drops it when it is unloaded: it cannot be unloaded while there are directories made
-/// by `mkdir` below.
+/// The module drops it when the module is unloaded, which the kernel refuses while there are
+/// directories made by `mkdir` below.
 ///
 /// # Invariants
 ///

@@ -201,7 +201,8 @@ impl BlockDevice {
         limit!(self, features) & bindings::BLK_FEAT_NOWAIT != 0
     }
 
-    /// Returns whether the device cannot be written. It changes at any time. C: `bdev_read_only()`.
+    /// Returns whether the device cannot be written. The value may change at any time. C:
+    /// `bdev_read_only()`.
     #[inline]
     pub fn read_only(&self) -> bool {
         let bdev = self.as_raw();

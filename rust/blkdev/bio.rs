@@ -176,9 +176,10 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// Starts I/O at `sector` (of 512 bytes, from the device's beginning).
 ///
 /// Sleeps when the device has no room for more, if the owner [may wait](BioOwner::may_wait).
-/// `done` may run before this returns. The block layer checks that the device does not end before
-/// the last sector and that reads and writes consist of whole logical blocks (`bio_check_eod()`,
-/// `bio_unaligned()`), and reports an error through `done`. It checks nothing else.
+/// `done` may run before this returns. The block layer checks that the I/O ends within the device
+/// (`bio_check_eod()`), that the device supports the operation, and, on a device with requests (not
+/// dm or md), that the I/O consists of whole logical blocks (`bio_unaligned()`). It reports an
+/// error through `done`. It checks nothing else.
 ///
 /// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for, or an empty
 /// one), `EROFS` (the device was not opened for writing: the block layer would only warn), `EAGAIN`
@@ -277,7 +278,7 @@ unsafe fn add(bio: *mut bindings::bio, range: &PageRange<'_>) -> bool {
 ///
 /// # Safety
 ///
-/// As of [`add`].
+/// As for [`add`].
 // Out of line: the iterators would be in the frame of every submission.
 #[inline(never)]
 unsafe fn add_pages<T: BioOwner>(bio: *mut bindings::bio, owner: &T) -> bool {
@@ -340,7 +341,7 @@ pub fn plugged<R>(f: impl FnOnce() -> R) -> R {
 /// C: `blk_start_plug_nr_ios()`, which modules cannot call.
 pub fn plugged_for<R>(count: u16, f: impl FnOnce() -> R) -> R {
     let plug = Opaque::<bindings::blk_plug>::uninit();
-    // SAFETY: Room for a plug, that stays where it is until it is finished. The field is read by
+    // SAFETY: Room for a plug, which stays where it is until it is finished. The field is read by
     // this thread alone, when it submits I/O; if the thread has a plug already it is ignored.
     unsafe {
         bindings::blk_start_plug(plug.get());

@@ -4,12 +4,12 @@
 //!
 //! # Life
 //!
-//! [`Disk::add`] makes the disk visible and reads its partitions, so requests
-//! come before it returns. A disk ends in one of two ways:
+//! [`Disk::add`] makes the disk visible and reads its partitions, so requests arrive before it
+//! returns. A disk ends in one of two ways:
 //!
 //! - [`Disk::remove_if_closed`]: the disk is closed, and cannot be opened from the check on.
 //! - [`Disk::remove`]: at once. An opener keeps a dead disk, on which all I/O fails, until it
-//!   closes it.
+//!   closes the disk.
 //!
 //! Both wait until every started request has ended: the driver must keep ending requests, or fail
 //! them, while they run.
@@ -55,18 +55,18 @@ use kernel::{
 /// reads.
 #[repr(C)]
 pub(super) struct Shared {
-    /// Terminated.
+    /// A terminated string.
     wwid: [c_char; WWID_MAX],
     fops: bindings::block_device_operations,
-    /// Written under the disk's `open_mutex`.
+    /// Opens fail since the disk is being removed. Written under its `open_mutex`.
     claimed: Atomic<bool>,
-    /// The N of its name.
+    /// The number in the disk's name.
     number: u32,
     /// Carries out reservations, until the driver drops the disk.
     reservations: Pin<KBox<Reserver>>,
     /// Gets reports of opens and closes, until the driver drops the disk.
     openers: Pin<KBox<Observer>>,
-    /// The disk is in sysfs, so that uevents can be sent. Held while one is sent.
+    /// Whether the disk is in sysfs, so that uevents can be sent. Locked while one is sent.
     is_shown: Pin<KBox<Mutex<bool>>>,
 }
 
@@ -111,7 +111,7 @@ impl Shared {
         let number = unsafe { bindings::hcablk_c_disk_number_alloc() };
         to_result(number)?;
         shared.number = number as u32;
-        // `fops.free_disk` may run after the driver's last reference on us is gone.
+        // `fops.free_disk` may run after the driver has put its last reference to this module.
         // SAFETY: Our own module is alive while this runs.
         unsafe { bindings::hcablk_c_module_get(bindings::hcablk_c_core_module()) };
         Ok(shared)
@@ -157,13 +157,13 @@ pub struct OpenMode {
 /// the disk is held.
 pub trait DiskOpeners: Send + Sync + 'static {
     /// Notes that the disk is being opened, while exclusive openers have `claims` claims: one for
-    /// each of a partition, two for each of the whole disk. A claim of this opener comes later. If
-    /// the block layer refuses the open after this, [`Self::closed`] follows.
+    /// each of a partition, two for each of the whole disk. A claim of this opener is not counted
+    /// yet. If the block layer refuses the open after this, [`Self::closed`] follows.
     fn opened(&self, mode: OpenMode, claims: u32);
 
-    /// Notes that an opener closes the disk, after cached pages were written back if it is the last
-    /// opener of its partition or of the whole disk; `claims` are left. The block layer does not
-    /// report the mode of the open.
+    /// Notes that an opener closes the disk; `claims` claims are left. If it is the last opener of
+    /// its partition or of the whole disk, the cached pages were written back before. The block
+    /// layer does not report the mode of the open.
     fn closed(&self, claims: u32);
 }
 
@@ -178,7 +178,7 @@ unsafe fn claims(disk: *mut bindings::gendisk) -> u32 {
     unsafe { (*(*disk).part0).bd_holders as u32 }
 }
 
-/// Refuses (`fops.open`) when the disk is about to be removed, else reports the open.
+/// Handles an open (`fops.open`): refuses it when the disk is about to be removed, else reports it.
 ///
 /// # Safety
 ///
@@ -274,14 +274,14 @@ unsafe impl Send for Announcer {}
 unsafe impl Sync for Announcer {}
 
 impl Announcer {
-    /// The most variables of an event of ours.
+    /// The maximum number of variables of one uevent.
     const VARIABLES_MAX: usize = 8;
 
-    /// Sends a uevent `change` of the disk with these `NAME=value`; does nothing once the disk is
-    /// being removed, which waits for this call. The caller of the removal fails the disk's
-    /// requests first, since sending a uevent may wait for memory, and memory for these requests.
-    /// Sleeps. Fails with `E2BIG` for too many variables, else as `kobject_uevent_env()`, which
-    /// this calls.
+    /// Sends a uevent `change` of the disk with `variables` (`NAME=value`). Does nothing once the
+    /// disk is being removed; a removal waits for this call. The caller of the removal must fail
+    /// the disk's requests first: sending a uevent may wait for memory reclaim, and reclaim for
+    /// these requests. Sleeps. Fails with `E2BIG` for too many variables, else as
+    /// `kobject_uevent_env()`, which this calls.
     pub fn announce(&self, variables: &[&CStr]) -> Result {
         let mut strings = [core::ptr::null_mut(); Self::VARIABLES_MAX + 1];
         if variables.len() > Self::VARIABLES_MAX {
@@ -294,7 +294,7 @@ impl Announcer {
         // SAFETY: By the type invariant the disk lives, and `private_data` until `fops.free_disk`.
         let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
         let is_shown = shared.is_shown.lock();
-        // Its parents may be gone then.
+        // The parents of a removed device may be gone.
         if !*is_shown {
             return Ok(());
         }
@@ -360,9 +360,8 @@ unsafe impl<T: Operations> Sync for Disk<T> {}
 impl<T: Operations> Disk<T> {
     /// Creates a disk, and makes it visible.
     ///
-    /// Partitions are read before this returns: requests are issued, and if
-    /// they are not ended, this hangs. `module` is pinned while the disk is
-    /// open.
+    /// Partitions are read before this returns: requests are issued, and this call hangs until the
+    /// driver ends them. `module` is pinned while the disk is open.
     ///
     /// Sleeps. Errors: `EBUSY` (the tag set has a disk), `EINVAL` (limits,
     /// name), `ENOMEM`, those of [`Operations::hw_queue`].
@@ -399,8 +398,8 @@ impl<T: Operations> Disk<T> {
             // SAFETY: The queue is set up and lives until `put_disk()`, which
             // comes after `clear_queue()`.
             unsafe { tag_set.requests().set_queue(queue) }?;
-            // SAFETY: The disk is alive and not yet added; `private_data` is what
-            // its attributes want.
+            // SAFETY: The disk is alive and not yet added; `private_data` is a [`Shared`], which
+            // its attributes read.
             unsafe { show(disk, new.capacity, new.read_only) }
                 .inspect_err(|_| tag_set.requests().clear_queue())
         });
@@ -470,9 +469,9 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::set_capacity(self.disk.as_ptr(), capacity) };
     }
 
-    /// Changes limits between two requests: holds back new requests until those under way have
-    /// ended, for `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if these need longer, or
-    /// if the limits are being changed elsewhere (any write to the queue's attributes does that,
+    /// Changes limits while no request is under way: holds back new requests until those under way
+    /// have ended, for `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if they need longer,
+    /// or if the limits are being changed elsewhere (any write to the queue's attributes does that,
     /// and may wait for requests), and with `EINVAL` for invalid limits; then nothing has changed.
     ///
     /// A request that was made while there was no write cache has lost its flush or FUA: it must
@@ -495,8 +494,7 @@ impl<T: Operations> Disk<T> {
 
     /// Returns a reference that can send uevents of the disk.
     pub fn announcer(&self) -> Announcer {
-        // SAFETY: By the type invariant; a disk keeps its whole block device, which it is released
-        // with.
+        // SAFETY: By the type invariant; a disk and its whole block device are released together.
         let device = unsafe { &raw mut (*(*self.disk.as_ptr()).part0).bd_device };
         // SAFETY: As above.
         unsafe { bindings::get_device(device) };
@@ -520,7 +518,7 @@ impl<T: Operations> Disk<T> {
         Quiesced(self)
     }
 
-    /// Removes the disk if nobody has it open; `EBUSY` and the disk otherwise.
+    /// Removes the disk if nobody has it open. Otherwise fails with `EBUSY` and returns the disk.
     ///
     /// Sleeps, and waits for all requests.
     pub fn remove_if_closed(self) -> Result<(), (Error, Self)> {
@@ -529,7 +527,7 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::mutex_lock(&raw mut (*disk).open_mutex) };
         let open = self.is_open();
         if !open {
-            // Like zram: an `open` that comes after us finds this.
+            // As in zram: a later `open` finds this set, and fails.
             self.shared().claimed.store(true, Relaxed);
         }
         // SAFETY: Locked above.
@@ -537,7 +535,7 @@ impl<T: Operations> Disk<T> {
         if open {
             return Err((EBUSY, self));
         }
-        // SAFETY: By the type invariant. The writer has already seen an error for a failed write.
+        // SAFETY: By the type invariant. The error is ignored: no opener is left to report it to.
         let _ = unsafe { bindings::sync_blockdev((*disk).part0) };
         drop(self);
         Ok(())
@@ -545,8 +543,8 @@ impl<T: Operations> Disk<T> {
 
     /// Removes the disk at once. I/O that has not been issued fails; openers keep a dead disk.
     ///
-    /// The driver must make `queue_rq` reject and end what it owns. Sleeps, and
-    /// waits for all requests.
+    /// The driver must let `queue_rq` reject requests, and end the requests that it owns. Sleeps,
+    /// and waits for all requests.
     pub fn remove(self) {
         drop(self);
     }
@@ -578,7 +576,7 @@ pub struct Quiesced<'a, T: Operations>(&'a Disk<T>);
 
 impl<T: Operations> Drop for Quiesced<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: By the disk's type invariant; `quiesce` made the count.
+        // SAFETY: By the disk's type invariant; `quiesce` has raised the count that this lowers.
         unsafe { bindings::blk_mq_unquiesce_queue(self.0.queue()) };
     }
 }

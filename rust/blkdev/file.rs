@@ -4,8 +4,8 @@
 //!
 //! # Ownership
 //!
-//! As in [`submit`](super::submit): [`transfer`] takes the boxed object (a [`FileOwner`]), and
-//! returns it, or, when the file system continues asynchronously, [`FileOwner::completed`] does.
+//! As in [`submit`](super::submit): [`transfer`] takes the boxed object (a [`FileOwner`]) and
+//! returns it, or [`FileOwner::completed`] gets it when the file system continues asynchronously.
 //!
 //! # Coherence
 //!
@@ -111,12 +111,12 @@ impl<'a> FileRef<'a> {
     pub fn openers(self) -> u32 {
         // SAFETY: By the type invariant.
         let count = unsafe { bindings::hcablk_c_openers(self.file.as_ptr()) };
-        // Less than nought: nobody may write.
+        // A negative number: writers are denied (`deny_write_access()`).
         u32::try_from(count).unwrap_or(0)
     }
 
-    /// Returns the block size of the page cache in bytes, a power of two; it exceeds a page for
-    /// larger blocks. C: `i_blocksize()`.
+    /// Returns the block size of the page cache in bytes, a power of two; it may exceed a page. C:
+    /// `i_blocksize()`.
     pub fn block_bytes(self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_block_bytes(self.file.as_ptr()) }
@@ -130,7 +130,8 @@ impl<'a> FileRef<'a> {
     }
 
     pub(super) fn has_mode(self, mode: bindings::fmode_t) -> bool {
-        // SAFETY: By the type invariant; what is asked for is set when the file is opened.
+        // SAFETY: By the type invariant; the modes that callers ask for are set when the file is
+        // opened.
         unsafe { (*self.file.as_ptr()).f_mode & mode != 0 }
     }
 
@@ -145,7 +146,7 @@ impl<'a> FileRef<'a> {
     #[inline]
     pub fn has_pages(self, position: u64, length: usize) -> bool {
         let mapping = self.mapping();
-        // SAFETY: By the type invariant. It changes at any time.
+        // SAFETY: By the type invariant. The count may change at any time.
         if unsafe { core::ptr::read_volatile(&raw const (*mapping).nrpages) } == 0 {
             return false;
         }
@@ -158,9 +159,9 @@ impl<'a> FileRef<'a> {
     ///
     /// Errors: that of any write-back of the file that has failed since `cursor`, which is
     /// advanced. So a caller that [took the cursor](Self::new_wb_err_cursor) before it wrote learns
-    /// of each of its blocks that was lost. It does not consume the error of other users:
-    /// `filemap_write_and_wait_range()` would clear the file's flag, through which only one of all
-    /// waiting users learns of a failure.
+    /// of each of its blocks that was lost. This does not consume the error of other users.
+    /// `filemap_write_and_wait_range()` would: it clears the mapping's flag, which reports a
+    /// failure to only one of the waiting users.
     ///
     /// C: `filemap_fdatawrite_range()`, `filemap_fdatawait_range_keep_errors()`.
     pub fn write_back(self, position: u64, length: usize, cursor: &mut WbErrCursor) -> Result {
@@ -171,7 +172,7 @@ impl<'a> FileRef<'a> {
         // Some pages may be under write-back despite the error; after `EIO` the kernel itself does
         // not wait.
         if begun != Err(EIO) {
-            // The flags that the call checks do not show which write-back has failed when.
+            // The mapping's flags do not show when a write-back has failed; the cursor does.
             // SAFETY: By the type invariant.
             let _ = unsafe { bindings::filemap_fdatawait_range_keep_errors(mapping, start, last) };
         }
@@ -254,12 +255,12 @@ impl<'a> FileRef<'a> {
     /// existing cursors still report it, files opened from now on do not. Any context.
     pub fn new_wb_err_cursor(self) -> WbErrCursor {
         let mut cursor = WbErrCursor(0);
-        // The error of earlier writes.
+        // An error of earlier writes is not the caller's.
         let _ = self.check_wb_err(&mut cursor);
         cursor
     }
 
-    /// Returns the error of a write-back that has failed since `cursor`, and advances that.
+    /// Returns the error of a write-back that has failed since `cursor`, and advances the cursor.
     /// [`Self::sync`] returns each error to one of all users of the file; this returns it to each
     /// of them. C: `errseq_check_and_advance()`.
     pub fn check_wb_err(self, cursor: &mut WbErrCursor) -> Result {
@@ -286,7 +287,7 @@ pub enum FileAccess {
     Direct,
     /// Through the page cache.
     Cached,
-    /// Through the page cache, without sleeping, or not at all: `EAGAIN`. For
+    /// Through the page cache, without sleeping; fails with `EAGAIN` if that is impossible. For
     /// reading, if [`FileRef::can_now`].
     CachedNow,
 }
@@ -296,7 +297,7 @@ pub enum FileAccess {
 pub enum FileOp {
     /// File to memory.
     Read,
-    /// Memory to file; with `durable`, completion implies durability.
+    /// Memory to file.
     Write {
         /// Completion implies durability.
         durable: bool,
@@ -321,7 +322,8 @@ pub struct FileSlot {
     table: KVec<bindings::bio_vec>,
 }
 
-// SAFETY: While it can be reached it is plain memory.
+// SAFETY: By the type invariant no file system uses it while a thread can reach it: it is plain
+// memory.
 unsafe impl Send for FileSlot {}
 
 // SAFETY: Shared references give access to nothing.
@@ -423,8 +425,8 @@ fn fill_table<T: FileOwner>(owner: &mut KBox<T>) -> Option<usize> {
     fits.then_some(length)
 }
 
-/// Returns the structure of one I/O. Only for [direct](FileAccess::Direct) I/O the file system
-/// calls `complete` at the end.
+/// Returns the structure of one I/O. The file system calls `complete` at the end of
+/// [direct](FileAccess::Direct) I/O only.
 #[inline]
 fn new_kiocb<T: FileOwner>(
     file: *mut bindings::file,
@@ -447,7 +449,7 @@ fn new_kiocb<T: FileOwner>(
         ki_pos: position,
         ki_complete: match way {
             FileAccess::Direct => Some(complete::<T>),
-            // Without `complete`, the call waits, or does not start the I/O.
+            // Without `complete`, the call waits for the I/O, or fails with `EAGAIN` (`CachedNow`).
             FileAccess::Cached | FileAccess::CachedNow => None,
         },
         private: null_mut(),
@@ -464,7 +466,7 @@ fn new_kiocb<T: FileOwner>(
 /// # Safety
 ///
 /// `inner` and `iter` are set up for I/O of this kind to an open file, and `inner.owner` is a
-/// pointer by [`KBox::into_raw`], which is the file system's when this returns `None`.
+/// pointer from [`KBox::into_raw`], which belongs to the file system when this returns `None`.
 #[inline]
 unsafe fn carry_out(
     inner: *mut Inner,
@@ -499,7 +501,7 @@ unsafe fn carry_out(
         match way {
             FileAccess::CachedNow => return Some(Err(EAGAIN)),
             _ if moved == 0 => return Some(Err(EIO)),
-            // A call for the rest alone returns why it was not done.
+            // The next call, for the rest alone, returns the error that stopped this one.
             _ => {
                 // SAFETY: The call has returned; the state is ours.
                 unsafe { (*inner).length = length - done };

@@ -34,7 +34,7 @@ pub struct Limits {
 /// device. Sectors have 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveLimits {
-    /// Smallest unit that is written without reading, in bytes.
+    /// Smallest unit that is written without reading (a physical block), in bytes.
     pub physical_block_size: u32,
     /// Offset of the first such unit, in bytes.
     pub alignment_offset: u32,
@@ -54,8 +54,8 @@ pub struct LiveLimits {
     pub zeroes_unmap: bool,
     /// Shortest and longest atomic write, in bytes: powers of two; 0 means that there are none.
     pub atomic_write: (u32, u32),
-    /// No atomic write crosses a multiple of these bytes, a power of two and no less than the
-    /// longest one; 0 means that each may.
+    /// No atomic write crosses a multiple of this number of bytes, a power of two that is not
+    /// smaller than the longest atomic write; 0 means that there is no such boundary.
     pub atomic_write_boundary: u32,
     /// The drive is rotational.
     pub rotational: bool,

@@ -26,10 +26,10 @@ const CONFLICT: c_int = 0x18;
 
 /// Carries out the reservation commands of a disk's users. All functions may sleep.
 pub trait ReservationOps: Send + Sync + 'static {
-    /// Makes a change; returns how it ended.
+    /// Makes a change; returns its status.
     fn change(&self, op: ReservationOp) -> Result<Status>;
 
-    /// Returns the key of registrant `index`; or the reservation if that is `None`.
+    /// Returns the key of registrant `index`, or the reservation if `index` is `None`.
     fn read(&self, index: Option<u32>) -> Result<ReservationInfo>;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Small files that the kernel writes durably, in a directory that a process has opened. Kernel
-//! threads may have another root directory than that process.
+//! Small files that the kernel writes durably, in a directory that a process has opened. A full
+//! path would not do: kernel threads may have another root directory than that process.
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 
@@ -93,15 +93,15 @@ impl StateFile {
     /// Fails with `EBUSY` if a page cannot be dropped from the page cache. C:
     /// `invalidate_inode_pages2()`.
     pub fn drop_cached(&self) -> Result {
-        // SAFETY: By the type invariant the file is open, and so its mapping there.
+        // SAFETY: By the type invariant the file is open, so its mapping exists.
         unsafe {
             // A file system in memory has only the page cache.
             if !bindings::hcablk_c_can_writeback(self.0.as_ptr()) {
                 return Ok(());
             }
             let mapping = (*self.0.as_ptr()).f_mapping;
-            // An error of writing the pages is ignored here: such pages are not dropped, which is
-            // an error below.
+            // A write-back error is ignored here: a page that stays dirty cannot be dropped, which
+            // is an error below.
             let _ = bindings::filemap_write_and_wait_range(mapping, 0, i64::MAX);
             to_result(bindings::invalidate_inode_pages2(mapping))
         }

@@ -36,8 +36,8 @@ use kernel::{
 /// # Invariants
 ///
 /// - It is in memory that does not move, and lives until `release`.
-/// - `subsystem` begins with the group, that begins with the item; only the
-///   root uses what comes after the group.
+/// - `subsystem` begins with the group, and the group with the item; only the root uses the fields
+///   after the group.
 /// - `item_type` points to `table`, `table` to the elements of `attributes`.
 #[repr(C)]
 pub(super) struct Entry<T: Node> {
@@ -107,7 +107,7 @@ impl<T: Node> Entry<T> {
         // each other.
         let entry = KBox::into_raw(entry);
         let group = entry.cast::<bindings::config_group>();
-        // SAFETY: `entry` begins with a zeroed group; the type lives in it.
+        // SAFETY: `entry` begins with a zeroed group; the item type lives as long as `entry`.
         unsafe {
             bindings::config_group_init_type_name(
                 group,
@@ -118,7 +118,8 @@ impl<T: Node> Entry<T> {
         let mut groups = DefaultGroups { group, module };
         // SAFETY: `entry` is alive, and nothing changes its data.
         if let Err(e) = T::default_groups(unsafe { &(*entry).data }, &mut groups) {
-            // SAFETY: The one reference; this frees it and the groups made.
+            // SAFETY: This puts the only reference, which frees `entry` and the groups added so
+            // far.
             unsafe { bindings::config_item_put(group.cast()) };
             return Err(e);
         }
@@ -163,8 +164,8 @@ struct Callbacks<T: Node>(PhantomData<T>);
 type ShowFn = unsafe extern "C" fn(*mut bindings::config_item, *mut c_char) -> isize;
 type StoreFn = unsafe extern "C" fn(*mut bindings::config_item, *const c_char, usize) -> isize;
 
-/// configfs does not pass the attribute to the functions that it calls: so there is one function
-/// for each place.
+/// configfs does not pass the attribute to the functions that it calls, so each place in the table
+/// of attributes has a function of its own.
 macro_rules! for_each_place {
     ($function:ident) => {
         for_each_place!(
@@ -315,7 +316,7 @@ impl<T: Node> Callbacks<T> {
         // SAFETY: The default groups are not attached any more; this puts the
         // references that the list took.
         unsafe { bindings::configfs_remove_default_groups(item.cast()) };
-        // SAFETY: `make` made it, nobody has it any more.
+        // SAFETY: `make` made it, and no reference to it is left.
         drop(unsafe { KBox::from_raw(item.cast::<Entry<T>>()) });
     }
 }

@@ -8,7 +8,7 @@ use kernel::prelude::*;
 /// The most bytes that configfs reads from an attribute (`SIMPLE_ATTR_SIZE`).
 pub(super) const ATTRIBUTE_SIZE: usize = 4096;
 
-/// Where an attribute's value is written, with `write!`.
+/// The buffer into which an attribute's value is written, with `write!`.
 pub struct Output<'a> {
     page: &'a mut [u8],
     used: usize,
@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
         self.overflow |= length < bytes.len();
     }
 
-    /// Returns how much was written; a list that was cut off ends with a line of dots
+    /// Returns the number of written bytes; a list that was cut off ends with a line of dots
     /// instead of half a line.
     pub(super) fn finish(self) -> usize {
         const MORE: &[u8] = b"...\n";
