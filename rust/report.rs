@@ -3,7 +3,7 @@
 //! Counters, histograms, messages and tracepoints of the modules.
 //!
 //! - [`stats`]: counters that cost one addition each.
-//! - [`times`]: how long requests take, as histograms.
+//! - [`times`]: histograms of the durations of requests.
 //! - [`trace`]: tracepoints of both sides.
 //! - [`broken`]: broken invariants, which fail every test.
 //! - [`text`]: formatting for the kernel's printing macros.

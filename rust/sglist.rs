@@ -110,8 +110,7 @@ enum Mapping {
 unsafe impl Send for SegmentList {}
 
 impl SegmentList {
-    /// Makes room for requests of up to `segments` segments and `bytes` bytes.
-    /// May sleep.
+    /// Creates a list for requests of up to `segments` segments and `bytes` bytes. May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, segments: u16, bytes: u32) -> Result<Self> {
         let mut table = KVec::with_capacity(segments.into(), GFP_KERNEL)?;
         for _ in 0..segments {
@@ -319,7 +318,7 @@ impl SegmentList {
         (count, bytes)
     }
 
-    /// Returns piece `index` of the memory, which has more.
+    /// Returns piece `index` of the memory, which has more pieces than that.
     #[inline]
     fn piece(&mut self, index: usize) -> Option<Sge> {
         match self.mapping {

@@ -11,7 +11,7 @@ pub use self::deadline::Deadline;
 use crate::bindings;
 use kernel::page::PAGE_SHIFT;
 
-/// Returns how many processors are running.
+/// Returns the number of online processors.
 pub fn online_cpus() -> u32 {
     // SAFETY: No requirements.
     unsafe { bindings::hcablk_c_num_online_cpus() }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The message that reports that an invariant of the drivers is broken. No other message has
-//! `BUG:`, and a test whose log has it fails.
+//! Reports of broken invariants of the drivers. Messages with `BUG:` report nothing else, and a
+//! test whose log has one fails.
 
 use kernel::{
     alloc::{
@@ -17,7 +17,7 @@ use kernel::{
 /// Logs, once for each place in the source, that an invariant of our own is broken. Any context.
 ///
 /// The caller makes sure that nothing is lost or used wrongly; it must end the session concerned,
-/// with this for a reason.
+/// with this as the reason.
 #[macro_export]
 macro_rules! broken {
     ($what:expr) => {

@@ -13,7 +13,7 @@ use core::fmt;
 pub struct Counter(Atomic<u64>);
 
 impl Counter {
-    /// Starts at 0.
+    /// Creates a counter that is 0.
     pub const fn new() -> Self {
         Self(Atomic::new(0))
     }

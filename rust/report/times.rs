@@ -19,8 +19,8 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration from `start` to `end`, in nanoseconds; one that ends
-    /// before it starts took no time.
+    /// Counts a duration from `start` to `end`, in nanoseconds; one that ends before it starts
+    /// counts as 0.
     #[inline]
     pub fn add(&self, start: u64, end: u64) {
         let ns = end.saturating_sub(start);

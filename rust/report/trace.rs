@@ -25,17 +25,17 @@ use kernel::{
     prelude::*, //
 };
 
-/// The path of a request's data (the field `way`), by the numbers of the wire.
+/// The path of a request's data (the field `way`), with the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DataPath {
-    /// There is none, or it is not settled yet.
+    /// There is no data, or its path is not decided yet.
     None = 0,
-    /// By a key.
+    /// With a key.
     Key = 1,
-    /// By a key, with an immediate value as the response.
+    /// With a key, and an immediate value as the response.
     Immediate = 2,
-    /// Behind the request in its message.
+    /// After the request, in its message.
     Inline = 3,
     /// In the eager ring.
     Eager = 4,
@@ -55,7 +55,7 @@ pub enum Kind {
     Flush = 3,
     /// Blocks are not needed any more.
     Discard = 4,
-    /// Blocks shall read as zeroes.
+    /// Makes blocks read as zeroes.
     WriteZeroes = 5,
     /// Nothing but a response.
     Nop = 6,
@@ -65,18 +65,19 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Memory {
-    /// There is none, or it is not settled yet; always so at the initiator.
+    /// There is no data, or its place is not decided yet; always so at the initiator.
     None = 0,
     /// In RAM.
     Ram = 1,
     /// In the memory of a PCI device, which drive and HCA reach.
     Peer = 2,
-    /// There for the drive, and in RAM for the HCA: a processor copies it.
+    /// In peer memory for the drive, and in RAM for the HCA: a processor copies it.
     Bounced = 3,
 }
 
 impl Memory {
-    /// Returns where data is; `mapped`: for peer memory, whether the HCA reaches it.
+    /// Returns where data is: in RAM if `mapped` is `None`, otherwise in peer memory, which the HCA
+    /// reaches if it is `true`.
     #[inline]
     pub fn from_mapped(mapped: Option<bool>) -> Self {
         match mapped {
@@ -106,7 +107,7 @@ pub struct TracedRequest {
     pub offset: u64,
     /// Bytes.
     pub bytes: u32,
-    /// How it ended; 0: well, or not yet.
+    /// The result, as a negative errno; 0: success, or not yet known.
     pub status: i32,
     /// Where the target has its data.
     pub memory: Memory,
@@ -147,7 +148,7 @@ impl TracedRequest {
         }
     }
 
-    /// Adds how the request ended.
+    /// Adds the result of the request.
     #[inline]
     pub fn ended(self, status: i32) -> Self {
         Self { status, ..self }
@@ -196,7 +197,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Adds how it ended.
+    /// Adds the result of the chunk.
     #[inline]
     pub fn ended(self, status: i32) -> Self {
         Self { status, ..self }
@@ -224,7 +225,7 @@ impl From<Chunk> for bindings::hcablk_trace_chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ConnectionState {
-    /// It comes up.
+    /// It is being connected.
     Connecting = 0,
     /// Requests may come.
     Live = 1,
@@ -243,7 +244,7 @@ pub struct Change {
     pub epoch: u32,
     /// The queue pair's number, if it is about one.
     pub queue: Option<u8>,
-    /// Where it has come.
+    /// The state that it has reached.
     pub state: ConnectionState,
     /// The reason, as a negative errno; 0: no error, or not known.
     pub error: i32,
@@ -328,8 +329,8 @@ macro_rules! event {
 }
 
 /// Makes the module of one side's events: those of requests, of chunks and of disks that are
-/// listed, and those of sessions and queue pairs, which both sides have. A tracepoint's name is
-/// that of its event behind the prefix.
+/// listed, and those of sessions and queue pairs, which both sides have. A tracepoint's name is the
+/// prefix and the name of its event.
 macro_rules! events {
     (
         $(#[$mod_doc:meta])* mod $side:ident, prefix $prefix:ident;

@@ -67,7 +67,7 @@ pub struct WorkSlot<T: Deferred> {
     _owner: PhantomData<fn(T)>,
 }
 
-// SAFETY: While it can be reached it is plain memory, or work that ends.
+// SAFETY: While a thread can reach it, it is plain memory, or work that is returning from `run`.
 unsafe impl<T: Deferred> Send for WorkSlot<T> {}
 
 // SAFETY: Shared references give access to nothing.
@@ -96,7 +96,7 @@ impl<T: Deferred> WorkSlot<T> {
 impl<T: Deferred> Drop for WorkSlot<T> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant it is initialised. Its owner is being
-        // dropped, so it is not queued, but may be on its last lines.
+        // dropped, so it is not queued, but `run` may still be returning.
         unsafe { bindings::cancel_work_sync(&raw mut (*self.inner.get()).work) };
     }
 }
@@ -171,8 +171,8 @@ unsafe fn drop_owner<T>(owner: *mut c_void) {
 ///
 /// # Invariants
 ///
-/// `first` leads by `next` to all slots of the list, of which `last` is the last one; both are null
-/// if it is empty. Each slot is that of a [`DeferredBox`] that the list has.
+/// `first` leads through `next` to all slots of the list, of which `last` is the last one; both are
+/// null if it is empty. Each slot is that of a [`DeferredBox`] that the list has.
 pub struct DeferredList {
     first: *mut Inner,
     last: *mut Inner,
@@ -212,7 +212,7 @@ impl DeferredList {
         let first = NonNull::new(self.first)?;
         // SAFETY: By the type invariant it is a slot of the list.
         let next = unsafe { (*first.as_ptr()).next };
-        // INVARIANT: The list begins behind it; if nothing is there it is empty.
+        // INVARIANT: The list now begins with the next slot, and is empty if there is none.
         self.first = next;
         if next.is_null() {
             self.last = null_mut();
@@ -265,7 +265,7 @@ pub fn for_reclaim<R>(f: impl FnOnce() -> R) -> R {
 
 /// C: `memalloc_flags_save()`.
 fn with_flags<R>(flags: u32, f: impl FnOnce() -> R) -> R {
-    // SAFETY: Flags of this thread, which are set back below.
+    // SAFETY: Flags of this thread, which are restored below.
     let flags = unsafe { bindings::hcablk_c_memalloc_flags_save(flags) };
     let result = f();
     // SAFETY: As above.

@@ -3,13 +3,13 @@
 //! Fields of a driver's objects on which C code works while it has the object: the `struct bio` of
 //! its I/O, its work.
 //!
-//! The layer takes such an object in its box, has C code work on the field, and returns the object
+//! The layer takes such an object in its box, lets C code work on the field, and returns the object
 //! afterwards. In the meantime there are only shared references to the object, through which the
-//! layer asks for the parameters of the work. The field must stay where it is while there are no
-//! others: that is the promise of [`HasSlot`], which safe code implements with
+//! layer asks for the parameters of the work. The field must stay where it is while there are only
+//! such references: that is the promise of [`HasSlot`], which safe code implements with
 //! [`impl_has_slot`](crate::impl_has_slot), as the kernel's `impl_has_work!` does for its work.
 
-/// An object with an embedded `S` to do something with.
+/// An object with an embedded `S`, on which C code works.
 ///
 /// # Safety
 ///
@@ -26,8 +26,9 @@ pub unsafe trait HasSlot<S> {
 #[macro_export]
 macro_rules! impl_has_slot {
     ($({$($parameters:tt)*})? $type:ty, $field:ident: $slot:ty) => {
-        // SAFETY: `offset_of!` takes only a field of the type itself, and a raw pointer to it is
-        // one to a slot only if it is a slot, not if it is something that gives one out.
+        // SAFETY: `offset_of!` takes only a field of the type itself, and a raw pointer to the
+        // field has the slot's type only if the field is the slot itself, not if it dereferences to
+        // one.
         unsafe impl $(<$($parameters)*>)? $crate::sync::embedded::HasSlot<$slot> for $type {
             #[inline]
             fn slot_mut(&mut self) -> &mut $slot {

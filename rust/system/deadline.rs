@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A deadline: the end of a caller's waiting for one thing.
+//! A deadline: the time until which a caller waits for one thing.
 
 use kernel::time::{
     Instant,
     Monotonic, //
 };
 
-/// The end of all waiting for one thing, as a connection.
+/// The end of all waiting for one thing, such as a connection.
 #[derive(Clone, Copy)]
 pub struct Deadline {
     start: Instant<Monotonic>,
@@ -35,7 +35,7 @@ impl Deadline {
         gone.clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// Returns whether the limit is over.
+    /// Returns whether the deadline has passed.
     pub fn has_passed(self) -> bool {
         self.start.elapsed().as_millis() >= i64::from(self.limit_ms)
     }

@@ -27,19 +27,19 @@ errno! {
     econnreset = ECONNRESET
     /// The network port is down.
     enetdown = ENETDOWN
-    /// No way to the peer.
+    /// There is no route to the peer.
     ehostunreach = EHOSTUNREACH
-    /// Somebody has taken it back.
+    /// The operation was cancelled.
     ecanceled = ECANCELED
     /// A quota is used up.
     edquot = EDQUOT
     /// The connection is being taken down.
     enotconn = ENOTCONN
-    /// It has been done.
+    /// The operation has already been done.
     ealready = EALREADY
     /// The session or its epoch is over.
     estale = ESTALE
-    /// The peer speaks no version of the protocol that we do.
+    /// The peer shares no protocol version with us.
     eprotonosupport = EPROTONOSUPPORT
     /// The peer does not speak the protocol.
     eproto = EPROTO

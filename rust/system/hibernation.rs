@@ -30,7 +30,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Creates the count of things that are called `what`. There are none.
+    /// Creates a count of things that are called `what`. It begins at 0.
     pub const fn new(what: &'static CStr) -> Self {
         Self {
             count: Atomic::new(0),
@@ -38,14 +38,14 @@ impl Uses {
         }
     }
 
-    /// Counts a further one until the returned value is dropped. Any context.
+    /// Counts a use until the returned value is dropped. Any context.
     pub fn begin(&'static self) -> Use {
         self.count.fetch_add(1, Relaxed);
         Use(self)
     }
 }
 
-/// See [`Uses::begin`].
+/// A use that is counted; see [`Uses::begin`].
 pub struct Use(&'static Uses);
 
 impl Drop for Use {

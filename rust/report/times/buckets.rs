@@ -3,7 +3,7 @@
 //! The classes of durations: each twice as wide as the one below. Uses nothing but `core`: its
 //! tests run on the host.
 
-/// How many there are: the last one begins at 4.3 s.
+/// The number of classes: the last one begins at 4.3 s.
 pub const COUNT: usize = 24;
 
 /// Nanoseconds below which everything is in the first class, as a power of two.
