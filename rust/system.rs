@@ -26,7 +26,7 @@ pub fn numa_distance(node: i32) -> u32 {
     unsafe { bindings::hcablk_c_numa_distance(node) }
 }
 
-/// Returns how many bytes of memory can be had without swapping, by the kernel's estimate.
+/// Returns how many bytes of memory can be allocated without swapping, by the kernel's estimate.
 ///
 /// C: `si_mem_available()`.
 pub fn available_memory() -> u64 {

@@ -174,7 +174,7 @@ pub trait DiskOpeners: Send + Sync + 'static {
 /// `disk` is alive, and its `open_mutex` is held.
 unsafe fn claims(disk: *mut bindings::gendisk) -> u32 {
     // SAFETY: By the safety requirement; a disk keeps its whole block device, in which each claim
-    // of a partition counts, too. Claims are taken and let go of under `open_mutex`.
+    // of a partition counts, too. Claims are taken and released under `open_mutex`.
     unsafe { (*(*disk).part0).bd_holders as u32 }
 }
 

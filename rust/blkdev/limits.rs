@@ -34,9 +34,9 @@ pub struct Limits {
 /// device. Sectors have 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveLimits {
-    /// Smallest unit that is written without reading (a physical block), in bytes.
+    /// Smallest unit that is written without reading, a physical block, in bytes.
     pub physical_block_size: u32,
-    /// Offset of the first such unit, in bytes.
+    /// Offset of the first physical block, in bytes.
     pub alignment_offset: u32,
     /// Preferred smallest I/O, in bytes.
     pub io_min: u32,
@@ -46,7 +46,7 @@ pub struct LiveLimits {
     pub max_discard_sectors: u32,
     /// Unit of discards, in bytes.
     pub discard_granularity: u32,
-    /// Offset of the first such unit, in bytes.
+    /// Offset of the first unit of discards, in bytes.
     pub discard_alignment: u32,
     /// Largest write of zeroes, in sectors; 0 means that there is none.
     pub max_write_zeroes_sectors: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Persistent reservations as users of a disk ask for them, by `ioctl`s or through another block
+//! Persistent reservations as users of a disk request them, with `ioctl`s or through another block
 //! driver.
 //!
 //! C headers: [`include/linux/pr.h`](srctree/include/linux/pr.h),

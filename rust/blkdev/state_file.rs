@@ -113,7 +113,7 @@ impl StateFile {
         let mut position = i64::try_from(position)?;
         let mut done = 0;
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            // SAFETY: By the type invariant; there are as many bytes.
+            // SAFETY: By the type invariant; `rest` is valid for its length.
             let read = unsafe {
                 bindings::kernel_read(
                     self.0.as_ptr(),
@@ -137,7 +137,7 @@ impl StateFile {
         let mut position = i64::try_from(position)?;
         let mut rest = bytes;
         while !rest.is_empty() {
-            // SAFETY: By the type invariant; there are as many bytes.
+            // SAFETY: By the type invariant; `rest` is valid for its length.
             let written = unsafe {
                 bindings::kernel_write(
                     self.0.as_ptr(),

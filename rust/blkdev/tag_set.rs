@@ -20,7 +20,7 @@ use kernel::{
 
 /// The parameters of a tag set. Hardware queues and depth are those of its [`Requests`].
 pub struct TagSetConfig {
-    /// When a started request times out, in milliseconds; 0 means 30 seconds.
+    /// The time after which a started request times out, in milliseconds; 0 means 30 seconds.
     pub timeout_ms: u32,
     /// The NUMA node of its memory; `None` means any.
     pub numa_node: Option<i32>,

@@ -22,7 +22,8 @@
 
 use crate::proto::name::HostId;
 
-/// Hosts that may wait for their turns; more ask again without one.
+/// Maximum number of hosts that wait for their turns; further hosts can ask again, but have no
+/// turn.
 pub const WAITING_MAX: usize = 32;
 
 /// How long a host keeps its turn after it has asked, in milliseconds: far longer than initiators

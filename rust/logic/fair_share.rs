@@ -339,7 +339,7 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
         }
     }
 
-    /// Returns `count` buffers of `class` that `borrower` has borrowed to the account.
+    /// Takes back `count` buffers of `class` that `borrower` has borrowed.
     pub fn give_back(&mut self, borrower: usize, class: usize, count: u32) {
         let (Some(place), Some(of)) = (
             self.borrowers.get_mut(borrower),

@@ -23,7 +23,7 @@
 //!   both keys, unless keys are shared with others.
 //! - The MACs of the handshake cover every byte that both sides have sent, and the [`Channel`]:
 //!   their ports and queue pairs.
-//! - A [`SessionKey`] seals what comes after that.
+//! - A [`SessionKey`] seals the messages after the handshake.
 //!
 //! `docs/reference/protocol.md` argues why that is enough, against which attackers. The hash
 //! functions come from [`Crypto`]: the kernel's library in the modules, others in tests on the

@@ -77,9 +77,9 @@ pub enum Op {
     Read(Extent, Remote),
     /// Move data from the initiator's memory to the volume.
     Write {
-        /// Where on the volume.
+        /// The range of the volume.
         extent: Extent,
-        /// Where in the initiator's memory.
+        /// The initiator's memory with the data.
         remote: Remote,
         /// Respond only when the data is on stable storage.
         fua: bool,
@@ -89,7 +89,7 @@ pub enum Op {
     },
     /// Move the data that follows in the message to the volume.
     WriteInline {
-        /// Where on the volume.
+        /// The range of the volume.
         extent: Extent,
         /// Respond only when the data is on stable storage.
         fua: bool,
@@ -97,7 +97,7 @@ pub enum Op {
     /// Move the data that was written to the next slot of the [eager ring](super::eager_ring) to
     /// the volume.
     WriteEager {
-        /// Where on the volume.
+        /// The range of the volume.
         extent: Extent,
         /// Respond only when the data is on stable storage.
         fua: bool,
@@ -109,7 +109,7 @@ pub enum Op {
     Discard(Extent),
     /// Make these blocks read as zeroes.
     WriteZeroes {
-        /// Where on the volume.
+        /// The range of the volume.
         extent: Extent,
         /// The blocks stay allocated.
         keep: bool,

@@ -30,14 +30,14 @@ mod asked {
         }
     }
 
-    /// Returns whether the device shall refuse a work request. Any context.
+    /// Returns whether a requested fault makes the device refuse a work request. Any context.
     #[inline]
     pub(crate) fn post() -> bool {
         // SAFETY: The function reads only its own settings.
         unsafe { bindings::hcablk_c_fail_post() }
     }
 
-    /// Returns whether memory shall not be mapped. Any context.
+    /// Returns whether a requested fault makes a mapping of memory fail. Any context.
     #[inline]
     pub(crate) fn map() -> bool {
         // SAFETY: As above.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reports of broken invariants of the drivers. Messages with `BUG:` report nothing else, and a
-//! test whose log has one fails.
+//! Reports of broken invariants of the drivers. Messages with `BUG:` report a bug of the drivers or
+//! of a device, and a test whose log has one fails.
 
 use kernel::{
     alloc::{

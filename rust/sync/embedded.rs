@@ -21,8 +21,8 @@ pub unsafe trait HasSlot<S> {
     fn slot_mut(&mut self) -> &mut S;
 }
 
-/// Declares the field of a type that is its slot of a type. The parameters of a generic type, with
-/// their bounds, come first: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
+/// Declares which field of a type is its slot of another type. The parameters of a generic type,
+/// with their bounds, come first: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
 #[macro_export]
 macro_rules! impl_has_slot {
     ($({$($parameters:tt)*})? $type:ty, $field:ident: $slot:ty) => {

@@ -29,7 +29,7 @@ impl Deadline {
         (i64::from(self.limit_ms) - gone).max(1) as u32
     }
 
-    /// Returns the milliseconds since it was made.
+    /// Returns the milliseconds since the deadline was made.
     pub fn gone_ms(self) -> u32 {
         let gone = self.start.elapsed().as_millis();
         gone.clamp(0, i64::from(u32::MAX)) as u32

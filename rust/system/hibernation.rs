@@ -81,8 +81,7 @@ impl NoHibernation {
     pub fn while_there_are(uses: &'static Uses) -> Result<Self> {
         let inner = KBox::new(Opaque::<Inner>::uninit(), GFP_KERNEL)?;
         let raw = inner.get();
-        // SAFETY: Room for the structure, which stays where it is until the registration is taken
-        // back.
+        // SAFETY: Room for the structure, which stays where it is until it is unregistered.
         to_result(unsafe {
             raw.write(Inner {
                 notifier: bindings::notifier_block {
@@ -100,7 +99,7 @@ impl NoHibernation {
 
 impl Drop for NoHibernation {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is registered. Nothing runs once that is taken back.
+        // SAFETY: By the type invariant it is registered. Nothing runs once it is unregistered.
         unsafe { bindings::hcablk_c_unregister_pm_notifier(&raw mut (*self.inner.get()).notifier) };
     }
 }

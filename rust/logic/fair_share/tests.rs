@@ -359,7 +359,7 @@ impl Overload {
         }
     }
 
-    /// Gives back a set of held buffers, and lets each borrower that this wakes ask again.
+    /// Returns the buffers of a random holder, and lets each borrower that this wakes ask again.
     fn end_one(&mut self, random: &mut Random) {
         if !self.held.is_empty() {
             let which = random.below(self.held.len() as u32) as usize;

@@ -27,8 +27,9 @@
 //! # Why no data is old
 //!
 //! - Only its owner uses a Busy line.
-//! - A write drops every line that it touches and cannot own. A line in use (being filled, of
-//!   another write, or being copied by a reader) it dooms: the owner, or the last reader, drops it.
+//! - A write drops every line that it touches and cannot own. If the line is in use (being filled,
+//!   of another write, or being copied by a reader), the write dooms it: its owner, or its last
+//!   reader, drops it.
 //! - While a write is under way, no line that it touches starts to be filled. Writes are counted by
 //!   a hash of the line's number, so a line is sometimes not filled because of another line's
 //!   write.
@@ -97,8 +98,9 @@ enum Kind {
 #[derive(Debug)]
 pub struct Visit {
     kind: Kind,
-    /// The first line, and how many.
+    /// The first line.
     first: u64,
+    /// The number of lines.
     count: u64,
     /// How many of them `enter` or `leave` has handled so far.
     done: u64,

@@ -97,7 +97,7 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// Reads what is asked for; see [`ConnectRequest::decode`] for why it may fail.
+    /// Reads a question, or else a connection request. Fails as [`ConnectRequest::decode`].
     fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, Reason> {
         match Question::decode(bytes) {
             Some(question) => Ok(Self::Entry(question)),
@@ -121,7 +121,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Reads a request, as [`ConnectRequest::decode`].
+    /// Reads a request. Fails as [`ConnectRequest::decode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
         let mut r = Reader::new(bytes);
@@ -152,7 +152,7 @@ fn without_proves(mut bytes: [u8; REQUEST_LEN]) -> [u8; REQUEST_LEN] {
     bytes
 }
 
-/// Returns a request as one of an initiator that proves who it is.
+/// Sets the flag of an initiator that proves its identity in a request.
 pub(super) fn with_proves(mut bytes: [u8; REQUEST_LEN]) -> [u8; REQUEST_LEN] {
     if let Some(byte) = bytes.get_mut(PROVES_AT) {
         *byte |= PROVES_BIT;

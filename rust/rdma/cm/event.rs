@@ -93,7 +93,7 @@ pub enum Event<'a> {
     Failed(Error),
     /// The connection is down.
     Disconnected,
-    /// The device is being removed; everything on it must be given up.
+    /// The device is being removed; everything on it must be released.
     DeviceRemoval,
 }
 
@@ -152,7 +152,8 @@ unsafe fn reject_data(id: *mut bindings::rdma_cm_id, event: &bindings::rdma_cm_e
         return &[];
     }
     // siw reports a refusal as a reset, which the function takes for the device's own; the private
-    // data is in the event nevertheless. SAFETY: The event is about a connection.
+    // data is in the event nevertheless.
+    // SAFETY: The event is about a connection.
     unsafe { private_data(event) }
 }
 

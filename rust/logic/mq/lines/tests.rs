@@ -35,8 +35,9 @@ struct Request {
     op: Op,
     first: u64,
     count: u64,
-    /// Entered; the drive has done it, and how.
+    /// The visit has entered the cache.
     entered: bool,
+    /// Whether the drive has carried out the request, and with success.
     done: Option<bool>,
     data: Vec<u64>,
 }
