@@ -11,6 +11,7 @@
 //! | [`cq`] | `struct ib_cq` | `rdma/ib_verbs.h` |
 //! | [`device`] | `struct ib_device`'s attributes | `rdma/ib_verbs.h` |
 //! | `exposed` | memory of the driver's own that the peer may write to | `rdma/ib_verbs.h` |
+//! | `faults` | faults that tests request | |
 //! | [`mapped`] | a count of mappings, on kernels that check | |
 //! | [`mr`] | `struct ib_mr` for fast registration | `rdma/ib_verbs.h` |
 //! | [`pd`] | `struct ib_pd` | `rdma/ib_verbs.h` |

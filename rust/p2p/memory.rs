@@ -86,7 +86,7 @@ impl Drop for Mapping {
 /// | object | dropped by | context |
 /// |---|---|---|
 /// | a [`PeerMemory`], the reference of users | its last user | any, also with interrupts off |
-/// | this: mappings, pieces, tables | [`PeerLease`](super::PeerLease)'s drop, or the unbinding of the provider's driver, whichever is first, when the last user has gone | process, with the mutex `Lent::core` held |
+/// | this: mappings, pieces, tables | [`PeerLease`](super::PeerLease)'s drop, or the unbinding of the provider's driver, whichever is first, when the last user has gone | process, with the mutex `LeaseState::core` held |
 ///
 /// So dropping it may be slow, and sleeps.
 ///

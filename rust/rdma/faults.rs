@@ -33,7 +33,7 @@ mod asked {
     /// Returns whether a requested fault makes the device refuse a work request. Any context.
     #[inline]
     pub(crate) fn post() -> bool {
-        // SAFETY: The function reads only its own settings.
+        // SAFETY: The function uses only its own settings and counters.
         unsafe { bindings::hcablk_c_fail_post() }
     }
 

@@ -144,7 +144,7 @@ mod tests {
         assert!(!s.reserve(1, || 0), "nothing was freed");
         assert!(s.reserve(1, || 2));
         assert!(s.reserve(1, || unreachable!("two were freed")));
-        assert!(!s.reserve(1, || 2), "those were these");
+        assert!(!s.reserve(1, || 2), "those two are counted already");
     }
 
     #[test]

@@ -51,10 +51,13 @@ fn nobody_gets_more_than_their_limit() {
     let (client, one) = a.add_client(40).unwrap();
     let two = a.add_borrower(client).unwrap();
     assert!(a.borrow(one, MEDIUM, 4));
-    assert!(!a.borrow(two, MEDIUM, 2), "the client has its most");
+    assert!(
+        !a.borrow(two, MEDIUM, 2),
+        "the client has reached its limit"
+    );
     assert!(
         !a.wait(two, only(MEDIUM, 2)),
-        "and nobody waits for what they may not have"
+        "a request above the limit does not wait"
     );
     assert!(a.borrow(two, MEDIUM, 1));
     assert_eq!(a.standing(client).borrowed, 40);
@@ -86,12 +89,12 @@ fn what_comes_back_goes_to_who_has_less() {
         a.give_back(greedy, MEDIUM, 1);
         assert!(
             !a.borrow(greedy, MEDIUM, 1),
-            "{back} are for the waiting ones"
+            "{back} are for the waiting borrower"
         );
     }
     assert_eq!(a.next_to_wake(0), Some(poor));
     assert_eq!(a.next_to_wake(0), None, "it is woken once");
-    assert!(!a.borrow(greedy, MEDIUM, 1), "also between");
+    assert!(!a.borrow(greedy, MEDIUM, 1), "nor after the wake-up");
     assert!(a.borrow(poor, MEDIUM, 4));
     assert!(!a.is_pressed());
 }
@@ -162,7 +165,10 @@ fn who_waits_for_either_waits_for_both() {
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(one, MEDIUM, 4));
     assert!(a.borrow(one, LARGE, 1));
-    assert!(a.wait(two, [9, 4, 1]), "what there is not is left out");
+    assert!(
+        a.wait(two, [9, 4, 1]),
+        "classes without enough buffers are left out"
+    );
     a.give_back(one, LARGE, 1);
     assert!(!a.borrow(one, LARGE, 1));
     assert_eq!(a.next_to_wake(0), Some(two));
@@ -189,7 +195,11 @@ fn a_class_that_shrinks_lends_nothing() {
     assert!(a.wait(two, only(MEDIUM, 6)));
     a.aim([0, 4, 0]);
     assert!(a.is_pressed());
-    assert_eq!(a.next_to_wake(0), Some(two), "there will never be as many");
+    assert_eq!(
+        a.next_to_wake(0),
+        Some(two),
+        "the class will never have as many"
+    );
     assert!(!a.wait(two, only(MEDIUM, 6)));
     assert!(!a.borrow(two, MEDIUM, 1));
     a.remove(MEDIUM, 2);
@@ -233,7 +243,10 @@ fn who_is_woken_and_does_not_answer_is_expired() {
     assert!(a.wait(sleeper, only(MEDIUM, 2)));
     a.give_back(other, MEDIUM, 2);
     assert_eq!(a.next_to_wake(1000), Some(sleeper));
-    assert!(!a.borrow(other, MEDIUM, 1), "it is before");
+    assert!(
+        !a.borrow(other, MEDIUM, 1),
+        "the woken borrower is before it"
+    );
     assert!(a.wait(other, only(MEDIUM, 1)));
     assert_eq!(
         a.next_to_wake(999 + REACTION_TIMEOUT_MS),

@@ -102,7 +102,8 @@ pub struct Visit {
     first: u64,
     /// The number of lines.
     count: u64,
-    /// How many of them `enter` or `leave` has handled so far.
+    /// How many lines `enter` or `leave` has handled so far; slots, if `enter` drops more lines
+    /// than there are slots.
     done: u64,
     slots: [u32; SPAN],
     /// Requested lines that the cache had.

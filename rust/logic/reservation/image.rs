@@ -34,7 +34,7 @@ pub enum BadImage {
     Checksum,
     /// The image is of another drive.
     Drive,
-    /// The image is intact, but its contents contradict each other.
+    /// The image is intact, but its contents are not valid.
     Content,
 }
 

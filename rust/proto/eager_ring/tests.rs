@@ -42,7 +42,7 @@ fn places_follow_each_other_and_begin_anew() {
     assert_eq!(
         r.take_slot(2 * UNIT, 13),
         None,
-        "the left unit would be left out, too"
+        "the last unit would have to be skipped, too"
     );
     assert_eq!(r.free(1), Some(11));
     assert_eq!(
@@ -52,7 +52,11 @@ fn places_follow_each_other_and_begin_anew() {
             number: 3
         })
     );
-    assert_eq!(r.take_slot(UNIT, 14), None, "before a write that is open");
+    assert_eq!(
+        r.take_slot(UNIT, 14),
+        None,
+        "the next place belongs to an open write"
+    );
     assert_eq!(r.open(), 2);
 }
 

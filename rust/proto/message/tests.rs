@@ -172,7 +172,11 @@ fn every_field_of_an_admin_request_has_its_bounds() {
         None,
         "a write cache that is not followed"
     );
-    assert_eq!(with(2, 16, &[8]), None, "flushes, but it is not followed");
+    assert_eq!(
+        with(2, 16, &[8]),
+        None,
+        "flushes, but the cache is not followed"
+    );
     for n in [0, 1] {
         assert_eq!(with(n, 16, &[1]), None, "a flag of another request");
     }
@@ -306,7 +310,7 @@ fn requests_without_data_name_none() {
         for (at, value, what) in [
             (1, FLAG_INVALIDATE, "nothing to invalidate"),
             (1, FLAG_FUA, "not durable"),
-            (1, FLAG_FUA | FLAG_KEEP, "neither with another flag"),
+            (1, FLAG_FUA | FLAG_KEEP, "not durable, with another flag"),
             (15, 0xff, "offset wraps"),
             (17, 0, "no length"),
             (20, 1, "a key"),

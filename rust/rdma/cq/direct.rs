@@ -63,8 +63,8 @@ impl<H: Handler> CompletionQueue<H> {
         }
     }
 
-    /// Sleeps until the handler, or work that it has begun, sets `event`; polls a direct queue
-    /// meanwhile. Fails with `ETIMEDOUT` after about `ms` milliseconds.
+    /// Sleeps until the handling of a completion sets `event`; meanwhile polls a queue in
+    /// [`CqContext::Direct`]. Fails with `ETIMEDOUT` after about `ms` milliseconds.
     pub(in crate::rdma) fn wait_for(&self, event: &Event, ms: u32) -> Result {
         if !self.is_direct() {
             return event.wait_ms(ms);

@@ -137,6 +137,6 @@ fn what_is_asked_about_a_volume_has_its_handle() {
         AdminOp::Portals { known: 0 },
     ] {
         let bytes = ask(op).encode();
-        assert_eq!(AdminRequest::decode(&bytes), None, "it is about none");
+        assert_eq!(AdminRequest::decode(&bytes), None, "it concerns no volume");
     }
 }

@@ -165,7 +165,7 @@ fn limits_that_make_no_sense_are_found() {
     assert!(!atomic(12, 31, 0).is_sound(12));
     assert!(
         !atomic(12, 16, 15).is_sound(12),
-        "each of the longest would cross"
+        "the longest writes would cross the boundary"
     );
     assert!(!atomic(12, 16, 31).is_sound(12));
 }
