@@ -130,7 +130,8 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Returns the failure of a configuration with mistakes: exports of an earlier configuration continue.
+/// Returns the error for a configuration with mistakes. If the service made exports of an earlier configuration, which
+/// continue, records that the configuration is not applied, and says so in the error.
 fn goes_on(record: Record<'_>, recording: Recording, error: Error) -> Result<Error> {
     if recording != Recording::Write || !record.any(Mark::Made)? {
         return Ok(error);
@@ -147,7 +148,7 @@ fn goes_on(record: Record<'_>, recording: Recording, error: Error) -> Result<Err
     })
 }
 
-/// Removes from a plan what did not fail before.
+/// Reduces a plan to the exports and ports that failed before.
 fn only_failed(record: Record<'_>, config: &Config, plan: &mut Plan) -> Result<()> {
     if record.is_not_applied() {
         return Err(Error::new(
@@ -180,7 +181,7 @@ fn is_configured(config: &Config, table: Table, name: &str) -> bool {
     }
 }
 
-/// Records which exports and ports match the configuration, and which could not be made so.
+/// Records which exports and ports match the configuration, and which could not be made to match.
 fn note(
     record: Record<'_>,
     recording: Recording,
@@ -208,7 +209,7 @@ fn note(
     Ok(())
 }
 
-/// Returns the steps that failed, each with its reason.
+/// Returns all steps of an object of which one failed, each with the reason why it is not made.
 fn not_made(failed: Failed) -> impl Iterator<Item = Pending> {
     let Failed {
         steps,
@@ -225,7 +226,7 @@ fn not_made(failed: Failed) -> impl Iterator<Item = Pending> {
     })
 }
 
-/// Adds to the disks whose paths are `"auto"` those that their targets report.
+/// Adds to each disk whose paths are `"auto"` the paths that its target reports.
 fn sync_paths(
     system: &dyn System,
     config: &Config,
@@ -299,7 +300,8 @@ impl Remarks {
         Self { notes, exit }
     }
 
-    /// Adds the advice for a failure. The exit code is that of the first failure; a failure precedes what is in use.
+    /// Adds the advice for a failure. The exit code is that of the first failure; a failure takes precedence over
+    /// pending changes.
     fn failure(&mut self, table: Table, name: &str, error: &Error) {
         let advice = error.advice_or_usual();
         self.notes.push(format!("{table} {name}: {advice}"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The audit log: one line for each command that changes something, also for one that failed to, and for each look at
+//! The audit log: one line for each command that changes something, even if it failed, and for each command that shows
 //! a key.
 //!
-//! The line goes to the journal of systemd, with fields of its own, or to syslog, facility authpriv. It never has a
-//! key: no argument of a command is one, and text that looks like a key is replaced.
+//! The line goes to the journal of systemd, with fields of its own, or to syslog, facility authpriv. The line never
+//! contains a key: no command takes a key as an argument, and text that looks like a key is replaced.
 
 use crate::cli::{Command, ConfigCommand, KeyCommand, PathCommand, TargetCommand};
 use crate::error::{Error, Kind};
@@ -42,7 +42,7 @@ pub struct Caller {
     pub ssh_client: Option<String>,
     /// The name of the parent process.
     pub parent: Option<String>,
-    /// Whether a process of this program has started it.
+    /// Whether the parent process runs this program, too, as the same user.
     pub is_helper: bool,
 }
 
@@ -104,7 +104,7 @@ pub fn record(system: &dyn System, command: &Command, result: &Result<Outcome, E
         return;
     };
     let caller = system.caller();
-    // The process is part of a command that is recorded. When that has ended before, it is not.
+    // This process helps another one whose command is recorded. It is recorded itself only if the other has ended.
     let is_part = matches!(command, Command::Target(TargetCommand::Unexport(args)) if args.here);
     if is_part && caller.is_helper {
         return;
@@ -127,7 +127,7 @@ pub fn record(system: &dyn System, command: &Command, result: &Result<Outcome, E
 enum Ended {
     Done,
     Unchanged,
-    /// With an answer, and with an exit code that is not 0.
+    /// With a result, but with an exit code other than 0.
     Incomplete(Kind),
     Failed(Kind),
 }
@@ -196,7 +196,8 @@ fn entry(action: &str, ended: Ended, result: &Result<Outcome, Error>, caller: &C
     }
 }
 
-/// Returns what a command has changed, or why it failed. Answers of commands that show something may have a key.
+/// Returns the changes that a command made, or why it failed. Results of commands that only show something are left
+/// out: they may contain a key.
 fn details(result: &Result<Outcome, Error>) -> String {
     match result {
         Err(error) => {

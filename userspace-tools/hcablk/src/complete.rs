@@ -2,8 +2,8 @@
 
 //! Completions: the words that may come next on a command line, with the names of disks, volumes, hosts and ports.
 //!
-//! The scripts for bash, zsh and fish ask this program at each use. Nothing here loads a module, asks a target or
-//! fails: a state that cannot be read has no candidates.
+//! The scripts for bash, zsh and fish run this program at each completion. Nothing here loads a module, asks a target
+//! or fails: names that cannot be read are left out.
 
 use std::any::TypeId;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::system::System;
 use crate::target::{allowed_hosts, ports, volumes};
 use crate::user;
 
-/// The line with which the script completes names of files.
+/// The output that makes the script complete names of files.
 const FILES: &str = ":files";
 
 /// A word that may come next.
@@ -75,7 +75,7 @@ impl Names {
         }
     }
 
-    /// Returns the names that there are, each with a few words.
+    /// Returns the existing names, each with a short description.
     fn all(self, system: &dyn System) -> Vec<Candidate> {
         match self {
             Self::Disks => disks(system),
@@ -124,7 +124,7 @@ fn listening(system: &dyn System) -> Vec<Candidate> {
         .collect()
 }
 
-/// Lists the hosts that have a name, a key, or may use a volume.
+/// Lists the hosts that have a name or a key, or may use a volume.
 fn hosts(system: &dyn System) -> Vec<Candidate> {
     let names = HostNames::read(system);
     let mut ids = names.ids();
@@ -151,7 +151,7 @@ fn hosts(system: &dyn System) -> Vec<Candidate> {
         .collect()
 }
 
-/// The first sentence of a help text.
+/// Returns the first line of a help text.
 fn about(text: Option<&clap::builder::StyledStr>) -> String {
     let text = text.map(ToString::to_string).unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()
@@ -163,9 +163,9 @@ struct Place {
     path: Vec<String>,
     /// The number of values of positional arguments before it.
     values: usize,
-    /// The option whose value comes.
+    /// The option whose value comes next.
     option: Option<Arg>,
-    /// Whether options may come.
+    /// Whether no options may follow, since there was a `--`.
     options_end: bool,
 }
 
@@ -173,7 +173,7 @@ fn takes_value(argument: &Arg) -> bool {
     matches!(argument.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
-/// Finds an option by its word, without a value.
+/// Finds the option that a word names; ignores its value.
 fn option<'a>(command: &'a clap::Command, word: &str) -> Option<&'a Arg> {
     let name = word.split_once('=').map_or(word, |(name, _)| name);
     let (long, short) = (name.strip_prefix("--"), name.strip_prefix('-'));
@@ -184,7 +184,7 @@ fn option<'a>(command: &'a clap::Command, word: &str) -> Option<&'a Arg> {
     })
 }
 
-/// Follows the words before the cursor.
+/// Finds the command and the argument at the cursor from the words before it.
 fn follow(words: &[String]) -> Place {
     let mut command = Cli::command();
     command.build();
@@ -260,12 +260,12 @@ impl Place {
     }
 }
 
-/// Returns the lines for a shell's script: a candidate each, and behind a tab what it is; or [`FILES`]. `index` is the
-/// number of the word with the cursor, the program's being 0.
+/// Returns the lines for a shell's script: in each a candidate, and after a tab its description; or only [`FILES`].
+/// `index` is the number of the word with the cursor; that of the program's name is 0.
 pub fn complete(system: &dyn System, index: usize, words: &[String]) -> String {
     let at = index.saturating_sub(1).min(words.len());
     let current = words.get(at).map_or("", String::as_str);
-    // bash: the cursor is behind `--option=`.
+    // bash: the cursor is right after `--option=`.
     let current = if current == "=" { "" } else { current };
     let place = follow(&words[..at]);
     let (mut prefix, mut typed) = ("", current);

@@ -35,7 +35,7 @@ pub struct Module {
     pub folder: &'static str,
 }
 
-/// The initiator: `/dev/hcablkN` on this machine.
+/// The initiator: provides `/dev/hcablkN` on this machine.
 pub const INITIATOR: Module = Module {
     name: "hcablk",
     folder: "hcablk",
@@ -54,8 +54,7 @@ pub const TARGET: Module = Module {
 };
 
 impl Module {
-    /// Returns the module's tree; `None` when the module is not loaded (or this machine cannot show
-    /// it).
+    /// Returns the module's tree; `None` if the module is not loaded, or this machine cannot show its tree.
     pub fn tree<'a>(&self, system: &'a dyn System) -> Option<Group<'a>> {
         let group = self.named(system);
         group.exists().then_some(group)
@@ -72,7 +71,7 @@ impl Module {
             return Ok(tree);
         }
         if !is_mounted(system) {
-            // If configfs is a module, this creates the mount point. The mount reports any failure.
+            // If configfs is a module, loading it creates the mount point. If that fails, the mount reports it.
             let _ = system.load_module("configfs");
             system
                 .mount_configfs(Path::new(CONFIGFS))
@@ -135,17 +134,17 @@ impl<'a> Group<'a> {
         Self { system, path }
     }
 
-    /// Returns the machine it is on.
+    /// Returns the machine that the group is on.
     pub fn system(&self) -> &'a dyn System {
         self.system
     }
 
-    /// Returns its folder.
+    /// Returns the group's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns its name: the last part of its path.
+    /// Returns the group's name: the last part of its path.
     pub fn name(&self) -> String {
         self.path
             .file_name()
@@ -228,7 +227,7 @@ pub const BUSY_TRIES: u32 = 100;
 /// See [`BUSY_TRIES`].
 pub const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Retries `operation` until it is not busy or the time is over.
+/// Retries `operation` while it fails with `EBUSY`, at most [`BUSY_TRIES`] times.
 fn until_idle(
     system: &dyn System,
     operation: impl Fn() -> Result<(), OpError>,
@@ -250,7 +249,7 @@ pub fn remove(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// Parses the counters of a `stats` attribute, in the driver's order.
+/// Parses the counters of a `stats` attribute; keeps their order.
 pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
     let parse = |line: &str| {
         let (name, value) = line.split_once(' ')?;
@@ -270,7 +269,7 @@ enum Undo {
     Write(PathBuf, String),
     /// Makes a folder, and writes these attributes of it.
     Mkdir(PathBuf, Vec<(&'static str, String)>),
-    /// Makes a folder, and calls this to restore the content that cannot be read from there.
+    /// Makes a folder, and calls a function to restore its content, which could not be read before the removal.
     Restore(PathBuf, Restore),
     /// Removes a file.
     Remove(PathBuf),
@@ -300,7 +299,8 @@ impl Undo {
         }
     }
 
-    /// Restores the content after the step was carried out.
+    /// Carries out the part of the step that is not one call of the kernel: restores the content of a folder, or calls
+    /// the function.
     fn restore(&self, system: &dyn System) -> Result<()> {
         match self {
             Self::Restore(path, restore) => restore(&Group::new(system, path.clone())),
@@ -377,7 +377,7 @@ impl<'a> Transaction<'a> {
         self.system
             .write(&path, &format!("{value}\n"))
             .map_err(|error| setting_refused(error, attribute, &value))?;
-        // An empty setting was never made; few drivers accept the empty text.
+        // A setting that was empty had never been written, and few attributes accept an empty text.
         let optional = matches!(attribute, "wwid" | "expect_wwid");
         if !before.is_empty() || optional && !created {
             self.done.push(Undo::Write(path, before));
@@ -400,7 +400,7 @@ impl<'a> Transaction<'a> {
         Ok(answer)
     }
 
-    /// Writes 0 to `enable`. `disable` does that, and explains the driver's error.
+    /// Disables a group. `disable` writes 0 to `enable`, and explains the driver's error.
     pub fn disable(
         &mut self,
         group: &Group<'_>,
@@ -454,7 +454,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Keeps the changes if `result` is good, undoes them if not. The error names changes that cannot be undone.
+    /// Keeps the changes if `result` is `Ok`, undoes them if not. The error names changes that cannot be undone.
     pub fn finish<T>(self, result: Result<T>) -> Result<T> {
         result.map_err(|mut error| {
             for undo in self.done.into_iter().rev() {
@@ -495,7 +495,7 @@ fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Err
     }
 }
 
-/// Returns the text that was read from a group, or `None` if the group was removed meanwhile.
+/// Returns the value that was read from a group, or `None` if the group was removed meanwhile.
 pub fn unless_gone<T>(group: &Group<'_>, read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),

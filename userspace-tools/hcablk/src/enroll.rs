@@ -30,7 +30,7 @@ use remote::Remote;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Clone, Debug)]
 pub struct Enroll {
-    /// The host, as ssh takes it.
+    /// The host, in a form that ssh accepts.
     pub client: String,
     /// The volumes that the host may use.
     pub volumes: Vec<VolumeName>,
@@ -44,9 +44,9 @@ pub struct Enroll {
     pub replace: bool,
     /// Whether nothing is changed.
     pub dry_run: bool,
-    /// Whether sudo runs the command there.
+    /// Whether `hcablk` on the host runs through sudo.
     pub sudo: bool,
-    /// The command in place of ssh.
+    /// The command to use instead of ssh.
     pub ssh: Option<String>,
 }
 
@@ -64,9 +64,9 @@ impl Enroll {
 pub enum EnrollStep {
     /// Make the key of this target.
     MakeTargetKey {},
-    /// Make the key of the host, there.
+    /// Make the key of the host on the host.
     MakeHostKey {},
-    /// Store the key of this target there.
+    /// Store the key of this target on the host.
     StoreTargetKey {
         /// The address for which it is stored.
         address: String,
@@ -152,7 +152,7 @@ struct Plan {
 }
 
 fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Plan> {
-    // First what needs no login.
+    // Checks that need no login come first.
     for volume in &wanted.volumes {
         existing(system, volume)?;
     }
@@ -232,7 +232,7 @@ fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Pla
     })
 }
 
-/// Reports that this target has a key of the host that is not the host's.
+/// Returns the error for a host whose key differs from the one that this target has stored for it.
 fn other_host_key(wanted: &Enroll, host: Uuid, has_none: bool) -> Error {
     let client = &wanted.client;
     let has = if has_none {
@@ -251,7 +251,7 @@ fn parse<T: FromStr<Err = String>>(name: &str) -> Result<T> {
     name.parse().map_err(|why| Error::new(Kind::Failed, why))
 }
 
-/// Carries the steps out; `done` gets each that has ended.
+/// Carries out the steps, and adds each completed one to `done`.
 fn carry_out(
     system: &dyn System,
     remote: &Remote<'_>,
@@ -287,7 +287,7 @@ fn carry_out(
                 let outcome = target::allow(system, &parse(volume)?, &[plan.host])?;
                 notes.extend(outcome.notes);
             }
-            // All of them together, below.
+            // These are written together, below.
             EnrollStep::Configure { .. } | EnrollStep::NameHost { .. } => {
                 configured.push(step);
                 continue;
@@ -295,7 +295,7 @@ fn carry_out(
         }
         done.push(step.to_string());
     }
-    // Also if nothing was stored: an earlier command may have failed here.
+    // Even if no key was stored: an earlier command may have failed at this point.
     keys::pass_to_exports(system)?;
     if !configured.is_empty() {
         let mut files = Files::lock(system)?;

@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Returns the class of the failure with which a process of this command ended.
+    /// Returns the class of failure that an exit code of this command stands for.
     pub fn of_exit_code(code: i32) -> Self {
         let all = [
             Self::Usage,
@@ -159,7 +159,7 @@ impl Error {
         })
     }
 
-    /// Returns the advice, or that of the failure's class.
+    /// Returns the advice, or the usual advice for the failure's class.
     pub fn advice_or_usual(&self) -> String {
         let advice = self.advice.clone();
         advice.unwrap_or_else(|| self.kind.usual_advice().to_owned())
@@ -189,10 +189,10 @@ pub const NO_RDMA_DEVICE: &str = "\
 This host has no RDMA device with a route to the address (`rdma link show`).
 Over plain Ethernet, soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0";
 
-/// The advice when no better is known.
+/// The advice for a failure for which there is no better one.
 pub const SEE_THE_LOG: &str = "The kernel's log may say more: dmesg | grep hcablk";
 
-/// Adds the driver's own words to a message, if it has any.
+/// Adds the driver's reason to a message, if there is one.
 pub fn with_reason(message: String, reason: Option<String>) -> String {
     match reason {
         Some(reason) => format!("{message}: {reason}"),

@@ -36,7 +36,8 @@ pub enum What {
     DiskResized,
     /// The state of a disk has changed.
     DiskState,
-    /// The target lost acknowledged writes of a disk, and every flush of the disk fails from now on; or that has ended.
+    /// The target lost acknowledged writes of a disk, and every flush of the disk fails from now on; or this state has
+    /// ended.
     LostWrites,
     /// The state of a path has changed.
     PathState,
@@ -119,7 +120,7 @@ pub struct Event {
     /// The session's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Its epoch.
+    /// The session's epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
     /// The number of the queue pair.
@@ -131,7 +132,7 @@ pub struct Event {
     /// The reason, if something is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The reason, by name.
+    /// The name of the kernel's error code, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<String>,
 }
@@ -156,7 +157,7 @@ impl Event {
         }
     }
 
-    /// Sets whether writes were lost, or the loss has ended.
+    /// Sets the state and the error of an event on lost writes.
     fn lost(&mut self, is_lost: bool) {
         let state = if is_lost { "begun" } else { "ended" };
         self.state = Some(state.to_owned());
@@ -202,7 +203,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Parses the kernel's word for whether writes are lost.
+/// Parses the kernel's number for whether writes are lost.
 fn is_lost(text: &str) -> Option<bool> {
     match text {
         "0" => Some(false),

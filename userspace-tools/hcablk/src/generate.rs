@@ -24,7 +24,7 @@ pub fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// The end of each page except the first.
+/// The end of each page except hcablk(8).
 const EXIT_STATUS: &str = "\
 .SH \"EXIT STATUS\"
 0: done, or no change needed. All other codes, and the form of messages, are in

@@ -69,7 +69,7 @@ impl HostNames {
     }
 }
 
-/// Runs `hcablk target name-host`: gives a host a name, or removes it.
+/// Runs `hcablk target name-host`: gives a host a name, or removes its name.
 pub fn name(system: &dyn System, host: Uuid, name: Option<&HostName>) -> Result<Outcome> {
     let mut files = Files::lock(system)?;
     let all = &files.config().host_names;
@@ -91,7 +91,7 @@ pub fn name(system: &dyn System, host: Uuid, name: Option<&HostName>) -> Result<
     Ok(outcome)
 }
 
-/// Reports that a name is another host's.
+/// Returns the error for a name that another host has.
 pub(crate) fn is_taken(name: &HostName, host: Uuid) -> Error {
     Error::new(
         Kind::Exists,

@@ -10,7 +10,7 @@ use uuid::{uuid, Uuid};
 use crate::error::{Error, Kind, Result};
 use crate::system::System;
 
-/// The file with an administrator's choice.
+/// The file with the id that an administrator has chosen.
 pub const FILE: &str = "/etc/hcablk/host_id";
 
 const MACHINE_ID: &str = "/etc/machine-id";
@@ -35,7 +35,7 @@ pub enum Source {
     MachineId,
 }
 
-/// Returns the id in use on this machine, and where it is from.
+/// Returns the id in use on this machine, and its source.
 pub fn current(system: &dyn System) -> Result<(Uuid, Source)> {
     if let Some(id) = stored(system)? {
         return Ok((id, Source::File));
@@ -51,7 +51,7 @@ pub fn current(system: &dyn System) -> Result<(Uuid, Source)> {
     }
 }
 
-/// Reads the id in the file, if there is a file.
+/// Reads the id in the file; `None` if there is no file.
 pub fn stored(system: &dyn System) -> Result<Option<Uuid>> {
     let text = match system.read(Path::new(FILE)) {
         Ok(text) => text,
@@ -65,12 +65,12 @@ pub fn stored(system: &dyn System) -> Result<Option<Uuid>> {
     }
 }
 
-/// Writes the file.
+/// Writes an id to the file.
 pub fn store(system: &dyn System, id: Uuid) -> Result<()> {
     Ok(system.replace(Path::new(FILE), &format!("{id}\n"))?)
 }
 
-/// Parses a host id in the form that users write. The nil UUID names nobody and is refused.
+/// Parses a host id in the form that users write. The nil UUID identifies no host and is refused.
 pub fn parse(text: &str) -> Result<Uuid, String> {
     match Uuid::try_parse(text) {
         Ok(id) if !id.is_nil() => Ok(id),

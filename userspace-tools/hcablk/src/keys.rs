@@ -12,7 +12,7 @@
 //! | `targets/ADDRESS` | the target at that address |
 //! | `targets/default` | the targets at all other addresses |
 //!
-//! The module `missing` names keys that are needed and not there.
+//! The module `missing` finds needed keys that are missing.
 //!
 //! Only root can read these files. Each line is a key; the first is the newest, and a second one is still valid.
 
@@ -78,7 +78,7 @@ impl Key {
     /// Returns the key in its printed format, with a checksum.
     pub fn printed(&self) -> Zeroizing<String> {
         let checksum = crc32fast::hash(&self.0);
-        // The room for all of it, so that no copy is left in a former buffer.
+        // Allocated for the whole text at once: growing would leave a copy of the key in the former buffer.
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + 2 * LENGTH + 9));
         text.push_str(PREFIX);
         text.push_str(&self.for_kernel());
@@ -136,7 +136,7 @@ pub enum Whose {
     Target,
     /// A host that this machine's volumes allow.
     OfHost(Uuid),
-    /// The target's at that address; `default`: that of all other targets.
+    /// The target at that address; `default` stands for all other targets.
     OfTarget(String),
 }
 
@@ -179,12 +179,12 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
     Ok(keys)
 }
 
-/// Returns whether a new key of this host waits for its targets; `None` if this user cannot read the keys.
+/// Returns whether a new key of this host is pending; `None` if this user cannot read the keys.
 pub(crate) fn is_pending(system: &dyn System) -> Option<bool> {
     missing::is_there(system, &Whose::PendingHost)
 }
 
-/// Checks that the keys of this machine can be read: only root can.
+/// Checks that this user can read the keys of this machine: only root can.
 pub(crate) fn check(system: &dyn System) -> Result<()> {
     [Whose::Host, Whose::PendingHost, Whose::Target]
         .iter()
@@ -230,15 +230,15 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
              `hcablk key retire`: --rotate",
         ));
     }
-    // A host proves itself with its newest key; hosts accept either key of a target.
+    // A third key of a target would end the validity of the first, which may be the only one that a host knows. A host
+    // proves itself with its newest key only.
     if matches!(whose, Whose::Target) && keys.len() >= VALID_MAX {
         let message = format!("{} holds two valid keys already", whose.file().display());
         return Err(Error::new(Kind::Exists, message).advise(
             "Hosts may know this target by the older one only. When all know the newer one: hcablk key retire target",
         ));
     }
-    // A target knows one key of this host, and may learn the new one later: until then this host cannot use the new
-    // one.
+    // The new key of a host must be stored at its targets first: until then this host uses the former one.
     if matches!(whose, Whose::Host) && !keys.is_empty() {
         return generate_pending(system);
     }
@@ -301,12 +301,12 @@ fn missing(whose: &Whose) -> Error {
     }
 }
 
-/// Returns the newest key of its owner.
+/// Returns an owner's newest key, if there is one.
 pub(crate) fn newest(system: &dyn System, whose: &Whose) -> Result<Option<Key>> {
     Ok(read(system, whose)?.into_iter().next())
 }
 
-/// Stores a key: it becomes the first, and the former first one stays valid. Returns how many there are now.
+/// Stores a key: it becomes the first, and the former first one stays valid. Returns the number of stored keys.
 pub(crate) fn insert(system: &dyn System, whose: &Whose, key: Key) -> Result<usize> {
     let mut keys = read(system, whose)?;
     keys.retain(|known| *known != key);
@@ -377,7 +377,7 @@ fn has_keys(group: &Group<'_>) -> bool {
     group.get("keys").is_ok_and(|known| known != "0")
 }
 
-/// Returns whether the kernel module holds keys for a group, or does not say how many.
+/// Returns whether the kernel module holds keys for a group; `true` if the number of keys cannot be read.
 pub(crate) fn is_held(group: &Group<'_>) -> bool {
     group.get("keys").is_err() || has_keys(group)
 }
@@ -437,8 +437,8 @@ fn no_key_of_target(address: &str) -> Error {
     ))
 }
 
-/// Returns whether a program in user space must prove this host to the target at this address. Fails if one of the two
-/// keys is missing, unless `insecure` allows a target without a key.
+/// Returns whether this host has the two keys with which it and the target at this address prove themselves to each
+/// other. Fails if one of the two keys is missing, unless `insecure` allows a target without a key.
 pub(crate) fn are_there(system: &dyn System, address: &str, insecure: bool) -> Result<bool> {
     match both(system, address)? {
         (Some(_), Some(_)) => Ok(true),
@@ -472,13 +472,13 @@ pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
             )
             .advise("Bring the files back. Or disconnect it, and connect it without keys."))
         }
-        // A host without keys uses volumes of targets that demand no proof.
+        // A host without keys can only use volumes that demand no proof.
         (None, None) => [None, None],
     };
     set(device, ["host_key", "target_key"], &keys)
 }
 
-/// Passes to the target of this machine its keys.
+/// Passes the keys of this machine as a target to the kernel module.
 pub(crate) fn set_target(volume: &Group<'_>) -> Result<()> {
     let system = volume.system();
     let keys = read(system, &Whose::Target)?;
@@ -494,7 +494,7 @@ pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
     set(host, ["key", "key2"], &valid(keys))
 }
 
-/// Passes to a group that asks a target the pending key of this host. Returns `false` if there is no such key, or no
+/// Passes the pending key of this host to a group that asks a target. Returns `false` if there is no such key, or no
 /// key with which the target would prove itself: its reply then does not depend on the key.
 pub(crate) fn set_pending(group: &Group<'_>, address: &str) -> Result<bool> {
     let (Some(own), Some(target)) = both_of(group.system(), &Whose::PendingHost, address)? else {
@@ -561,8 +561,8 @@ fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
     Ok(None)
 }
 
-/// Passes the keys of this target and of the hosts to all exports. A failure for one does not keep the others from
-/// getting theirs.
+/// Passes the keys of this target and of the hosts to all exports. After a failure for one object the others still get
+/// their keys.
 pub(crate) fn pass_to_exports(system: &dyn System) -> Result<()> {
     let mut failures = Vec::new();
     if let Some(tree) = TARGET.tree(system) {
@@ -583,7 +583,7 @@ pub(crate) fn pass_to_exports(system: &dyn System) -> Result<()> {
 pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
     let was_pending = !read(system, &Whose::PendingHost)?.is_empty();
     let stays = promote(system, force)?;
-    // A failure for one object does not keep the others from getting their keys.
+    // After a failure for one object the others still get their keys.
     let mut failures: Vec<_> = pass_to_exports(system).err().into_iter().collect();
     if let Some(tree) = INITIATOR.tree(system) {
         for device in tree.children()? {

@@ -13,15 +13,15 @@
 //! | [`mod@enroll`] | ids and keys of this target and a host, exchanged over ssh |
 //! | [`host_names`] | the names of hosts |
 //! | [`user`] | disks that a program serves in user space |
-//! | [`audit`] | recording who changed what |
+//! | [`audit`] | the log of commands that change something |
 //! | [`config`], [`apply`] | the persistent configuration, and applying it |
 //! | [`stats`], [`top`], [`events`], [`metrics`], [`check`], [`mod@report`] | current activity, and problems |
 //! | [`trace`] | how data moves, as text and as pictures |
 //! | [`configfs`] | the trees, and changes that can be undone |
 //! | [`system`] | every call to the machine, behind one trait |
 //! | [`output`], [`error`] | the output of the commands |
-//! | [`generate`] | scripts of completions, and man pages |
-//! | [`mod@complete`] | what may come next on a command line |
+//! | [`generate`] | completion scripts, and man pages |
+//! | [`mod@complete`] | completion of command lines |
 //! | [`mod@bench`] | the program that `hcablk bench` starts |
 //!
 //! It is a library so that tests can run the commands against an imitation of the kernel.

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // The parser has not run yet.
+            // The parser has failed, so that `cli.json` does not exist.
             let wants_json = std::env::args_os().any(|word| word == "--json");
             match explain(&error, wants_json) {
                 Some(error) => return fail(&error, wants_json),

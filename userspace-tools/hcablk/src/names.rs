@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::address::PciAddress;
 
-/// A name of the wire protocol must not begin with a dot: a file of that name would be hidden.
+/// Checks the name of a volume. It must not begin with a dot: a file of that name would be hidden.
 fn check_volume(text: &str) -> Result<(), String> {
     check("volume", text, 16)?;
     if text.starts_with('.') {

@@ -113,7 +113,7 @@ pub struct Client {
     pub host: String,
     /// The session's id.
     pub session: String,
-    /// Its epoch.
+    /// The session's epoch.
     pub epoch: u64,
     /// The session's queue pairs.
     pub queues: u32,
@@ -147,11 +147,11 @@ pub struct Port {
     pub port: u16,
     /// Whether the port listens.
     pub enabled: bool,
-    /// Transfer buffers and the eager ring of a session; 0: the size follows what the session asks for.
+    /// MiB for the transfer buffers and the eager ring of a session; 0: the size follows the session's request.
     pub buffer_mib: u32,
     /// The memory limit of all sessions together, in MiB.
     pub memory_mib: u32,
-    /// Receive buffers per queue; 0: the depth that the client asks for.
+    /// Receive buffers per queue; 0: the depth that the client requests.
     pub queue_credits: u32,
     /// The sessions of the port's clients.
     pub sessions: Vec<PortSession>,
@@ -349,7 +349,7 @@ impl From<Done> for Report {
 }
 
 impl Report {
-    /// Says that the command changed something, if it did.
+    /// Records that the command changed something, if `is_changed`.
     pub(crate) fn set_changed(&mut self, is_changed: bool) {
         if let Self::Done {
             result: Done::Connect { changed, .. } | Done::Export { changed, .. },
@@ -359,7 +359,7 @@ impl Report {
         }
     }
 
-    /// Adds the names of the hosts that it shows.
+    /// Adds the configured names of the hosts in the report.
     pub(crate) fn name_hosts(&mut self, system: &dyn System) {
         match self {
             Self::Exports {
@@ -406,8 +406,8 @@ impl Report {
         }
     }
 
-    /// Returns whether the command changed anything; `None` for a command that only shows something, or that does not
-    /// say.
+    /// Returns whether the command changed anything; `None` for a command that only shows something, or whose report
+    /// does not say.
     pub fn is_changed(&self) -> Option<bool> {
         match self {
             Self::Done { result } => result.is_changed(),
@@ -417,7 +417,7 @@ impl Report {
     }
 }
 
-/// Prints a part of the output while the command runs; returns whether anybody still reads it.
+/// Prints a part of the output while the command runs; returns whether the output still has a reader.
 pub type Say<'a> = dyn FnMut(&Report) -> crate::error::Result<bool> + 'a;
 
 impl Report {
@@ -437,11 +437,11 @@ impl Report {
 /// The output of a successful command, and its remarks.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The answer.
+    /// The output.
     pub report: Report,
-    /// Remarks: to standard error as text, `notes` in JSON.
+    /// Remarks: written to standard error, or `notes` in JSON.
     pub notes: Vec<String>,
-    /// The exit code is that of this failure, although there is output.
+    /// The class of failure whose exit code the command returns although it has output.
     pub exit: Option<Kind>,
 }
 

@@ -2,8 +2,8 @@
 
 //! `hcablk report`: collects the state of this machine in one archive, without keys, for support.
 //!
-//! It changes nothing but the archive that it makes. A part that cannot be read does not keep the others out; the
-//! archive's README.txt names it.
+//! It changes nothing and writes only the archive. If a source cannot be read, the archive has the others, and its
+//! README.txt names the missing one.
 //!
 //! | module | holds |
 //! |---|---|

@@ -89,7 +89,8 @@ fn watch(
     let mut lines = 0;
     let mut shown = 0;
     while every.count.is_none_or(|count| shown < count) {
-        // By the clock, so that the time of a sample does not add up.
+        // Each interval ends relative to the one before, so that the time that samples take does
+        // not add up.
         due += every.interval;
         let left = due.saturating_sub(system.now());
         system.pause(left);

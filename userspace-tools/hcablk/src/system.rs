@@ -3,7 +3,7 @@
 //! The machine as this command sees it.
 //!
 //! Every change of the machine, and every question to it, goes through [`System`]. [`Machine`] is the real one; tests
-//! replace it by an imitation of the kernel.
+//! replace it with an imitation of the kernel.
 
 mod audit;
 mod converse;
@@ -37,7 +37,7 @@ pub enum Op {
     Open,
     /// Read an open file.
     Read,
-    /// Write to an open file: the answer is the driver's own.
+    /// Write to an open file: the error is the driver's own.
     Write,
     /// Make a folder.
     Mkdir,
@@ -47,7 +47,7 @@ pub enum Op {
     List,
     /// Remove a file.
     Remove,
-    /// Write to the drive what was changed.
+    /// Write changes to the drive.
     Sync,
     /// Lock a folder.
     Lock,
@@ -74,9 +74,9 @@ impl fmt::Display for Op {
 pub struct OpError {
     /// The operation.
     pub op: Op,
-    /// On what.
+    /// The file or folder.
     pub path: PathBuf,
-    /// The kernel's answer.
+    /// The kernel's error code.
     pub errno: Errno,
 }
 
@@ -98,13 +98,12 @@ impl OpError {
         )
     }
 
-    /// Returns whether the caller lacks rights. A refused *write* is the driver's answer and does
-    /// not count.
+    /// Returns whether the caller lacks rights. A refused *write* is the driver's decision and does not count.
     pub fn lacks_rights(&self) -> bool {
         self.op != Op::Write && matches!(self.errno, Errno::EACCES | Errno::EPERM)
     }
 
-    /// Returns whether the file or folder is not there (any more).
+    /// Returns whether the file or folder does not exist (any more).
     pub fn is_gone(&self) -> bool {
         self.op != Op::Write && matches!(self.errno, Errno::ENOENT | Errno::ENODEV)
     }
@@ -126,16 +125,16 @@ impl From<OpError> for Error {
 /// A process that has a device open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// The id of the process.
     pub pid: u32,
-    /// Its name.
+    /// The name of the process.
     pub name: String,
 }
 
 /// A lock, held until this is dropped.
 pub type Lock = Box<dyn Any>;
 
-/// Every call of the command to the machine. Paths are absolute, as on the running system.
+/// All calls of the command to the machine. Paths are absolute, as on the running system.
 pub trait System {
     /// Reads a whole text file.
     fn read(&self, path: &Path) -> Result<String, OpError>;
@@ -146,7 +145,7 @@ pub trait System {
     /// Creates a folder.
     fn mkdir(&self, path: &Path) -> Result<(), OpError>;
 
-    /// Removes a folder (one of configfs may hold attributes).
+    /// Removes an empty folder, or a folder of configfs that holds only attributes.
     fn rmdir(&self, path: &Path) -> Result<(), OpError>;
 
     /// Lists the names of the folders, and links to folders, inside `path`, sorted.
@@ -190,8 +189,8 @@ pub trait System {
     /// Runs a program and waits for its end; returns what it has printed. The error is a reason to print.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String>;
 
-    /// Runs a program for at most `limit`, and some seconds more if it does not end then; returns what it has printed.
-    /// A program that the kernel does not let end is left. The error is a reason to print.
+    /// Runs a program for at most `limit`, then kills it and waits some seconds for its end; returns what it has
+    /// printed. A program that the kernel does not let end is left behind. The error is a reason to print.
     fn run_within(
         &self,
         program: &str,
@@ -199,8 +198,8 @@ pub trait System {
         limit: Duration,
     ) -> Result<String, String>;
 
-    /// Runs a program that reads `input`, and may ask the user at the terminal; returns how it has ended and what it has
-    /// printed. Input and output may have secrets, which are in no argument. The error is a reason to print.
+    /// Runs a program that reads `input`, and may ask the user at the terminal; returns how it has ended and what it
+    /// has printed. Input and output may contain secrets, the arguments must not. The error is a reason to print.
     fn converse(&self, program: &str, arguments: &[&str], input: &str) -> Result<Answer, String>;
 
     /// Runs this program in parallel, once with each of these lists of arguments, for at most `timeout`, or until the
@@ -218,10 +217,10 @@ pub trait System {
     /// Waits until `path` exists, a signal arrives or the time is over; returns whether `path` exists then.
     fn wait_for(&self, path: &Path, timeout: Duration) -> bool;
 
-    /// Waits a moment, where no event can be waited for.
+    /// Waits for this time; for callers that have no event to wait for.
     fn pause(&self, time: Duration);
 
-    /// Returns the time, from an arbitrary beginning.
+    /// Returns the time since an arbitrary moment.
     fn now(&self) -> Duration;
 
     /// Shows the user what a slow command is waiting for.
@@ -233,7 +232,7 @@ pub trait System {
     /// Returns whether the user wants to stop the command (interrupt, termination, hang-up).
     fn interrupted(&self) -> bool;
 
-    /// Returns the current time.
+    /// Returns the current time on both clocks.
     fn clock(&self) -> Clock;
 
     /// Starts to listen to the kernel's events; also returns notes on the sources that are not available.
@@ -254,7 +253,7 @@ pub trait System {
     /// Adds an entry to the audit log, if this machine has a journal or syslog.
     fn audit(&self, entry: &Entry);
 
-    /// Returns the release of the kernel that runs.
+    /// Returns the release of the running kernel.
     fn kernel_release(&self) -> String;
 
     /// Returns the name of this machine.
@@ -264,7 +263,7 @@ pub trait System {
 /// The access rights of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// The lower twelve bits of its mode.
+    /// The lower twelve bits of the file's mode.
     pub mode: u32,
     /// The id of the owner.
     pub owner: u32,

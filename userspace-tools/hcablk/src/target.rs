@@ -47,7 +47,7 @@ fn no_such_volume(volume: &VolumeName) -> Error {
         .advise("`hcablk target list` shows the volumes of this machine.")
 }
 
-/// Returns the volume's group; fails if it is not there.
+/// Returns the volume's group; fails if it does not exist.
 pub(crate) fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>> {
     let group = TARGET
         .tree(system)

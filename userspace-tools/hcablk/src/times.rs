@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::configfs::Group;
 use crate::error::{Error, Kind, Result};
 
-/// Durations of one class.
+/// The number of durations in one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Class {
@@ -62,7 +62,8 @@ impl StateTimes {
         self.total_ns.checked_div(self.count)
     }
 
-    /// Returns the class that has the request than which `percent` of all are not slower.
+    /// Returns the class of a percentile: at least `percent` of the requests are in this class or a
+    /// faster one.
     pub fn percentile(&self, percent: u64) -> Option<&Class> {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -73,7 +74,7 @@ impl StateTimes {
     }
 }
 
-/// The states of one device's or volume's requests.
+/// The durations of one device's or volume's requests, by state.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Times {
@@ -86,7 +87,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Reads the times of a group, after it has switched measuring on or off if `measure` is set.
+    /// Reads the times of a group. If `measure` is set, first switches measuring on or off.
     pub fn read(group: &Group<'_>, measure: Option<bool>) -> Result<Self> {
         if let Some(on) = measure {
             let path = group.path().join("timing");
@@ -129,7 +130,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// Makes the rows of a table for people: a percentile is known by its class.
+/// Makes the rows of a table for people. A percentile is shown as the upper bound of its class.
 pub fn rows(all: &[Times]) -> Vec<Vec<String>> {
     let heading = ["NAME", "STATE", "REQUESTS", "MEAN", "HALF", "99 %", "ALL"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];

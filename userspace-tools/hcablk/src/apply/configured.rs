@@ -19,7 +19,7 @@ use crate::user;
 /// The pause between two attempts to connect a disk.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The time between two messages that the command waits.
+/// The time between two messages about the disks that are tried again.
 const WORDS: Duration = Duration::from_secs(10);
 
 /// A connected disk, and the remarks on its paths.

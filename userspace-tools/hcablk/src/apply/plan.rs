@@ -50,15 +50,16 @@ pub struct Plan {
 pub struct Unplanned {
     /// The table of the object.
     pub table: Table,
-    /// Which one.
+    /// The name of the object.
     pub name: String,
-    /// Why.
+    /// The reason why it has no plan.
     pub error: Error,
 }
 
 impl Plan {
-    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending. An object that cannot be
-    /// planned for does not stop the plan for the others: see [`Self::complete`].
+    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending except a failed disk in
+    /// user space that is in use. An object that cannot be planned for does not stop the plan for the others: see
+    /// [`Self::complete`].
     pub fn new(system: &dyn System, config: &Config, scope: Scope, force: bool) -> Result<Self> {
         let mut plan = Self::empty();
         plan.host(system, config)?;
@@ -99,7 +100,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the plan if it covers all that is configured, else the reason why not.
+    /// Returns the plan if it covers all configured objects, else the errors of the others.
     pub fn complete(mut self) -> Result<Self> {
         let unplanned = std::mem::take(&mut self.unplanned).into_iter();
         Error::together(unplanned.map(|one| one.error).collect()).map_or(Ok(self), Err)
@@ -314,7 +315,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Plans for one directory: its settings, `between`, and whether it is enabled.
+    /// Plans for one directory: its settings, the actions `between` them and enabling it, and whether it is enabled.
     fn object(
         &mut self,
         object: &Object<'_>,
@@ -397,7 +398,7 @@ impl Plan {
     }
 }
 
-/// A directory with its plan.
+/// A directory of configfs for which a plan is made.
 struct Object<'a> {
     table: Table,
     group: &'a Group<'a>,
@@ -418,7 +419,7 @@ impl Object<'_> {
     }
 }
 
-/// Returns this host's id.
+/// Returns this host's id: the configured one, else the current one.
 pub(super) fn own_id(system: &dyn System, config: &Config) -> Result<Uuid> {
     match config.host {
         Some(host) => Ok(host.id.0),
@@ -470,8 +471,9 @@ fn refuse_while_changing(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// Returns the actions that make the paths other than path 0 match the configuration. Paths are added first, so that
-/// another path exists when one is removed.
+/// Returns the actions that make the paths other than path 0 match the configuration. Paths are added before others are
+/// removed, so that the disk keeps a path. Only a path whose address changes is removed first, since the new one takes
+/// its number.
 fn path_actions(group: &Group<'_>, wanted: &BTreeMap<PathNumber, DiskPath>) -> Result<Vec<Action>> {
     let now = if group.exists() {
         further_paths(group)?

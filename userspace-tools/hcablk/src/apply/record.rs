@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Records of what `hcablk target apply --record` made and could not make, for later commands of the same service.
+//! Records of the objects that `hcablk target apply --record` made or could not make, for later commands of its
+//! service.
 //!
 //! The record of an export or port is an empty file below `/run/hcablk/target`, so that a restart of the machine
 //! removes the records together with the kernel's exports. A command that an administrator runs by hand removes the

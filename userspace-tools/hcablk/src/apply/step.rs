@@ -238,13 +238,13 @@ impl PlanStep {
     }
 }
 
-/// A change that is not made, since its object is in use.
+/// A change that is not made, since its object is in use or another step of it failed.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Pending {
     /// The change.
     #[serde(flatten)]
     pub step: PlanStep,
-    /// The user of the object.
+    /// The reason why the change is not made.
     pub reason: String,
 }

@@ -13,8 +13,8 @@ use crate::output::{Done, Outcome};
 use crate::system::System;
 use crate::target::{existing, unexport_these, unlisten};
 
-/// The time limit for another command that applies the configuration: when the machine shuts down, a command that waits
-/// for a hanging drive must not prevent the orderly end of the exports.
+/// The time limit of the wait for another command that applies the configuration: when the machine shuts down, such a
+/// command may hang with a drive, and must not prevent the orderly end of the other exports.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs `hcablk target unapply`. `unit` is the unit of systemd that is being stopped.

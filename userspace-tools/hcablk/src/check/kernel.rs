@@ -87,7 +87,7 @@ fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findin
     let Some(id) = note.get(NOTE_HEADER..).filter(|id| !id.is_empty()) else {
         return;
     };
-    // The build of a compressed file is not known.
+    // The build id of a compressed module is not visible in the file.
     if file.starts_with(b"\x7fELF") && !file.windows(id.len()).any(|bytes| bytes == id) {
         findings.warn(
             name,
@@ -180,7 +180,7 @@ fn options(system: &dyn System, release: &str, findings: &mut Findings) {
     }
 }
 
-/// Somebody who keeps the clock.
+/// Files that exist while a program synchronizes the clock.
 const KEEPERS: [&str; 4] = [
     "/run/systemd/timesync/synchronized",
     "/run/chrony/chronyd.pid",

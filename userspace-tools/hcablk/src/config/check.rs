@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mistakes that no single key shows: whether the keys fit together.
+//! Mistakes that no single key shows: keys that contradict each other.
 
 use uuid::Uuid;
 
@@ -42,7 +42,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A machine has one id: a file that was copied from a different machine must not set a second.
+/// Adds a mistake if the files set an id that differs from the stored one: a machine has one id,
+/// and the file may have been copied from a different machine.
 fn check_host(
     system: &dyn System,
     loaded: &Loaded,
@@ -118,7 +119,8 @@ fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
     None
 }
 
-/// Two ports with the same address and number: the second could not be enabled.
+/// Adds a mistake for each port with the address and number of an earlier one: it could not be
+/// enabled.
 fn check_ports(loaded: &Loaded, mistakes: &mut Vec<Mistake>) {
     let place_of = |port: &super::Port| {
         let of = |attribute| {

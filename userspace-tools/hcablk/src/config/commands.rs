@@ -49,7 +49,8 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Reports that no port is configured for the exports. `apply` does not refuse that: another program may make one.
+/// Returns a remark if exports are configured but no port. `apply` accepts such a configuration: another program may
+/// make a port.
 fn unheard(loaded: &Loaded) -> Option<String> {
     let config = &loaded.config;
     if config.port.values().any(|port| port.enabled) {
@@ -81,14 +82,15 @@ pub fn show(system: &dyn System, is_running: bool) -> Result<Outcome> {
 pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Outcome> {
     let main = Path::new(MAIN);
     let file = file.unwrap_or(main);
-    // Before reading: the lock's holder may be changing the running state. Anybody can write to other files.
+    // The lock precedes the reading: its holder may be changing the running state. Other files are not part of the
+    // configuration and need no lock.
     let _lock = if file == main {
         lock(system, None)?
     } else {
         None
     };
     let (mut config, mut notes) = running::read(system)?;
-    // The names of hosts are in no kernel.
+    // The kernel does not know the names of hosts.
     match load(system) {
         Ok(loaded) => config.host_names = loaded.config.host_names,
         Err(error) => notes.push(format!(

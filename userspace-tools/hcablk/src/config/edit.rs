@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Changes the text of a file of the configuration: only the values that differ, while everything else stays, comments
-//! included. A comment behind a value goes with it if the value is removed.
+//! Changes the text of a file of the configuration: only the values that differ. Everything else stays, comments
+//! included, except that a comment after a removed value in its line is removed, too.
 
 use toml::Table;
 use toml_edit::{Array, DocumentMut, Item, RawString, TableLike, Value};
@@ -139,10 +139,10 @@ fn remove(table: &mut dyn TableLike, key: &str) {
 
 /// An element of an array, with the text around it.
 struct Element {
-    /// From the end of the line of the previous element.
+    /// The text from the end of the previous element's line up to this element.
     before: String,
     value: Value,
-    /// Behind the comma, up to the end of the line: a comment there is about this element.
+    /// The text after the comma, up to the end of the line: a comment there is about this element.
     after: String,
 }
 
@@ -157,7 +157,7 @@ fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Appends a text; a comment ends with its line.
+/// Appends a text; begins a new line if `text` has a comment, which would include it.
 fn append(text: &mut String, more: &str) {
     if text.contains('#') && !more.starts_with('\n') {
         text.push('\n');
@@ -165,8 +165,8 @@ fn append(text: &mut String, more: &str) {
     text.push_str(more);
 }
 
-/// Removes the elements that `new` has not, with their comments, and adds those that only `new` has. The others stay as
-/// they are.
+/// Removes the elements that are not in `new`, with their comments, and adds those that are only in `new`. The others
+/// stay as they are.
 fn change_array(array: &mut Array, new: &Array) {
     let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or("").to_owned();
     let mut gaps: Vec<_> = array
@@ -181,7 +181,7 @@ fn change_array(array: &mut Array, new: &Array) {
     }
     gaps.push(end);
     let is_long = gaps.iter().any(|gap| gap.contains('\n'));
-    // The parser has each text as the beginning of the element that follows.
+    // The parser stores the text between two elements with the second one.
     let mut halves = gaps
         .iter()
         .map(|gap| gap.split_at(gap.find('\n').unwrap_or(0)));

@@ -14,9 +14,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// See [`PAUSE`].
 const WORD: Duration = Duration::from_secs(10);
 
-/// Waits until no other command applies or changes the configuration: two that apply it would make the same objects,
-/// and each would undo what its rival needs; of two that change it, one would restore the text that the other replaced.
-/// After `limit` it proceeds without the lock: the rival may wait for a drive that hangs.
+/// Waits until no other command applies or changes the configuration: two commands that apply it would make the same
+/// objects, and each would undo changes that the other needs; of two that change it, one would restore the text that
+/// the other replaced. After `limit` the command continues without the lock: the other may wait for a drive that hangs.
 pub(crate) fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Option<Lock>> {
     let folder = Path::new(FOLDER);
     // Without the folder nothing is configured.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Writes what a command has made into the files of the configuration (`--persist`).
+//! Writes the objects that a command has made into the files of the configuration (`--persist`).
 //!
-//! A table that a file has already is changed there, and only its keys that differ; a new one is added to the main
-//! file. Everything else in the files stays as it is, comments included.
+//! In a table that a file has already, only the keys that differ are changed; a new table is added to the main file.
+//! Everything else in the files stays as it is, comments included.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ use crate::system::{Lock, Op, System};
 /// The first lines of a main file that this module makes.
 const HEADER: &str = "# What this machine exports and connects: see `hcablk config --help`.\n";
 
-/// Fails if the files of the configuration have a mistake, since nothing could be written to them then. A command that
-/// connects first checks them without the lock: it may wait for minutes, and the files may change meanwhile.
+/// Fails if the files of the configuration have a mistake, since then nothing could be written to them. A command that
+/// connects a disk calls this first, without the lock: it may wait for minutes, and the files may change meanwhile.
 pub(crate) fn check(system: &dyn System) -> Result<()> {
     load_texts(system, &texts(system)?).map(drop)
 }
@@ -37,7 +37,7 @@ pub(crate) fn check(system: &dyn System) -> Result<()> {
 /// Returns the files with their texts, in the order in which they are read.
 fn texts(system: &dyn System) -> Result<Vec<(PathBuf, String)>> {
     let read = |file: PathBuf| {
-        // A lossy reading would replace characters, and the command would write them back.
+        // A lossy conversion would replace characters, and the command would write the replacements to the file.
         let text = String::from_utf8(system.read_bytes(&file)?).map_err(|_| {
             Error::new(Kind::Usage, format!("{} is not UTF-8", file.display()))
                 .advise("TOML is. Convert it: iconv -f LATIN1 -t UTF-8")
@@ -47,18 +47,18 @@ fn texts(system: &dyn System) -> Result<Vec<(PathBuf, String)>> {
     files(system)?.into_iter().map(read).collect()
 }
 
-/// Addresses as names, each with the address that it has now. Looking a name up may take many seconds, in which nobody
-/// may wait for the lock.
+/// Names of hosts, each with its current address. They are looked up before the lock is taken, since a lookup may take
+/// many seconds.
 pub(crate) struct Names(Vec<Name>);
 
 struct Name {
     name: String,
-    /// `None`: it has no address.
+    /// `None` if the lookup failed.
     address: Option<String>,
 }
 
 impl Names {
-    /// Looks up those names of the targets of a disk in the files that `known` does not have.
+    /// Looks up the names that the files have as addresses of a disk's paths, except those in `known`.
     pub(crate) fn look_up(
         system: &dyn System,
         disk: &str,
@@ -83,7 +83,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Returns what is known of a name: `None` if it was not looked up.
+    /// Returns the result for a name; `None` if it was not looked up.
     fn get(&self, name: &str) -> Option<&Name> {
         self.0.iter().find(|known| known.name == name)
     }
@@ -102,7 +102,7 @@ fn changed_meanwhile(file: &Path) -> Error {
         .advise("The file was left as it is, and this command has undone its changes. Try again.")
 }
 
-/// The files of the configuration, locked, and the tables that they get.
+/// The locked files of the configuration, and the tables that will be written to them.
 pub(crate) struct Files<'a> {
     system: &'a dyn System,
     _lock: Option<Lock>,
@@ -110,13 +110,13 @@ pub(crate) struct Files<'a> {
     old: Vec<(PathBuf, String)>,
     loaded: Loaded,
     wanted: Config,
-    /// The tables whose former values the caller has read and changed.
+    /// The tables whose values in the files the caller has read and changed: no remark reports that they differ.
     meant: Vec<String>,
     /// The names that hosts shall have; `None` if they stay.
     host_names: Option<BTreeMap<HostName, Id>>,
 }
 
-/// What [`Files::store`] has done.
+/// The result of [`Files::store`].
 pub(crate) struct Stored {
     notes: Vec<String>,
     /// Whether any file was changed.
@@ -135,7 +135,8 @@ impl<'a> Files<'a> {
     /// Locks the files and reads them; fails if they have a mistake.
     pub(crate) fn lock(system: &'a dyn System) -> Result<Self> {
         let folder = Path::new(FOLDER);
-        // Without the folder there is no lock. It stays, even if the command fails: a different command may have locked it.
+        // The lock is on the folder. The folder stays even if the command fails: a different command may have locked
+        // it.
         if !system.exists(folder) {
             match system.mkdir(folder) {
                 Err(error) if !system.exists(folder) => return Err(error.into()),
@@ -161,8 +162,9 @@ impl<'a> Files<'a> {
         &self.loaded.config
     }
 
-    /// Adds a disk that shall be in the files, as it runs. A name on the command line, or in the files, stays one if it
-    /// means the address of the running disk. Fails if the files have a name that they had not before the lock.
+    /// Adds a running disk to the tables that will be written. An address of the disk is written as a name if a name in
+    /// the files or on the command line has this address. Fails if the files have a name that was not looked up before
+    /// the lock was taken.
     pub(crate) fn add_disk(
         &mut self,
         name: DeviceName,
@@ -183,7 +185,7 @@ impl<'a> Files<'a> {
             ));
             return Err(error);
         }
-        // Names in the files come first.
+        // Names in the files are preferred.
         let in_files = in_files.into_iter().map(|endpoint| endpoint.address);
         let given = names.0.iter().map(|given| given.name.clone());
         let all: Vec<String> = in_files.chain(given).collect();
@@ -209,14 +211,14 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Adds an export that shall be in the files, as it runs.
+    /// Adds a running export to the tables that will be written.
     pub(crate) fn add_export(&mut self, name: VolumeName, mut export: Export) {
         let known = self.config().export.get(&name);
         export.timing = known.and_then(|known| known.timing);
         self.wanted.export.insert(name, export);
     }
 
-    /// Adds a host to those that an export in the files allows.
+    /// Adds a host to the list of allowed hosts of an export in the files.
     pub(crate) fn add_allowed(&mut self, volume: &VolumeName, host: Uuid) -> Result<()> {
         let known = self.wanted.export.get(volume);
         let known = known.or_else(|| self.config().export.get(volume)).cloned();
@@ -232,7 +234,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Gives a host a name, or removes it.
+    /// Gives a host a name, or removes its name.
     pub(crate) fn name_host(&mut self, host: Uuid, name: Option<&HostName>) -> Result<()> {
         let known = self.host_names.as_ref();
         let mut names = known.unwrap_or(&self.config().host_names).clone();
@@ -246,13 +248,13 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Adds a port that shall be in the files.
+    /// Adds a port to the tables that will be written.
     pub(crate) fn add_port(&mut self, name: PortName, port: Port) {
         self.wanted.port.insert(name, port);
     }
 
-    /// Writes what was added, and names the keys that the files had otherwise. If a file cannot be written, those that
-    /// were written before get their former text.
+    /// Writes the added tables, and names the keys whose values in the files differed. If a file cannot be written,
+    /// this restores the former text of the files that were written before.
     pub(crate) fn store(self) -> Result<Stored> {
         let mut new: BTreeMap<PathBuf, String> = BTreeMap::new();
         let (mut known_in, mut written_to) = (Vec::new(), Vec::new());
@@ -315,13 +317,13 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Returns the text of a file; that of a new one if it does not exist.
+    /// Returns the text of a file; if the file does not exist, the first lines of a new one.
     fn text(&self, file: &Path) -> String {
         let known = self.old.iter().find(|(path, _)| path == file);
         known.map_or_else(|| HEADER.to_owned(), |(_, text)| text.clone())
     }
 
-    /// Checks that the new files say what was asked for, and have no mistake.
+    /// Checks that the new files contain the added tables, and have no mistake.
     fn verify(&self, new: &BTreeMap<PathBuf, String>) -> Result<()> {
         let mut all = self.old.clone();
         for (file, text) in new {
@@ -353,7 +355,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Fails if the files are not the ones that were read: an editor does not know the lock, and its text would be lost.
+    /// Fails if the files have changed since they were read: an editor does not respect the lock, and its text would be
+    /// lost.
     fn refuse_changed(&self) -> Result<()> {
         let current = texts(self.system)?;
         let added = current.iter().find(|one| !self.old.contains(one));
@@ -378,8 +381,8 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Gives a file its former text if it has the new one: replacing a file may fail when the new one is in place, and
-    /// a power failure could restore either.
+    /// Restores the former text of a file that has the new one: replacing a file may fail after the new file is in
+    /// place, when a power failure could bring back either.
     fn restore(&self, file: &Path, new: &str) -> Result<(), String> {
         if self.system.read(file).is_ok_and(|text| text != new) || !self.system.exists(file) {
             return Ok(());

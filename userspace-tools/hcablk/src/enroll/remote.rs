@@ -11,26 +11,26 @@ use crate::keys::Key;
 use crate::report::without_keys;
 use crate::system::{Answer, System};
 
-/// The default command, with which a host that is switched off or disappears ends the command in time.
+/// The default command. Its options end it in time if the host is switched off or disappears.
 const SSH: &str = "ssh -o ConnectTimeout=30 -o ServerAliveInterval=5";
 /// The exit code of ssh if it did not run the command.
 const NO_CONNECTION: i32 = 255;
 /// The exit codes of a shell if it cannot run a command: not executable, not found.
 const NO_COMMAND: [i32; 2] = [126, 127];
 
-/// The answer of `host-id`.
+/// The output of `host-id`.
 #[derive(Deserialize)]
 struct HostId {
     host_id: Uuid,
 }
 
-/// The answer of `key show`. It borrows, so that the key is not copied.
+/// The output of `key show`. It borrows the key, which is not copied.
 #[derive(Deserialize)]
 struct Shown<'a> {
     key: &'a str,
 }
 
-/// The answer of `key add`.
+/// The output of `key add` and `key generate`.
 #[derive(Deserialize)]
 struct Added {
     result: IsChanged,
@@ -41,7 +41,7 @@ struct IsChanged {
     changed: bool,
 }
 
-/// The failure of a command there, as it prints it.
+/// The failure of a command on the host, as the command prints it.
 #[derive(Deserialize)]
 struct Failed {
     error: Failure,
@@ -67,7 +67,8 @@ impl<'a> Remote<'a> {
         &self.wanted.client
     }
 
-    /// Runs `hcablk --json` there with these words. They are plain: a shell there reads them.
+    /// Runs `hcablk --json` on the host with these arguments. A shell there parses them, so that they must not contain
+    /// characters that are special to a shell.
     fn run(&self, words: &[&str], input: &str) -> Result<Answer> {
         let ssh = self.wanted.ssh.as_deref().unwrap_or(SSH);
         let mut line: Vec<&str> = ssh.split_whitespace().collect();
@@ -114,7 +115,7 @@ impl<'a> Remote<'a> {
         )
     }
 
-    /// Makes the failure of a command that ran there.
+    /// Returns the error for a command that failed on the host.
     fn failed(&self, words: &[&str], answer: &Answer) -> Error {
         let client = self.client();
         let kind = answer.code.map_or(Kind::Failed, Kind::of_exit_code);
@@ -137,7 +138,8 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Parses the answer of a command that succeeded. A login script may have printed something before it.
+    /// Parses the output of a command, or returns the error if the command failed. A login script may have printed
+    /// something before the output.
     fn parse<'t, T: Deserialize<'t>>(&self, words: &[&str], answer: &'t Answer) -> Result<T> {
         if answer.code != Some(0) {
             return Err(self.failed(words, answer));
@@ -186,7 +188,8 @@ impl<'a> Remote<'a> {
         self.parse::<Added>(&words, &answer).map(drop)
     }
 
-    /// Stores the key of this target there, or finds out whether it would be stored; returns whether that is a change.
+    /// Stores the key of this target on the host; with `is_dry`, only finds out whether it would be stored. Returns
+    /// whether that is a change.
     pub(super) fn store(&self, address: &str, key: &Key, is_dry: bool) -> Result<bool> {
         let mut words = vec!["key", "add", "target", address];
         if !self.wanted.replace {
@@ -210,7 +213,7 @@ impl<'a> Remote<'a> {
     }
 }
 
-/// Returns the last line of a text that has one, without keys.
+/// Returns the last line of a text that is not blank, without keys.
 fn last_line(text: &str) -> Option<String> {
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     let line = line.trim_end_matches(['.', ' ', ':']);

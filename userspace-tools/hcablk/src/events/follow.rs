@@ -55,7 +55,8 @@ impl Wanted {
         }
     }
 
-    /// Returns whether to report an event: no state twice, and brief states only on request.
+    /// Returns whether to report an event: a state that a uevent reports, too, is left out, and
+    /// brief states are reported only on request.
     fn takes(self, event: &Event) -> bool {
         if event.source != Source::Tracepoint {
             return true;

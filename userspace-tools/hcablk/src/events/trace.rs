@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use super::{is_lost, utc, Event, Source, What};
 use crate::system::Clock;
 
-/// Parses a line, if it reports a state; `clock` is the time of reading, and the line has the time of the clock `mono`.
+/// Parses a line, if it reports a state; `clock` has the times of both clocks at the reading, and the line has the time
+/// of `mono`.
 pub fn parse(line: &str, clock: Clock) -> Option<Event> {
     let (before, after) = line.split_once(": hcablk_")?;
     let (name, fields) = after.split_once(": ")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk connect`: makes a device, or finds an existing one with the settings asked for.
+//! `hcablk connect`: makes a device, or finds an existing one with the requested settings.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -54,12 +54,12 @@ pub struct Connect {
     pub insecure: bool,
     /// Whether the disk is also written into the configuration.
     pub persist: bool,
-    /// The rest.
+    /// The other settings.
     pub tuning: Tuning,
 }
 
 impl Connect {
-    /// Returns the settings asked for, as attribute and value.
+    /// Returns the requested settings, each as attribute and value.
     fn settings(&self, host_id: Option<Uuid>) -> Vec<(&'static str, String)> {
         let mut settings = vec![
             ("address", self.address.clone()),
@@ -127,8 +127,7 @@ pub(crate) fn same(attribute: &str, a: &str, b: &str) -> bool {
     }
 }
 
-/// Returns whether an IPv6 address only means something together with an interface
-/// (`fe80::1%eth0`).
+/// Returns whether an address is valid only together with an interface (`fe80::1%eth0`).
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -146,7 +145,7 @@ pub fn resolve(address: &str) -> Result<String> {
     let bare = address.split_once('%').map_or(address, |(bare, _)| bare);
     match bare.parse::<IpAddr>() {
         Ok(ip) if bare != address || is_link_local(ip) => return Err(link_local(address)),
-        // In the form in which keys are stored for it.
+        // Keys are stored under this form of the address.
         Ok(ip) => return Ok(ip.to_string()),
         Err(_) => {}
     }
@@ -230,8 +229,8 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Writes a disk into the configuration; `given` has the addresses as the caller has given them, which may be names, and
-/// `resolved` those that they stand for.
+/// Writes a disk into the configuration. The addresses in `given` are those of the command line and may be names;
+/// `resolved` has the addresses to which they were resolved.
 fn store(
     group: &Group<'_>,
     name: &DeviceName,
@@ -269,7 +268,7 @@ fn set_paths_auto(
     Ok(is_new)
 }
 
-/// Reports how much smaller than asked for requests are, if they are.
+/// Returns a remark if the disk's requests are smaller than `--max-io` allows.
 fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
     let asked = wanted.tuning.max_io_kib?;
     let attribute = Path::new("/sys/block")
@@ -297,7 +296,7 @@ fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceNam
     Ok(None)
 }
 
-/// Lists, in words, the settings that differ from those asked for.
+/// Lists, in words, the settings that differ from the requested ones.
 fn differences(group: &Group<'_>, wanted: &Connect) -> Result<Vec<String>> {
     let mut different = Vec::new();
     for (attribute, value) in wanted.settings(wanted.host_id) {
@@ -401,7 +400,7 @@ fn bring_up(
         for (attribute, value) in wanted.settings(Some(host_id)) {
             transaction.set(group, attribute, value)?;
         }
-        // Before the disk, which any of the paths may create.
+        // Paths are made before the disk is enabled: any of them may be the first to connect.
         for (number, path) in (1..).zip(&wanted.paths) {
             paths::make(group, number, path, transaction)?;
         }

@@ -29,7 +29,8 @@ pub enum Which {
 
 /// Runs `hcablk disconnect`.
 ///
-/// With `force` also a device whose disk is in use or whose requests hang. For a disk in use, retries for `wait`.
+/// With `force`, also removes a device whose disk is in use or whose requests hang. While a disk is in use, retries for
+/// `wait`.
 pub fn disconnect(
     system: &dyn System,
     which: &Which,
@@ -122,8 +123,8 @@ fn until_unused(
 /// A feature that disks in user space lack.
 pub(super) const PATHS: &str = "paths but the one to its address";
 
-/// Explains that a command finds no device of the kernel's driver. If the disk is one in user space, it says that such a disk has no
-/// `lacks`.
+/// Returns the error of a command that finds no device of the kernel's driver. For a disk in user space it says that
+/// such a disk has no `lacks`.
 pub(super) fn not_in_kernel(system: &dyn System, text: &str, lacks: &str) -> Error {
     user::refuse(system, text, lacks).unwrap_or_else(|| no_such_device(text))
 }
@@ -133,7 +134,7 @@ pub(super) fn no_such_device(text: &str) -> Error {
         .advise("`hcablk list` shows the devices of this machine.")
 }
 
-/// Finds the device of that name, or with that node.
+/// Finds a device by its name or its node.
 pub(super) fn find<'a>(tree: &Group<'a>, text: &str) -> Result<Option<Group<'a>>> {
     let groups = tree.children()?;
     if let Some(group) = groups.iter().find(|group| group.name() == text) {

@@ -109,10 +109,10 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
         })
 }
 
-/// The start of the driver's reason if ARP finds no host at the address.
+/// A part of the driver's reason if ARP finds no host at the address.
 const NO_ANSWER_TO_ARP: &str = "looking for an RDMA device that reaches the address";
 
-/// Returns the line on keys for a volume that the target does not show to this host.
+/// Returns the advice on keys for a volume that does not exist, or that the target hides from a host without a key.
 fn about_keys(system: &dyn System, address: &str, host_id: &str) -> String {
     match keys::missing::exchange(system, address, host_id) {
         Some(commands) => format!(

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::output::{Device, Done, Outcome};
 use crate::system::System;
 
-/// The attribute of a device.
+/// The attribute of a device that shows whether writes were lost, and ends that state.
 const ATTRIBUTE: &str = "lost_writes";
 
 /// Describes a disk with lost writes.

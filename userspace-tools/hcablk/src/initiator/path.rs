@@ -56,7 +56,7 @@ impl std::fmt::Display for PathId {
     }
 }
 
-/// Returns the device of that name, or with that node, if there is one.
+/// Finds a device by its name or its node; `None` if there is none.
 fn device<'a>(system: &'a dyn System, text: &str) -> Result<Option<Group<'a>>> {
     match INITIATOR.tree(system) {
         Some(tree) => find(&tree, text),
@@ -126,7 +126,7 @@ pub fn add(
     let mut transaction = Transaction::new(system);
     let made = match known {
         Some(path) => match path.group.get("state")?.as_str() {
-            // The driver retries; the command undoes nothing.
+            // Makes the driver retry. If the path does not become live, there is no change to undo.
             "refused" if path.enabled => {
                 system.write(&path.group.path().join("enable"), "1\n")?;
                 Ok(path)
@@ -158,7 +158,7 @@ pub fn add(
         Err(error) if keep || !transaction.has_changes() => {
             return Err(kept(error, &path, &name, "The path"))
         }
-        // While no path is live the driver removes none, since this one may become live first.
+        // While no path is live, the driver removes none: this one may be the first to become live.
         Err(error) if has_lost_all(&group) => {
             let this = format!("{name} has no live path, so this one");
             return Err(kept(error, &path, &name, &this));
@@ -274,7 +274,7 @@ pub(super) fn wait(
     }
 }
 
-/// Reports the future of a path that stays although it is not live; `this` names the path.
+/// Adds advice to the error of a path that stays although it is not live; `this` names the path.
 fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
     let Further {
         number, endpoint, ..
@@ -366,7 +366,7 @@ fn is_meant(which: &PathId, number: u8, endpoint: &Endpoint) -> bool {
     }
 }
 
-/// Explains why the driver keeps a path.
+/// Returns the error of a path that the driver does not let go.
 fn last_path(path: &Further<'_>, name: &str) -> Error {
     let live = path.group.get("state").is_ok_and(|state| state == "live");
     let (why, advice) = if live {

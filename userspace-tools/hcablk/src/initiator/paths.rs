@@ -50,7 +50,7 @@ impl<'a> Further<'a> {
         }))
     }
 
-    /// Names the path in reports.
+    /// Returns the number and the address of the path for reports.
     pub(super) fn reference(&self) -> PathRef {
         PathRef {
             number: self.number,
@@ -131,8 +131,8 @@ pub(super) fn show(device: &Group<'_>, disk_state: &str) -> Result<Vec<DiskPath>
     Ok(paths)
 }
 
-/// Returns the state of path 0, derived from that of the disk: the driver does not show it. `all_live`: all other
-/// enabled paths are live.
+/// Returns the state of path 0, which the driver does not show: derives it from the state of the disk. `all_live` says
+/// whether all other enabled paths are live.
 fn own_state(disk: &str, all_live: bool) -> Option<&'static str> {
     match disk {
         "live" => Some("live"),

@@ -21,7 +21,7 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     let mut advice: Vec<_> = devices.iter().filter_map(loss::advice).collect();
     let in_user_space = user::devices(system);
     advice.extend(in_user_space.iter().filter_map(user::loss_advice));
-    // Without the module only disks in user space exist, and no remark is needed.
+    // Disks in user space need no module: if there are any, its absence needs no remark.
     let is_odd = !loaded && in_user_space.is_empty();
     devices.extend(in_user_space);
     let mut outcome = Outcome::new(Report::Devices {

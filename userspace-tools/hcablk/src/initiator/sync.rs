@@ -29,7 +29,7 @@ pub(super) struct Synced {
     pub(super) notes: Vec<String>,
 }
 
-/// Runs `hcablk path sync`: for the disk `only`, or all, of those that get a path for each portal.
+/// Runs `hcablk path sync` for the disk `only`, or for all disks that get a path for each portal.
 pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outcome> {
     let mut disks = Vec::new();
     let mut notes = Vec::new();
@@ -58,8 +58,8 @@ pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outc
     Ok(outcome)
 }
 
-/// Adds to a disk a path for each portal of its target that has none; with `prune` removes paths that lead to no
-/// portal. Fails only if it is interrupted, or the disk is gone.
+/// Adds to a disk the missing paths to the portals of its target; with `prune`, removes paths that lead to no portal.
+/// Fails only if it is interrupted, or the disk is gone.
 pub(super) fn sync_disk(group: &Group<'_>, prune: bool) -> Result<Synced> {
     let name = group.name();
     let mut synced = Synced {
@@ -109,7 +109,7 @@ fn lock(group: &Group<'_>) -> Result<Lock> {
     }
 }
 
-/// Asks a disk's target for its portals. Fails if the target replies on no path, or does not offer the disk's volume.
+/// Asks a disk's target for its portals. Fails if the target replies over no path, or does not offer the disk's volume.
 fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     let mut ways: Vec<_> = paths::show(group, &group.get("state")?)?
         .into_iter()
@@ -134,7 +134,7 @@ fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
     Err(last.unwrap_or_else(|| no_such_device(&group.name())))
 }
 
-/// Asks over one path.
+/// Asks a disk's target for its portals over one path.
 fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     let wanted = Discover {
         address: way.address.clone(),
@@ -200,8 +200,8 @@ fn add(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<(
     interrupted.map_or(Ok(()), |()| Err(Error::interrupted()))
 }
 
-/// Waits until a path is live, up to a limit after its start. Otherwise removes it, if there is another path: a disk
-/// must not stay degraded for good because this host is not in all networks of its target.
+/// Waits until a path is live, at most for `timeout` from `began` on. Then removes the path, unless the disk has no
+/// live path: a disk must not stay degraded for good because this host is not in all networks of its target.
 fn wait_for(
     group: &Group<'_>,
     path: &Further<'_>,
@@ -210,7 +210,7 @@ fn wait_for(
 ) -> Result<()> {
     match wait(path, &group.name(), began, timeout) {
         Ok(Waited::Live | Waited::Unused) => Ok(()),
-        // While no path is live the driver removes none, since this one may become live first.
+        // While no path is live, the driver removes none: this one may be the first to become live.
         Err(_) if has_lost_all(group) => Ok(()),
         Err(error) => transaction.finish(Err(error)),
     }
@@ -260,7 +260,7 @@ fn remove_others(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -
     Ok(())
 }
 
-/// Adds paths as [`sync_disk`] does to the disk of that name, and returns the remarks.
+/// Calls [`sync_disk`] for the disk of that name, without `prune`, and returns the remarks.
 pub(crate) fn sync_by_name(system: &dyn System, name: &str) -> Result<Vec<String>> {
     let group = INITIATOR.named(system).child(name);
     Ok(sync_disk(&group, false)?.notes)

@@ -12,7 +12,7 @@ use crate::system::System;
 pub(crate) struct Missing {
     /// The owner of the key, or the volume that needs it.
     pub(crate) subject: String,
-    /// The failure that follows from it.
+    /// The consequence of the missing key.
     pub(crate) message: String,
     /// The next command for the user.
     pub(crate) remedy: String,
@@ -35,7 +35,7 @@ fn lacks(group: &Group<'_>, whose: &Whose) -> bool {
     is_there(group.system(), whose) == Some(false) && !has_keys(group)
 }
 
-/// Reports that this machine has no key as a target, if it has none.
+/// Returns a report if this machine has no key as a target.
 pub(crate) fn of_target(system: &dyn System) -> Option<Missing> {
     lacks(&TARGET.named(system), &Whose::Target).then(|| Missing {
         subject: "target".to_owned(),
@@ -46,7 +46,7 @@ pub(crate) fn of_target(system: &dyn System) -> Option<Missing> {
     })
 }
 
-/// Reports the hosts that a volume allows, but refuses because this target lacks their keys.
+/// Returns a report on the hosts that a volume allows, but refuses because this target lacks their keys.
 pub(crate) fn of_hosts(volume: &Group<'_>) -> Result<Option<Missing>> {
     let mut hosts = hosts(volume)?;
     hosts.retain(|(id, group)| lacks(group, &Whose::OfHost(*id)));
@@ -68,7 +68,7 @@ pub(crate) fn of_hosts(volume: &Group<'_>) -> Result<Option<Missing>> {
     }))
 }
 
-/// Reports, in words, what this target lacks so that hosts can use a volume; nothing if the volume demands no keys.
+/// Returns remarks on the keys that this target lacks for a volume; none if the volume demands no keys.
 pub(crate) fn notes(volume: &Group<'_>) -> Result<Vec<String>> {
     if volume.flag("insecure")? {
         return Ok(Vec::new());
@@ -77,8 +77,8 @@ pub(crate) fn notes(volume: &Group<'_>) -> Result<Vec<String>> {
     Ok(both.iter().flatten().map(Missing::note).collect())
 }
 
-/// Returns the commands, one in a line, with which this host and a target get each other's keys; `None` if this host
-/// has both keys, or this user cannot read them.
+/// Returns the commands, one in a line, that exchange the keys of this host and a target; `None` if this host has both
+/// keys, or this user cannot read them.
 pub(crate) fn exchange(system: &dyn System, address: &str, host: &str) -> Option<String> {
     let (own, target) = both(system, address).ok()?;
     if own.is_some() && target.is_some() {

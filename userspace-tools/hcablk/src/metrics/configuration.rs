@@ -104,7 +104,8 @@ fn at_start(all: &mut Exposition, system: &dyn System, config: &Config) {
     }
 }
 
-/// Lists the units that other units want or need, as `systemctl enable` has it; `None` on a machine without systemd.
+/// Lists the enabled units, for which `systemctl enable` has made links in folders `*.wants` or `*.requires`; `None` on
+/// a machine without systemd.
 fn enabled_units(system: &dyn System) -> Option<Vec<String>> {
     if !system.exists(Path::new("/run/systemd/system")) {
         return None;

@@ -24,7 +24,7 @@ pub(super) type Labels<'a> = [(&'a str, &'a str)];
 /// The labels and the counters of one object.
 pub(super) type Counted<'a> = (Vec<(&'a str, &'a str)>, &'a [(String, u64)]);
 
-/// The bounds of the classes of times: 1024 ns, then each twice the last, up to 2^32 ns.
+/// The bounds of the classes of times, as powers of two: from 2^10 ns to 2^32 ns.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=32;
 
 /// The text of the metrics, to which families are added.

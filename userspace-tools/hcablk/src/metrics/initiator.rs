@@ -49,7 +49,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
         let name = group.name();
         let device = devices.iter().find(|device| device.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);
-        // An object that only one of the two samples has is left out this time.
+        // A disk that was added or removed between the readings is left out this time.
         if let (Some(device), Some(sample), Some(times)) = (
             device,
             sample,

@@ -48,7 +48,7 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Exports>> {
         let name = group.name();
         let volume = shown.iter().find(|volume| volume.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);
-        // An object that only one of the two samples has is left out this time.
+        // A volume that was added or removed between the readings is left out this time.
         if let (Some(volume), Some(sample), Some(times)) = (
             volume,
             sample,

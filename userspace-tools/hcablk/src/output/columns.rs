@@ -83,7 +83,7 @@ pub(super) fn of<T: Serialize>(objects: &[T], columns: &[String]) -> String {
     let mut rows = vec![columns.iter().map(|name| name.to_uppercase()).collect()];
     let mut are_numbers = vec![true; columns.len()];
     for object in objects {
-        // Each object of a list is one in JSON, too.
+        // Each entry of a list is an object in JSON.
         let object = serde_json::to_value(object).unwrap_or_default();
         for (name, are_numbers) in columns.iter().zip(&mut are_numbers) {
             *are_numbers &= object[name].is_number() || object[name].is_null();

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::apply::step::{Action, Pending, PlanStep};
 
-/// Writes the steps that were made, or would be, and those that were not.
+/// Writes the steps that were made, or would be made, and the pending ones.
 pub(super) fn applied(
     f: &mut fmt::Formatter<'_>,
     dry_run: bool,
@@ -37,7 +37,8 @@ pub(super) fn counted(exports: usize, ports: usize, disks: usize) -> String {
     format!("{exports}, {ports}, {disks}")
 }
 
-/// Writes how the kernel's state differs from the configuration. For a missing object, nothing else is written.
+/// Writes how the kernel's state differs from the configuration. A missing object is written as missing, without its
+/// settings.
 pub(super) fn differences(
     f: &mut fmt::Formatter<'_>,
     steps: &[PlanStep],
@@ -49,7 +50,7 @@ pub(super) fn differences(
         made.clone()
             .any(|other| other.table == step.table && other.name == step.name)
     };
-    // An object that is disabled for a change, and enabled again, differs by that change.
+    // An object that is disabled for a change, and enabled again, differs only by that change.
     let count = |step: &PlanStep, action: &Action| {
         let same = |other: &&PlanStep| {
             other.table == step.table && other.name == step.name && other.action == *action

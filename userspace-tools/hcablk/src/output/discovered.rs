@@ -16,7 +16,7 @@ pub struct Discovered {
     pub name: String,
     /// The id of the volume, independent of its name.
     pub wwid: Option<String>,
-    /// Its size.
+    /// The volume's size.
     pub size_bytes: u64,
     /// The volume's logical block size.
     pub block_size: u32,
@@ -36,9 +36,9 @@ pub struct Discovered {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Portal {
-    /// Its address.
+    /// The target's address.
     pub address: String,
-    /// Its port.
+    /// The target's port.
     pub port: u16,
 }
 

@@ -13,9 +13,9 @@ use crate::tuning::Policy;
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ConnectedDisk {
-    /// Its name.
+    /// The name of the disk.
     pub name: String,
-    /// Its node.
+    /// The device node of the disk.
     pub device: String,
     /// Whether the command connected the disk, rather than found it connected.
     pub changed: bool,
@@ -25,7 +25,7 @@ pub struct ConnectedDisk {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SyncedDisk {
-    /// Its name.
+    /// The name of the disk.
     pub name: String,
     /// Paths that were added.
     pub added: Vec<PathRef>,
@@ -44,7 +44,7 @@ impl SyncedDisk {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ReportPart {
-    /// Its path in the archive.
+    /// The file's path in the archive.
     pub name: String,
     /// The sources that could not be read, each with the reason.
     pub missing: Vec<String>,
@@ -204,7 +204,7 @@ pub enum Done {
 }
 
 impl Done {
-    /// Returns whether the command changed anything; `None` if its answer does not say.
+    /// Returns whether the command changed anything; `None` if its result does not say.
     pub fn is_changed(&self) -> Option<bool> {
         match self {
             Self::Key(stored) => Some(stored.changed),

@@ -13,11 +13,11 @@ use serde::Serialize;
 pub enum Level {
     /// No problem.
     Ok,
-    /// It cannot be checked, or is worth knowing.
+    /// The subject cannot be checked, or the finding is worth knowing.
     Note,
-    /// It works, but not as well as it could.
+    /// The subject works, but not as well as it could.
     Warning,
-    /// It does not work.
+    /// The subject does not work.
     Failure,
 }
 
@@ -27,7 +27,7 @@ pub enum Level {
 pub struct Finding {
     /// The kind of check.
     pub check: &'static str,
-    /// Which one.
+    /// The object that was checked.
     pub subject: String,
     /// The severity of the finding.
     pub level: Level,

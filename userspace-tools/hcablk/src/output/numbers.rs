@@ -2,8 +2,8 @@
 
 //! Numbers in few characters.
 
-/// Shortens a number to 6 characters at most, in steps of `step`: numbers up to 99999 or more stay
-/// as they are.
+/// Shortens a number to 6 characters at most, in steps of `step`. Numbers up to `largest_whole`
+/// stay as they are.
 fn short(number: u64, step: u64, largest_whole: u64) -> String {
     if number <= largest_whole {
         return number.to_string();

@@ -74,7 +74,7 @@ impl From<&StateRates> for StateTimes {
     }
 }
 
-/// The content of each column, its smallest width, and whether it is flushed right: 79 characters in all.
+/// The heading of each column, its smallest width, and whether it is aligned right: 79 characters in all.
 const COLUMNS: [(&str, usize, bool); 10] = [
     ("NAME", 10, false),
     ("STATE", 8, false),

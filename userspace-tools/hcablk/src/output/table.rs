@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-/// Formats rows of cells as columns; the first row is the heading. Columns of `right` are
-/// flushed right.
+/// Formats rows of cells as columns; the first row is the heading. Columns for which `right`
+/// returns `true` are aligned right.
 pub(super) fn table(rows: &[Vec<String>], right: impl Fn(usize) -> bool) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -176,7 +176,7 @@ impl Done {
         }
     }
 
-    /// Writes what was done with hosts.
+    /// Writes the results of commands on hosts.
     fn write_hosts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Enroll {
@@ -329,13 +329,13 @@ impl fmt::Display for Done {
             Self::Unlisten { ports, .. } => ended_ports(f, ports),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
             Self::Report { file, .. } => writeln!(f, "{file}"),
-            // A caller that writes the metrics every few seconds needs only failures.
             Self::TraceRecord {
                 file,
                 events,
                 requests,
                 ..
             } => writeln!(f, "{file} has {events} events, of {requests} requests"),
+            // A caller that writes the metrics every few seconds needs only failures.
             Self::Metrics { .. }
             | Self::AcknowledgeLoss { changed: false, .. }
             | Self::PathRemove { path: None, .. }

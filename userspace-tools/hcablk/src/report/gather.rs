@@ -15,7 +15,7 @@ use crate::system::{OpError, System};
 const DEPTH: usize = 6;
 /// The time limit of each program: a machine that needs a report may have programs that hang.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The last lines of a log that are kept.
+/// The number of lines of a log that are kept, from its end.
 const LINES: usize = 4000;
 
 /// A part whose sources are being read.
@@ -142,7 +142,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Adds the answer of a command of this program as JSON.
+    /// Adds the output of a command of this program as JSON.
     pub(super) fn json(&mut self, answer: Result<Outcome, Error>) {
         match answer {
             Ok(outcome) => self.part.text.push_str(&outcome.to_json()),
@@ -153,7 +153,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Adds the answer of a command of this program as text.
+    /// Adds the output of a command of this program as text.
     pub(super) fn text(&mut self, answer: Result<Outcome, Error>) {
         match answer {
             Ok(outcome) => {
@@ -191,7 +191,7 @@ impl<'a> Gather<'a> {
                 }
                 continue;
             }
-            // A volume or a disk may have such a name, an attribute not.
+            // The folder of a volume or a disk may have such a name, but an attribute with it is a secret.
             if secrets::is_secret(name) {
                 continue;
             }

@@ -15,11 +15,11 @@ use crate::target;
 
 /// A file of the archive.
 pub(super) struct Part {
-    /// Its path in the archive.
+    /// The file's path in the archive.
     pub(super) name: String,
-    /// Its content in a few words.
+    /// The file's content in a few words.
     pub(super) about: &'static str,
-    /// Its text.
+    /// The file's text.
     pub(super) text: String,
     /// The sources that could not be read, each with the reason.
     pub(super) missing: Vec<String>,
@@ -46,7 +46,8 @@ const PACKAGES: [&str; 14] = [
     "systemd",
 ];
 
-/// Words in the kernel's log that are about hcablk or about what it uses, in small letters.
+/// Words, in lower case, of lines of the kernel's log that are about hcablk or about drivers and file systems used with
+/// it.
 const LOG: [&str; 16] = [
     "hcablk",
     "infiniband",
@@ -66,7 +67,7 @@ const LOG: [&str; 16] = [
     "dlm",
 ];
 
-/// Words in lines that have the command lines of the kernel and of programs, with their passwords, in small letters.
+/// Words, in lower case, of lines that contain the command line of the kernel or of a program, where passwords may be.
 const FOREIGN: [&str; 3] = ["ommand line:", "audit:", "audit("];
 
 /// Patterns of units whose states matter.
@@ -147,7 +148,7 @@ fn packages(part: &mut Gather<'_>) {
     }
 }
 
-/// Gathers the answers of the commands that show the state of this machine.
+/// Gathers the output of the commands that show the state of this machine.
 fn answers(system: &dyn System) -> [Part; 8] {
     let begin = |name: &str, about| Gather::new(system, name, about);
     let mut check_text = begin("check.txt", "problems of this machine: hcablk check");

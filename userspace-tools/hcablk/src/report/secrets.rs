@@ -7,7 +7,8 @@ use crate::keys;
 /// The text in place of a secret.
 const REMOVED: &str = "[removed]";
 
-/// Replaces everything that may be a key: printed keys, also mistyped ones, and the digits that the kernel takes.
+/// Replaces everything that may be a key: printed keys, also mistyped ones, and keys as digits, as the kernel reads
+/// them.
 pub(crate) fn without_keys(text: &str) -> String {
     without_digits(&without_printed(text))
 }
@@ -25,7 +26,7 @@ fn without_printed(text: &str) -> String {
     })
 }
 
-/// Replaces each `prefix` with the characters that follow and belong to the key.
+/// Replaces each `prefix`, and the characters after it that belong to the key.
 fn without_words(text: &str, prefix: &str, is_in_key: impl Fn(char) -> bool) -> String {
     let mut parts = text.split(prefix);
     let mut clean = parts.next().unwrap_or_default().to_owned();
@@ -50,7 +51,7 @@ fn without_digits(text: &str) -> String {
     clean
 }
 
-/// Splits off the beginning of a text that has only such characters.
+/// Splits a text at the first character for which `is_inside` returns `false`.
 fn split(text: &str, is_inside: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !is_inside(c)).unwrap_or(text.len()))
 }
@@ -63,7 +64,7 @@ pub(super) fn without_assigned(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Replaces the rest of a line of a log, or of a table such as fstab, behind `password=` and the like.
+/// Replaces the rest of a line of a log, or of a table such as fstab, after `password=` and the like.
 pub(super) fn without_options(line: &str) -> String {
     without_values(line, &['='])
 }
@@ -80,7 +81,7 @@ fn without_values(line: &str, assigns: &[char]) -> String {
     line.to_owned()
 }
 
-/// Returns whether a name is that of a secret. `keys` of a group in configfs is a number, and is none.
+/// Returns whether a name is that of a secret. `keys` is not: in configfs it is the number of keys of a group.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
     let is_key = name.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -20,8 +20,8 @@ impl Snapshot {
     }
 }
 
-/// Compares two samples of one disk or volume. An object whose count is smaller than before was
-/// removed and made again.
+/// Compares two samples of one disk or volume. If a counter is smaller than before, its object was
+/// removed and made again, and the counter began at 0.
 fn between(before: &Sample, after: &Sample, nanoseconds: u64) -> Rates {
     let grown: BTreeMap<_, _> = after
         .counters

@@ -16,7 +16,7 @@ use crate::times::{StateTimes, Times};
 /// The values of a disk or volume at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Its name.
+    /// The name of the disk or volume.
     pub name: String,
     /// The state of a disk; of a volume `enabled` or `disabled`.
     pub state: String,

@@ -17,7 +17,7 @@ pub(super) const JOURNAL: &str = "/run/systemd/journal/socket";
 pub(super) const SYSLOG: &str = "/dev/log";
 /// The longest wait for a log whose socket is full.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The kernel's value for a process that nobody has started by logging in.
+/// The kernel's login uid of a process that was not started from a login.
 const NO_LOGIN: u32 = u32::MAX;
 
 /// Sends a datagram to the socket at `path`.

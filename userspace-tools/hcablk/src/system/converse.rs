@@ -8,7 +8,7 @@ use std::thread;
 
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// The largest answer. The buffer never grows, since a former one would keep a copy of the secrets.
+/// The longest output. The buffer never grows, since a former one would keep a copy of the secrets.
 const LONGEST: usize = 64 << 10;
 
 /// How a program has ended, and what it has printed.

@@ -32,16 +32,16 @@ pub struct Listen {
     pub tracepoints: Vec<Tracepoint>,
     /// Tracepoints to listen to if the kernel has them.
     pub optional: Vec<Tracepoint>,
-    /// Tracepoints have the time of the clock `mono_raw`, which is never set or slewed, instead of `mono`.
+    /// Whether tracepoints have the time of the clock `mono_raw`, which is never set or slewed, instead of `mono`.
     pub raw_clock: bool,
-    /// KiB of tracefs's buffer for each CPU, if more than usual.
+    /// KiB of tracefs's buffer for each CPU; `None`: 256.
     pub buffer_kib: Option<u32>,
 }
 
 /// The events that were received.
 #[derive(Clone, Debug)]
 pub enum Heard {
-    /// A message of the kernel's.
+    /// A message of the kernel's uevent socket.
     Uevent(Vec<u8>),
     /// A line of tracefs.
     Trace(String),
@@ -86,7 +86,7 @@ impl Clock {
 
 const TRACING: &str = "sys/kernel/tracing";
 
-/// The kernel's buffer of uevents, in bytes; as root it may be beyond the system's limit.
+/// The size of the uevent socket's receive buffer, in bytes; root may exceed the system's limit.
 const UEVENT_BUFFER: usize = 4 << 20;
 
 /// An instance of tracefs, which is removed when this is dropped.
@@ -192,7 +192,7 @@ fn remove_left_over(instances: &Path, root: &Path) {
     }
 }
 
-/// Listens on this machine.
+/// The sources of events on this machine.
 pub(super) struct Ears {
     uevents: Option<OwnedFd>,
     instance: Option<Instance>,
@@ -201,7 +201,8 @@ pub(super) struct Ears {
 }
 
 impl Ears {
-    /// Starts to listen. A source that is not available gives a note; without any source this fails. `signals` ends it.
+    /// Starts to listen. Fails if uevents are wanted and not available. If tracepoints are not available, returns a
+    /// note, or fails if no uevents are wanted. A signal from `signals` is reported as [`Heard::End`].
     pub(super) fn new(
         root: &Path,
         wanted: &Listen,
@@ -320,7 +321,7 @@ fn netlink() -> nix::Result<OwnedFd> {
     )?;
     // Only root may exceed the limit; otherwise the buffer has the system's limit.
     let _ = setsockopt(&socket, sockopt::RcvBufForce, &UEVENT_BUFFER);
-    // Group 1 is the kernel's own messages.
+    // Group 1 carries the kernel's own messages.
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
     Ok(socket)
 }
@@ -328,7 +329,7 @@ fn netlink() -> nix::Result<OwnedFd> {
 fn receive(socket: &OwnedFd) -> Option<Heard> {
     let mut buffer = [0; 8192];
     match recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer) {
-        // Not the kernel: a program that imitates it.
+        // The sender is not the kernel, but a program that imitates it.
         Ok((_, Some(from))) if from.pid() != 0 => None,
         Ok((length, _)) => Some(Heard::Uevent(buffer[..length].to_vec())),
         Err(Errno::ENOBUFS) => Some(Heard::LostUevents),

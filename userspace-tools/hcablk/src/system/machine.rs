@@ -34,8 +34,8 @@ const STATE: &str = "/var/lib";
 /// The real machine.
 ///
 /// A changing command first calls [`Machine::hold_signals`]. From then on a signal does not end the
-/// process in the middle of its work but is seen by [`System::interrupted`], so that the command
-/// can undo what it made.
+/// process in the middle of its work: [`System::interrupted`] reports it, so that the command can
+/// undo its changes.
 pub struct Machine {
     root: PathBuf,
     signals: Option<SignalFd>,
@@ -180,7 +180,7 @@ impl System for Machine {
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError> {
-        // No name that the command makes has a colon.
+        // The names of lock files are unique: no name that the command makes has a colon.
         let relative = path.strip_prefix("/").unwrap_or(path);
         let name = relative.to_string_lossy().replace('/', ":");
         let file = Path::new(LOCKS).join(name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Other programs that may hang, with a time limit for each.
+//! Runs other programs, which may hang, each with a time limit.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The time between two checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time in which a killed program must end. One that the kernel does not let end is left.
+/// The time in which a killed program must end. A program that the kernel does not let end is left behind.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a program for at most `limit`, and returns its output; see [`super::System::run_within`].
@@ -24,7 +24,7 @@ pub(super) fn run(program: &str, arguments: &[&str], limit: Duration) -> Result<
         .map_err(|error| format!("{program}: {error}"))?;
     let stdout = child.stdout.take().map(read);
     let stderr = child.stderr.take().map(read);
-    // If this fails, the program is left, too.
+    // If this fails, the program is left behind, too.
     let kill = |child: &mut Child| drop(child.kill());
     let status = wait(&mut child, limit, GRACE, kill).map_err(|why| format!("{program}: {why}"))?;
     // A descendant may still have the pipe.
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(error, "sleep: it did not end within 0 s, and was killed");
     }
 
-    /// In place of a process in an uninterruptible sleep, one that nobody kills.
+    /// A process that nobody kills stands for one in uninterruptible sleep.
     #[test]
     fn a_program_that_cannot_be_killed_is_left() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();

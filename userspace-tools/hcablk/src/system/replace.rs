@@ -49,7 +49,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
         if !is_trusted(known.uid(), geteuid().as_raw()) {
             return Err(Errno::ELOOP.into());
         }
-        // The target of a magic link, as `/proc/self/fd/1`, need not be the name of a file.
+        // The text of a magic link, such as `/proc/self/fd/1`, need not be the name of a file.
         if fs::metadata(&path).is_ok_and(|to| !to.is_file() && !to.is_dir()) {
             return Ok(path);
         }
@@ -76,7 +76,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Replaces the file at `path` by one with `text`.
+/// Replaces the file at `path` with a new one that contains `text`.
 pub(super) fn replace(path: &Path, text: &str, mode: Mode) -> Result<(), Failure> {
     let path = resolve(path).map_err(|error| (Op::Open, error))?;
     // The remaining links are magic ones.
@@ -116,7 +116,7 @@ pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     // A network file system may report a full drive only now.
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     written.map_err(|error| {
-        // Half an archive is of no use. The failure to write is the one to report.
+        // An incomplete file is of no use. The failure to write is the one to report.
         let _ = fs::remove_file(path);
         (Op::Write, error)
     })

@@ -43,8 +43,8 @@ pub(super) fn run(
     }
 }
 
-/// Returns whether a process of this program, and of the same user, has started this one. Only the kernel says so: a
-/// caller could set a variable or pass an option.
+/// Returns whether a process of this program, and of the same user, has started this one. Asks the kernel, since a
+/// caller could forge a variable or an option.
 pub(super) fn is_helper() -> bool {
     let of = |process: &str| {
         let program = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
@@ -91,7 +91,7 @@ fn ended(child: &mut Result<Child>) -> Option<Result<()>> {
     }
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        // A failure to read its output is ignored.
+        // If its output cannot be read, only its exit status is reported.
         let _ = stderr.read_to_string(&mut text);
     }
     let kind = status.code().map_or(Kind::Failed, Kind::of_exit_code);

@@ -18,7 +18,7 @@ use crate::names::VolumeName;
 use crate::output::{Done, Outcome};
 use crate::system::{Op, System};
 
-/// Returns the hosts in their order, each of them once.
+/// Returns the hosts in their order, without repetitions.
 fn each_once(ids: &[Uuid]) -> Vec<Uuid> {
     let mut hosts = Vec::new();
     for id in ids {
@@ -110,8 +110,9 @@ fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
     )
 }
 
-/// Handles a volume that this machine does not have at the moment: no host reaches a drive through it. Only a record
-/// proves that the volume was meant; a typing error must not look like a fence.
+/// Evicts hosts at a volume that this machine does not export at the moment: no host reaches a drive through it.
+/// Succeeds only for hosts with a record, which proves that there is such a volume: a typing error must not look like a
+/// fence.
 fn evict_unexported(
     system: &dyn System,
     volume: &VolumeName,
@@ -159,7 +160,7 @@ fn evict_unexported(
     Ok(outcome)
 }
 
-/// Records all hosts, or on a failure none that was not recorded before; returns the new ones.
+/// Records all hosts and returns those that were not recorded before; on a failure, removes the new records.
 fn record(system: &dyn System, records: &Records<'_>, hosts: &[Uuid]) -> Result<Vec<Uuid>> {
     let mut made = Vec::new();
     for host in hosts {
@@ -178,7 +179,8 @@ fn record(system: &dyn System, records: &Records<'_>, hosts: &[Uuid]) -> Result<
     Ok(made)
 }
 
-/// Removes records whose hosts were not evicted.
+/// Removes the records of hosts that were not evicted, and returns the error, with the records that could not be
+/// removed.
 fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
     for host in made.iter().filter(|host| records.has(**host)) {
         if let Err(failure) = records.remove(*host) {
@@ -188,8 +190,8 @@ fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
     error
 }
 
-/// Explains why the kernel did not accept all hosts. Hosts beyond its limit are not evicted, and must not keep the
-/// volume from being exported.
+/// Explains why the kernel did not accept all hosts. Hosts beyond its limit are not evicted; their records are removed,
+/// since they would keep the volume from being exported.
 fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: Error) -> Error {
     if error.errno.as_deref() == Some("ENOSPC") {
         let vain: Vec<_> = made

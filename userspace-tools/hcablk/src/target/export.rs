@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk target export`: makes a volume, or finds an existing one with the settings asked for.
+//! `hcablk target export`: makes a volume, or finds an existing one with the requested settings.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -115,8 +115,8 @@ impl Export {
         self.provider.as_deref().unwrap_or("auto")
     }
 
-    /// Returns the path for the driver, which opens the device with this text: it must not depend on the caller's
-    /// folder.
+    /// Returns the absolute path: the driver opens the device with this text, so that it must not depend on the
+    /// caller's folder.
     fn absolute_path(&self) -> Result<String> {
         let given = self.path.display();
         let path = std::path::absolute(&self.path).map_err(|error| {
@@ -165,7 +165,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         // The service neither repeats nor undoes changes of other commands.
         Record::new(system).forget(Table::Export, wanted.volume.as_str())?;
     }
-    // Before anything that can fail: what is configured belongs to the service.
+    // This precedes everything that can fail, since a configured export belongs to the service.
     let port_id = port.as_ref().map(|port| port.id.clone());
     let handed = stored.as_ref().and_then(|(_, has_port)| {
         let port = has_port.then_some(port_id.as_deref()).flatten();
@@ -235,7 +235,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
 }
 
 /// Gives a configured export, and its port, to the target's service, which then ends them in order at a shutdown.
-/// Returns what the user should know about that.
+/// Returns a remark if the service does not end them yet.
 fn hand_over(system: &dyn System, volume: &VolumeName, port: Option<&str>) -> Option<String> {
     let record = Record::new(system);
     if !record.was_begun() {
@@ -256,13 +256,13 @@ fn hand_over(system: &dyn System, volume: &VolumeName, port: Option<&str>) -> Op
     ))
 }
 
-/// Returns a warning if a device is configured under a name that a different device may have after a restart. It has a
-/// name that stays.
+/// Returns a warning if a device is configured under a name that a different device may have after a restart. The
+/// warning has the device's name that stays, if there is one.
 fn unstable_name(system: &dyn System, path: &str) -> Option<String> {
     const BY_ID: &str = "/dev/disk/by-id";
     let device = Path::new(path);
     let real = system.real_path(device)?;
-    // A link in /dev is somebody's choice.
+    // Somebody has chosen a name by making a link in /dev.
     if device.parent() != Some(Path::new("/dev")) || real != device {
         return None;
     }
@@ -305,7 +305,8 @@ fn store(
         return Err(cannot(format!("{name}: it has no device")));
     };
     let known = files.config().export.get(name);
-    // The derived id is derived again. One that was given when the volume was exported is kept.
+    // A derived id is not written, since it is derived again. An id that was given when the volume was exported is
+    // written.
     let derived = derived.map(config::value::Wwid::Id);
     let is_derived = wanted.wwid.is_none() && (derived.is_none() || export.wwid == derived);
     if is_derived && known.is_none_or(|known| known.wwid.is_none()) {
@@ -321,7 +322,7 @@ fn store(
             has_port = true;
             let mut new = read_port(&ports(tree).child(&port.id))?;
             let known = files.config().port.get(&id);
-            // The driver's default depends on the memory that is free.
+            // The running value may be the driver's default, which depends on the free memory, and is not written.
             new.memory = known.and_then(|known| known.memory);
             if known.is_some_and(|known| known.enabled) {
                 return Err(Error::new(
@@ -422,7 +423,7 @@ fn now_keep_reservations(group: &Group<'_>) -> Result<Option<bool>> {
     Ok(attribute(group, KEEP_RESERVATIONS)?.map(|text| text == "1"))
 }
 
-/// Checks that an existing volume has the settings asked for.
+/// Checks that an existing volume has the requested settings.
 fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> Result<()> {
     let name = &wanted.volume;
     let mut different = Vec::new();
@@ -497,7 +498,7 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
     .advise(steps.join("\n")))
 }
 
-/// Returns the data settings that differ from those asked for.
+/// Returns the data settings that differ from the requested ones.
 fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>> {
     let mut different = Vec::new();
     let mode = group.get("mode")?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The records of evicted hosts on this machine. The kernel forgets the hosts with the volume's directory; these
-//! records outlast the directory, the module and a restart of the machine.
+//! The records of evicted hosts on this machine. The kernel forgets the hosts when the volume's directory is removed;
+//! these records outlast the directory, the module and a restart of the machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

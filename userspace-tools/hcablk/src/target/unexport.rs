@@ -119,7 +119,7 @@ fn unfinished(system: &dyn System, volume: &VolumeName, timeout: Option<Duration
 }
 
 /// Ends several exports in parallel, each in a process of its own: a drive that hangs blocks neither the others nor
-/// this command. Returns the exports that existed, or the failures with the exports that ended nevertheless.
+/// this command. Returns the ended exports and remarks, or the failures with the exports that ended nevertheless.
 pub(crate) fn unexport_these(
     system: &dyn System,
     volumes: &[VolumeName],

@@ -14,7 +14,7 @@ pub(super) struct Seen {
     pub(super) volume_rates: Vec<Rates>,
 }
 
-/// Returns the changes of a disk or volume since the sample before.
+/// Returns the rates of a disk or volume.
 pub(super) fn rates_of<'a>(all: &'a [Rates], name: &str) -> Option<&'a Rates> {
     all.iter().find(|rates| rates.name == name)
 }

@@ -27,7 +27,7 @@ fn address(address: &str, port: u16) -> String {
     Endpoint { address, port }.to_string()
 }
 
-/// The cells of rates: reads, writes, bytes of both, and how long a request takes.
+/// Returns the cells of rates: reads, writes, the bytes of both, and the mean latency.
 fn of_rates(rates: Option<&Rates>) -> Vec<String> {
     let rate = |value: fn(&Rates) -> String| shown(rates, value);
     vec![
@@ -195,7 +195,7 @@ pub(super) fn latency(seen: &Seen) -> Table {
     }
 }
 
-/// Lines about the disk that is selected.
+/// Returns lines about the selected disk.
 pub(super) fn about_disk(seen: &Seen, selected: usize) -> Vec<String> {
     let Some(device) = seen.devices.get(selected) else {
         return Vec::new();
@@ -230,7 +230,8 @@ pub(super) fn about_disk(seen: &Seen, selected: usize) -> Vec<String> {
     lines
 }
 
-/// Lines about the selected path: the whole reason why it is not live, of which the table shows only the beginning.
+/// Returns lines about the selected path, with the whole reason why it is not live: the table may show only its
+/// beginning.
 pub(super) fn about_path(seen: &Seen, selected: usize) -> Vec<String> {
     let rows = paths(seen).rows;
     let row = rows.get(selected).map(Vec::as_slice);
@@ -244,7 +245,7 @@ pub(super) fn about_path(seen: &Seen, selected: usize) -> Vec<String> {
     }
 }
 
-/// Lines about the volume that is selected: its clients.
+/// Returns lines about the selected volume and its clients.
 pub(super) fn about_volume(seen: &Seen, selected: usize) -> Vec<String> {
     let Some(volume) = seen.volumes.get(selected) else {
         return Vec::new();

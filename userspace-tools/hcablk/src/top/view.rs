@@ -165,7 +165,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, table: &Table, selected: Option<usiz
     frame.render_stateful_widget(widget, area, &mut state);
 }
 
-/// Draws a table, and lines about what is selected below it.
+/// Draws a table, and below it the lines about the selected row.
 fn with_details(
     frame: &mut Frame<'_>,
     area: Rect,

@@ -2,10 +2,11 @@
 
 //! When the parts of a request's data were at the drive, in memory and on the wire.
 //!
-//! A chunk is at the *drive* from when that was asked to when it was done, and on the *wire* from when its RDMA READ or
-//! WRITE was posted, or those of the same request before it have completed, to when it has completed. Between the two
-//! it waits in *memory*. A request that moves whole is one chunk: the data of a read goes with the response, and that
-//! of a write that is fetched is on the wire between its being received and the drive's start.
+//! A chunk is at the *drive* from its submission until the drive has finished. It is on the *wire* until its RDMA READ
+//! or WRITE completes, from the posting, or from the completion of the ones that the same request posted before,
+//! whichever is later. Between drive and wire it waits in *memory*. A request that moves whole is one chunk: the data
+//! of a read is on the wire with the response, that of a registered write from the receipt of the request until the
+//! drive starts.
 
 use serde::Serialize;
 
@@ -23,29 +24,29 @@ use super::sides::Served;
 pub struct Chunk {
     /// Bytes from the beginning of the request's data.
     pub offset: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Where the target had it.
+    /// The memory in which the target held the data.
     pub memory: Memory,
-    /// How it ended at the drive: 0, or a negative errno.
+    /// The result at the drive: 0, or a negative errno.
     pub status: i32,
-    /// The drive was asked.
+    /// The target submitted the chunk to the drive.
     pub drive_start_ns: Option<i64>,
-    /// The drive was done.
+    /// The drive finished.
     pub drive_end_ns: Option<i64>,
-    /// Its RDMA was given to the HCA.
+    /// The target posted the RDMA READ or WRITE to the HCA.
     pub posted_ns: Option<i64>,
-    /// The RDMAs that were posted before have completed, and its own is posted.
+    /// The RDMA READ or WRITE was posted, and those posted before have completed.
     pub wire_start_ns: Option<i64>,
-    /// Its RDMA has completed.
+    /// The RDMA READ or WRITE completed.
     pub completed_ns: Option<i64>,
 }
 
-/// From when to when.
+/// The beginning and the end of a span of time.
 pub(super) type Span = (i64, i64);
 
 impl Chunk {
-    /// Returns all its times.
+    /// Returns all times of the chunk.
     pub(super) fn times_mut(&mut self) -> [&mut Option<i64>; 5] {
         [
             &mut self.drive_start_ns,
@@ -56,17 +57,17 @@ impl Chunk {
         ]
     }
 
-    /// Returns when it was at the drive.
+    /// Returns the time of the chunk at the drive.
     pub(super) fn drive(&self) -> Option<Span> {
         Some((self.drive_start_ns?, self.drive_end_ns?))
     }
 
-    /// Returns when it was on the wire.
+    /// Returns the time of the chunk on the wire.
     pub(super) fn wire(&self) -> Option<Span> {
         Some((self.wire_start_ns?, self.completed_ns?))
     }
 
-    /// Returns when it waited in memory.
+    /// Returns the time for which the chunk waited in memory.
     pub(super) fn waits(&self) -> Option<Span> {
         let (drive, wire) = (self.drive()?, self.wire()?);
         let (from, to) = if drive.0 <= wire.0 {
@@ -78,7 +79,7 @@ impl Chunk {
     }
 }
 
-/// Makes the chunks of a request; none if it has no data that moves.
+/// Makes the chunks of a request; none if the request moves no data.
 pub(super) fn of_request(served: &Served) -> Vec<Chunk> {
     let mut chunks: Vec<_> = if served.chunks.is_empty() {
         whole(served).into_iter().collect()
@@ -107,7 +108,7 @@ pub(super) fn of_request(served: &Served) -> Vec<Chunk> {
     for index in order {
         let chunk = &mut chunks[index];
         let end = chunk.completed_ns;
-        // Completions may be found late, and together.
+        // Completions may be found late, and several at once.
         let start = chunk.posted_ns.max(before);
         chunk.wire_start_ns = end.map_or(start, |end| start.map(|start| start.min(end)));
         before = before.max(end);
@@ -151,7 +152,7 @@ pub(super) fn busy(chunks: &[Chunk]) -> (i64, i64, i64) {
     (sum(&drive), sum(&wire), both)
 }
 
-/// Puts spans together that touch.
+/// Merges spans that overlap or touch.
 fn union(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
     let mut all: Vec<Span> = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How far apart the clocks of two machines are, from messages that both saw.
+//! The difference between the clocks of two machines, from messages that both recorded.
 //!
 //! A request is sent before it is received, and its response is sent before it is received. So each message gives one
 //! bound of the difference between the clocks (theirs minus ours) at one moment: a smallest value or a largest one.
@@ -27,7 +27,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// A message that they sent at `sent`, by their clock, was received here at `received`.
+    /// Makes the bound from a message that they sent at `sent`, by their clock, and we received at `received`.
     pub(super) fn received(sent: i64, received: i64) -> Self {
         Self {
             at: received,
@@ -36,7 +36,7 @@ impl Bound {
         }
     }
 
-    /// A message that was sent here at `sent` was received there at `received`, by their clock.
+    /// Makes the bound from a message that we sent at `sent`, and they received at `received`, by their clock.
     pub(super) fn sent(sent: i64, received: i64) -> Self {
         Self {
             at: sent,
@@ -46,7 +46,7 @@ impl Bound {
     }
 }
 
-/// Why two clocks cannot be put together.
+/// The reason why two clocks cannot be aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Apart {
     /// No request has both its messages recorded on both sides.
@@ -63,7 +63,7 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// The same clock.
+    /// Returns the difference of a clock from itself.
     pub(super) fn same() -> Self {
         Self {
             knots: vec![Bound {
@@ -75,7 +75,7 @@ impl Clocks {
         }
     }
 
-    /// Computes what `bounds` leave, if rates differ by `ppm` millionths at most.
+    /// Computes the differences that `bounds` allow, if rates differ by `ppm` millionths at most.
     pub(super) fn new(mut bounds: Vec<Bound>, ppm: u32) -> Result<Self, Apart> {
         bounds.sort_by_key(|bound| bound.at);
         let mut clocks = Self {
@@ -108,13 +108,13 @@ impl Clocks {
         knot.most = knot.most.min(other.most + slack);
     }
 
-    /// By how much the difference can have changed between two moments.
+    /// Returns the largest change of the difference between two moments.
     fn slack(&self, one: i64, other: i64) -> i64 {
         // Rounded up; the product stays below the limit for a hundred days.
         (one - other).abs() / 1000 * self.ppm / 1000 + i64::from(self.ppm != 0)
     }
 
-    /// Returns how far the other clock is ahead at `at` of ours, and how far that may be off.
+    /// Returns how far the other clock is ahead when ours shows `at`, and the uncertainty.
     pub(super) fn ahead(&self, at: i64) -> (i64, i64) {
         let after = self.knots.partition_point(|knot| knot.at < at);
         let beside = [after.checked_sub(1), Some(after)];
@@ -132,7 +132,7 @@ impl Clocks {
     /// Returns the time of our clock when the other clock shows `at`, and its uncertainty.
     pub(super) fn ours(&self, at: i64) -> (i64, i64) {
         let mut ours = at - self.ahead(self.knots.first().map_or(0, |knot| knot.at)).0;
-        // Each iteration leaves the drift's share of the former rest: at most a thousandth.
+        // Each iteration multiplies the remaining error by the drift: with the default, by a thousandth at most.
         for _ in 0..3 {
             ours = at - self.ahead(ours).0;
         }

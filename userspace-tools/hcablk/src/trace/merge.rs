@@ -28,12 +28,12 @@ pub struct Machine {
     pub events: usize,
     /// Events that were lost.
     pub lost: u64,
-    /// The number of its requests that the target's recording has as well.
+    /// The number of the machine's requests that the target's recording has as well.
     pub matched: usize,
-    /// How far its clock is ahead of the target's, at the first of these requests; null: this is the target's
-    /// recording.
+    /// How far the machine's clock is ahead of the target's, at the first request in the target's recording; null: this
+    /// is the target's recording.
     pub ahead_ns: Option<i64>,
-    /// The maximum error of this value.
+    /// The largest uncertainty of the machine's times, relative to the target's, in these requests.
     pub uncertainty_ns: Option<i64>,
 }
 
@@ -76,11 +76,11 @@ pub struct Times {
 pub struct Moved {
     /// The number of the request, from 1, in the order of the first events.
     pub number: usize,
-    /// The client's name; null: its side was not recorded.
+    /// The client's name; null: the client's side was not recorded.
     pub client: Option<String>,
     /// The session's id.
     pub session: String,
-    /// The queue pair's number within it.
+    /// The queue pair's number within the session.
     pub queue: u16,
     /// The operation, as in traces.
     pub op: String,
@@ -88,7 +88,7 @@ pub struct Moved {
     pub way: String,
     /// First sector of 512 bytes.
     pub sector: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub bytes: u64,
     /// The result at the client: 0, or a negative errno.
     pub status: i32,
@@ -96,15 +96,15 @@ pub struct Moved {
     pub is_chunked: bool,
     /// The times of its events.
     pub times: Times,
-    /// How far the client's times may be off from the target's.
+    /// The uncertainty of the client's times, relative to the target's.
     pub uncertainty_ns: Option<i64>,
     /// The parts of its data: one if the data was not split, none without data.
     pub chunks: Vec<Chunk>,
     /// The time for which the drive was busy with the request.
     pub drive_ns: i64,
-    /// The time for which the wire was busy with it.
+    /// The time for which the wire was busy with the request.
     pub wire_ns: i64,
-    /// The time for which both were busy at once.
+    /// The time for which drive and wire were busy at once.
     pub both_ns: i64,
 }
 
@@ -134,7 +134,7 @@ impl Moved {
 pub struct Picture {
     /// The recordings: the target's, then the others.
     pub machines: Vec<Machine>,
-    /// Its requests.
+    /// The requests of all recordings.
     pub requests: Vec<Moved>,
 }
 
@@ -279,7 +279,7 @@ fn bounds(here: &[Issued], there: &[Served]) -> Vec<Bound> {
     }
     let ours = once(here, |one| one.key);
     let theirs = once(there, |one| one.key);
-    // Numbers of eager writes are reused soon.
+    // Eager writes count only if there are no other requests, since their numbers are reused soon.
     let mut bounds = Vec::new();
     for eager in [false, true] {
         for (key, served) in &theirs {
@@ -409,7 +409,7 @@ fn shift(request: &mut Moved, first: i64) {
     }
 }
 
-/// Returns the kind of memory that most of a request's data was in.
+/// Returns the kind of memory that the first chunk of a request was in.
 pub(super) fn memory_of(request: &Moved) -> Memory {
     request
         .chunks

@@ -27,7 +27,7 @@ pub(super) enum Point {
     ChunkCompleted,
 }
 
-/// The tracepoints that are recorded: system, name, and what that is.
+/// The tracepoints that are recorded: system, name, and the kind of event.
 pub(super) const POINTS: [(&str, &str, Point); 13] = [
     ("hcablk", "hcablk_queued", Point::Queued),
     ("hcablk", "hcablk_sent", Point::Sent),
@@ -80,24 +80,24 @@ pub(super) const POINTS: [(&str, &str, Point); 13] = [
     ),
 ];
 
-/// Where the target has data while it moves.
+/// The memory in which the target holds data while it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum Memory {
-    /// There is none, or it is not known.
+    /// No memory, or it is not known.
     #[default]
     None,
     /// In RAM.
     Ram,
     /// In the memory of a PCI device, which drive and HCA reach.
     Peer,
-    /// There for the drive, and in RAM for the HCA: a processor copies it.
+    /// In peer memory for the drive, and in RAM for the HCA: a processor copies the data.
     Bounced,
 }
 
 impl Memory {
-    /// Returns its name, as in traces.
+    /// Returns the name of the memory, as in traces.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -138,7 +138,7 @@ pub(super) struct Recording {
     pub(super) events: Vec<Event>,
 }
 
-/// Understands a recording; lines of other events are left out.
+/// Parses a recording; leaves out lines of other events.
 pub(super) fn parse(file: &str, text: &str) -> Result<Recording> {
     let wrong = |why: String| {
         Error::new(Kind::Usage, format!("{file}: {why}"))
@@ -175,7 +175,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Recording> {
     Ok(recording)
 }
 
-/// A line of an event that is known.
+/// A line with a known event.
 struct Line<'a> {
     /// The text before the event's name: the thread, and the time.
     before: &'a str,
@@ -183,7 +183,7 @@ struct Line<'a> {
     fields: &'a str,
 }
 
-/// Finds the event in a line, if it is one that is known.
+/// Finds a known event in a line.
 fn event(line: &str) -> Option<Line<'_>> {
     let (before, after) = line.split_once(": hcablk_")?;
     let (name, fields) = after.split_once(": ")?;
@@ -198,7 +198,7 @@ fn event(line: &str) -> Option<Line<'_>> {
 }
 
 impl Line<'_> {
-    /// Reads its fields; `None`: one is missing, or is not understood.
+    /// Parses the fields; `None` if one is missing or not understood.
     fn understand(&self) -> Option<Event> {
         let Self {
             before,
@@ -236,7 +236,7 @@ impl Line<'_> {
             offset: if is_of_chunk { number("offset")? } else { 0 },
             bytes: number("bytes")?,
             memory: match value("memory") {
-                // Recordings of older kernel modules do not say.
+                // Recordings of older kernel modules do not have this field.
                 None | Some("none") => Memory::None,
                 Some("ram") => Memory::Ram,
                 Some("peer") => Memory::Peer,

@@ -2,8 +2,8 @@
 
 //! All requests in the trace event format, which <https://ui.perfetto.dev> and `chrome://tracing` open.
 //!
-//! Each machine is a process. Its tracks are threads: slices of a track do not overlap, so what overlaps is put on several.
-//! Arrows go from where a message was sent to where it was received.
+//! Each machine is a process. Its tracks are threads: slices of a track must not overlap, so overlapping slices are put
+//! on several tracks. Arrows lead from the sending of a message to its receipt.
 
 use serde_json::{json, Value};
 
@@ -11,7 +11,7 @@ use super::chunks::Span;
 use super::list::size;
 use super::merge::{Moved, Picture};
 
-/// Tracks of one kind of a process.
+/// The number of thread ids for the tracks of one kind in a process.
 const TRACKS_MAX: usize = 1000;
 
 /// The tracks of one kind of slices, of one process.
@@ -19,7 +19,7 @@ struct Tracks {
     pid: usize,
     base: usize,
     name: &'static str,
-    /// Until when each is taken.
+    /// The time until which each track is taken.
     taken: Vec<i64>,
 }
 
@@ -76,7 +76,7 @@ fn metadata(what: &str, pid: usize, tid: usize, args: &Value) -> Value {
     json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": args })
 }
 
-/// Returns microseconds, which the format wants.
+/// Returns microseconds, the unit of the format.
 fn micros(ns: i64) -> Value {
     let text = format!("{}.{:03}", ns / 1000, ns % 1000);
     text.parse::<serde_json::Number>()
@@ -105,7 +105,7 @@ pub(super) fn json(picture: &Picture) -> String {
     let mut clients: Vec<_> = (0..hosts.len())
         .map(|index| Tracks::new(index + 1, 4, "issued"))
         .collect();
-    // By their beginnings, each kind.
+    // Sorted by their beginnings below, as `Tracks::take` needs them.
     let mut slices = Vec::new();
     for request in &picture.requests {
         slices.extend(of_client(request, &hosts));
@@ -166,7 +166,7 @@ enum Kind {
     Wire,
 }
 
-/// A slice, and the arrows that begin (`true`) and end in it: their numbers, and when.
+/// A slice, and the arrows that begin (`true`) or end in it, each with its number and its time.
 struct Slice {
     kind: Kind,
     span: Span,
@@ -212,12 +212,13 @@ fn about(request: &Moved) -> (String, Value) {
     (name, args)
 }
 
-/// The numbers of the arrows of a request: there, and back. Both are there if both sides saw the message.
+/// Returns the numbers of the arrows of a request's two messages: there, and back. A message has an arrow if both sides
+/// recorded it.
 fn arrows(request: &Moved) -> (Option<usize>, Option<usize>) {
     let times = &request.times;
     let there = times.sent_ns.and(times.received_ns);
     let back = times.target_answered_ns.and(times.answered_ns);
-    // An arrow is bound to slices of both sides.
+    // An arrow needs a slice on each side.
     let drawn = of_both(request);
     (
         there.filter(|_| drawn).map(|_| 2 * request.number),
@@ -242,7 +243,7 @@ fn target_span(request: &Moved) -> Option<Span> {
 
 fn of_client(request: &Moved, hosts: &[&str]) -> Option<Slice> {
     let client = request.client.as_deref()?;
-    // The target may be a client of its own.
+    // The target may be its own client.
     let index = hosts.iter().position(|host| *host == client)?;
     let (name, args) = about(request);
     let mut slice = Slice::new(Kind::Client(index), client_span(request)?, &name, &args);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A picture of one request: time across, offset down, and for each chunk a bar each for drive, memory and wire. Above
-//! them is the request as client and target saw it.
+//! A picture of one request: time from left to right, offset from top to bottom, and for each chunk three bars: drive,
+//! memory and wire. The bars above show the request at the client and at the target.
 //!
 //! Coordinates are computed in tenths of a pixel, as whole numbers.
 
@@ -19,7 +19,7 @@ const RIGHT: i64 = 24;
 /// Pixels above the bars of the request, and their height, with the gap below.
 const TOP: i64 = 92;
 const LANE: i64 = 20;
-/// Pixels of all chunks together, if they are not lower than [`ROW_MIN`].
+/// Pixels of all chunks together, unless a chunk would get fewer than [`ROW_MIN`].
 const ROWS: i64 = 416;
 const ROW_MIN: i64 = 14;
 /// Pixels below the plot.
@@ -32,7 +32,7 @@ const WIRE: &str = "#c0453a";
 const CLIENT: &str = "#8a8f98";
 const TARGET: &str = "#5d6673";
 
-/// The elements of the picture that are drawn already.
+/// The elements of the picture so far, and the times that it spans.
 struct Canvas {
     text: String,
     begin: i64,
@@ -52,7 +52,7 @@ fn tenths(number: i64) -> String {
 }
 
 impl Canvas {
-    /// Returns tenths of pixels.
+    /// Returns the horizontal position of a time, in tenths of pixels.
     fn x(&self, at: i64) -> i64 {
         let width = i128::from((WIDTH - LEFT - RIGHT) * 10);
         let scaled = i128::from(at - self.begin) * width / i128::from(self.all);
@@ -195,7 +195,7 @@ fn waits_fill(memory: Memory) -> &'static str {
     }
 }
 
-/// Returns a step of 1, 2 or 5 times a power of ten, of which about eight are in `all`.
+/// Returns the smallest step of 1, 2 or 5 times a power of ten, at least 1000, of which at most nine are in `all`.
 fn step(all: i64) -> i64 {
     let mut step = 1000;
     loop {

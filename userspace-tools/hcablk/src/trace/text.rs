@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One request for a terminal of 80 columns: what happened when, and a line for each chunk.
+//! One request for a terminal of 80 columns: its events with their times, and a line for each
+//! chunk.
 
 use std::fmt::Write as _;
 
 use super::list::{duration, size};
 use super::merge::Moved;
 
-/// Characters of the bar of a chunk.
+/// The width of a chunk's bar, in characters.
 const BAR: usize = 44;
 
 /// Formats a request. Writing to a string cannot fail.
@@ -99,7 +100,7 @@ pub fn of_request(request: &Moved) -> String {
     text
 }
 
-/// Returns the cell of a moment.
+/// Returns the position of a time in a bar.
 fn cell(at: i64, all: i64) -> usize {
     let last = BAR - 1;
     let scaled = i128::from(at) * i128::try_from(last).unwrap_or(0) / i128::from(all.max(1));

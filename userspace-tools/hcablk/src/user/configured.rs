@@ -98,7 +98,8 @@ pub(crate) fn connect_configured(
     Ok((node, changed))
 }
 
-/// Plans for a disk. A disk that is not enabled does not exist: nothing can be made before it is connected.
+/// Plans for a disk. A disk that is not enabled does not exist: unlike a disk of the kernel's driver, it cannot be made
+/// without being connected.
 pub(crate) fn plan(
     system: &dyn System,
     name: &DeviceName,

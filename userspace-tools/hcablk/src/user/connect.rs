@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk connect --user`: makes a disk in user space, or finds an existing one with the settings asked for.
+//! `hcablk connect --user`: makes a disk in user space, or finds an existing one with the requested settings.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for waiting for another command of this kind.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A disk that is asked for.
+/// A requested disk.
 pub(crate) struct Asked {
     /// The disk's name; `None` if any disk with these settings will do.
     pub(super) name: Option<String>,
@@ -47,7 +47,7 @@ pub(crate) struct Asked {
     pub(super) has_host: bool,
 }
 
-/// The steps that are needed to have the disk.
+/// The steps that are needed to provide the disk.
 enum Plan {
     /// Nothing: the disk exists.
     Nothing,
@@ -69,7 +69,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     let stored = wanted.persist.then(|| store(system, &name, known));
     let stored = match stored.transpose() {
         Ok(stored) => stored,
-        // The requests of a disk that was taken over would be lost.
+        // Undoing is only for a new disk: the requests of one that was taken over would be lost.
         Err(error) if matches!(did, Plan::Make) => return Err(undo(system, &name, error)),
         Err(error) => return Err(error),
     };
@@ -133,7 +133,7 @@ fn bring_up_as(system: &dyn System, asked: &Asked) -> Result<(String, PathBuf, P
         }
         let begun = match plan {
             Plan::Nothing => Ok(()),
-            // Before another command could find the name without a unit.
+            // Under the lock, so that no other command finds the name without a unit.
             _ => begin(system, &name),
         };
         (plan, begun)
@@ -245,7 +245,7 @@ pub(super) fn lock(system: &dyn System) -> Result<Lock> {
     }
 }
 
-/// Finds a disk that is connected to the volume as asked for, under any name.
+/// Finds a disk that is connected with the requested settings, under any name.
 fn find_connected(system: &dyn System, asked: &Asked) -> Option<String> {
     let is_it = |disk: &Disk| {
         let is_up = matches!(disk.shown_state(), "live" | "queueing");
@@ -256,14 +256,14 @@ fn find_connected(system: &dyn System, asked: &Asked) -> Option<String> {
     disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name)
 }
 
-/// A setting of a disk that differs from the one asked for.
+/// A setting of a disk that differs from the requested one.
 pub(super) struct Difference {
     pub(super) attribute: &'static str,
     pub(super) from: String,
     pub(super) to: String,
 }
 
-/// Lists the settings that differ from those asked for.
+/// Lists the settings that differ from the requested ones.
 pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
     let wanted = &asked.wanted;
     let mut different = Vec::new();
@@ -293,7 +293,7 @@ pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
     }
     for (attribute, name, default) in settings::OPTIONS {
         let to = wanted.option(name);
-        // The port is always known.
+        // The port is always compared: one that is not given is the default.
         if to.is_some() || asked.is_whole || *name == "port" {
             let from = known.option(name).unwrap_or(default);
             compare(attribute, from, to.unwrap_or(default));
@@ -314,7 +314,7 @@ fn plan(system: &dyn System, name: &str, asked: &Asked) -> Result<Plan> {
     if disk.number.is_none() {
         return match unit::state(system, name)?.as_str() {
             "active" | "activating" | "deactivating" | "reloading" => Err(changing(name)),
-            // A killed command has left it.
+            // A killed command has left the request behind.
             _ => Ok(Plan::Make),
         };
     }
@@ -402,7 +402,7 @@ fn begin(system: &dyn System, name: &str) -> Result<()> {
 fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     let began = system.now();
     let mut next_word = began + WORDS;
-    // The reason why the program has ended exists until the next one starts.
+    // The file with the reason for the end of a program exists only until the next program starts.
     let mut has_spoken = false;
     let mut reason = None;
     loop {

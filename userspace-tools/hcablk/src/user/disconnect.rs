@@ -35,7 +35,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
         }
     }
     if force && disk.is_served {
-        // Its program waits for its users when its unit stops it.
+        // When the unit is stopped, the program would wait for the users of the disk.
         remove(system, disk, true)?;
     }
     if let Some(name) = &disk.name {
@@ -45,7 +45,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
         system.exists(&Path::new("/sys/block").join(format!("ublkb{number}")))
     });
     if is_there {
-        // No program serves it, or one that no unit runs.
+        // No program serves the disk, or the program was started without a unit.
         remove(system, disk, force)?;
     }
     if let Some(name) = &disk.name {
@@ -74,7 +74,7 @@ fn remove(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     };
     let program = unit::program(system).unwrap_or(unit::PROGRAM);
     let number = number.to_string();
-    // A disk whose state cannot be read is unknown.
+    // If the state of the disk cannot be read, its mark is not known.
     let mark = disk.state.as_ref().and_then(|state| state.mark);
     let mark = mark.map(|mark| mark.to_string());
     let mut arguments = vec!["remove"];

@@ -74,7 +74,7 @@ pub struct UserDiskState {
     /// earlier releases do not write it.
     #[serde(default)]
     pub mark: Option<u64>,
-    /// The program.
+    /// The process id of the program.
     pub pid: u32,
     /// The state of the requests.
     pub phase: Phase,
@@ -142,7 +142,7 @@ pub fn text(value: &impl Serialize) -> Result<String> {
     })
 }
 
-/// Returns the names that `suffix` follows in the folder, sorted; none if there is no folder.
+/// Returns the names of the files in the folder that end with `suffix`, without it, sorted; none if there is no folder.
 pub fn names(system: &dyn System, suffix: &str) -> Vec<String> {
     let entries = system.entries(Path::new(FOLDER)).unwrap_or_default();
     let names = entries

@@ -35,7 +35,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Returns the name by which the commands know it.
+    /// Returns the name of the disk for commands: its own, or that of its device.
     pub(crate) fn shown_name(&self) -> String {
         match (&self.name, self.number) {
             (Some(name), _) => name.clone(),
@@ -43,7 +43,7 @@ impl Disk {
         }
     }
 
-    /// Returns the unit that runs its program.
+    /// Returns the unit that runs the disk's program.
     pub(crate) fn unit(&self) -> String {
         unit::name(&self.shown_name())
     }
@@ -116,7 +116,7 @@ pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
                     name,
                 });
             }
-            // The other disks are shown nevertheless.
+            // The error is stored, so that the other disks are shown.
             Err(error) => disks.push(Disk {
                 failed: None,
                 wanted: None,
@@ -179,8 +179,8 @@ pub(crate) fn devices(system: &dyn System) -> Vec<Device> {
     disks.iter().map(|disk| device(system, disk)).collect()
 }
 
-/// Returns the reason why no program makes a disk that was asked for, if so: the command that asked for it was killed,
-/// or its unit has failed.
+/// Returns the reason why no program makes a requested disk, if none does: the command that requested it was killed, or
+/// its unit has failed.
 fn abandoned(system: &dyn System, disk: &Disk) -> Option<String> {
     let name = disk
         .name

@@ -2,8 +2,8 @@
 
 //! The unit of systemd that keeps the program of a disk running.
 //!
-//! A template (`hcablk-ublk@.service`) and not a transient unit: an administrator can read it and change it with
-//! `systemctl edit`, and its order at boot and shutdown does not depend on how it was started.
+//! The unit is made from a template (`hcablk-ublk@.service`) and is not transient: an administrator can read it and
+//! change it with `systemctl edit`, and its order at boot and shutdown does not depend on how it was started.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) fn name(disk: &str) -> String {
     format!("hcablk-ublk@{disk}.service")
 }
 
-/// Returns the program; nothing if it is not installed.
+/// Returns the path of the program; `None` if it is not installed.
 pub(super) fn program(system: &dyn System) -> Option<&'static str> {
     [PROGRAM, MADE_BY_HAND]
         .into_iter()
@@ -87,7 +87,8 @@ pub(super) fn start(system: &dyn System, disk: &str) -> Result<()> {
 /// Stops the unit of a disk: its program removes the disk, and ends. Waits for that.
 pub(super) fn stop(system: &dyn System, disk: &str) -> Result<()> {
     systemctl(system, &["stop", &name(disk)])?;
-    // The unit has failed if its program did not end in time. A removed unit is not a failed one.
+    // If its program did not end in time, systemd lists the unit as failed. A unit that was stopped on purpose must not
+    // stay in that list.
     let _ = systemctl(system, &["reset-failed", &name(disk)]);
     Ok(())
 }
