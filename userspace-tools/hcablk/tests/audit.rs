@@ -172,7 +172,7 @@ fn an_applied_configuration_is_recorded_with_its_changes() {
     );
     ok(&kernel, "apply");
     assert_eq!(lines(&kernel), ["apply: unchanged"]);
-    // A timer does this again and again.
+    // A timer runs this command every minute.
     ok(&kernel, "target apply --keep-going --record");
     lines(&kernel);
     ok(&kernel, "target apply --retry");
@@ -199,7 +199,7 @@ fn keys_are_used_under_their_names_and_never_written() {
         ["key generate target --rotate: done: /etc/hcablk/keys/target holds two keys, the newer one first"]
     );
     assert!(shown.starts_with("hcablk-key-1:"));
-    // A key that somebody gives in place of a name.
+    // A user may pass a key where a name is expected.
     let _ = hcablk(&kernel, &format!("disconnect {}", key(0xa5).0.trim()));
     let found = lines(&kernel);
     assert!(
@@ -274,7 +274,7 @@ fn unexported(options: &[&str]) -> Vec<String> {
     });
     let log = log.unwrap();
     log.set_nonblocking(true).unwrap();
-    // A folder of a file system keeps its files, unlike one of configfs, so the command fails in the end.
+    // A folder that has files cannot be removed, unlike one of configfs, so the command fails at its end.
     Command::cargo_bin("hcablk")
         .unwrap()
         .env("HCABLK_SYSROOT", root.path())

@@ -66,7 +66,7 @@ fn key_text(byte: u8) -> String {
     )
 }
 
-/// A machine on which nothing is wrong.
+/// A machine without problems.
 fn machine() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let at = root.path();
@@ -329,7 +329,7 @@ fn the_write_cache_of_a_partition_is_that_of_its_drive() {
             &format!("{drive}/queue/write_cache"),
             format!("{kind}\n"),
         );
-        // No port listens: that is why the exit code is 7.
+        // The exit code is 7 because no port listens.
         let text = run(at, "check --quiet", 7);
         let found = text
             .matches("note    write-cache: data: several hosts")
@@ -356,7 +356,7 @@ fn peer_to_peer_gets_through_or_not() {
     };
     let root = machine();
     let at = root.path();
-    // No port listens: that is why the exit code is 7.
+    // The exit code is 7 because no port listens.
     export(at);
     let (drive, hca) = (
         "volume data, drive nvme0n1 to 0000:05:00.0",
@@ -705,7 +705,7 @@ fn keys_that_are_missing_are_found() {
     );
     assert_eq!(keys("warning"), none);
 
-    // No port listens: that is why the exit code is 7.
+    // The exit code is 7 because no port listens.
     export(at);
     let host = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
     assert_eq!(keys("warning").len(), 2, "{:?}", keys("warning"));

@@ -160,7 +160,7 @@ fn waiting_command(root: &Path) -> (Child, PathBuf) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It waits once it watches the folder.
+    // The command waits as soon as it watches the folder.
     let watches = |file: fs::DirEntry| {
         fs::read_to_string(file.path()).is_ok_and(|info| info.contains("inotify wd"))
     };
@@ -300,7 +300,7 @@ fn who_waits_for_another_command_can_be_interrupted() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It holds signals before it does anything else.
+    // The command blocks signals before anything else.
     let status = format!("/proc/{}/status", child.id());
     let holds = || {
         fs::read_to_string(&status).is_ok_and(|text| {

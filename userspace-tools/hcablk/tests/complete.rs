@@ -34,7 +34,7 @@ fn machine() -> Kernel {
     kernel
 }
 
-/// The candidates for the last of these words, each with what it is.
+/// The candidates for the last of these words, each with its description.
 fn with_help(kernel: &Kernel, words: &[&str]) -> Vec<String> {
     let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
     let text = hcablk::complete::complete(kernel, words.len(), &words);
@@ -115,7 +115,7 @@ fn commands_options_and_values_are_completed() {
     ] {
         assert_eq!(after(&kernel, words), found, "{words:?}");
     }
-    // No word is a command that is not for people.
+    // Hidden commands are not completed.
     let all = after(&kernel, &[""]);
     assert!(
         all.len() > 20 && !all.contains(&"complete".to_owned()),

@@ -100,7 +100,7 @@ fn each_failure_of_apply_is_undone() {
 fn each_failure_of_a_change_is_undone() {
     let prepare = || {
         let kernel = both();
-        // A host that is forbidden and then is not has its key again.
+        // A host that was forbidden, and whose change was undone, has its key again.
         for (host, byte) in [(HOST, 1), (OTHER, 2)] {
             kernel.file(format!("/etc/hcablk/keys/hosts/{host}"), &key(byte).0);
         }
@@ -200,7 +200,7 @@ fn what_is_saved_makes_the_same_again() {
 fn a_file_that_was_written_by_hand_is_kept() {
     let kernel = both();
     ok(&kernel, "apply");
-    // The file configures the same already, in other words.
+    // The file has the same settings already, in a different form.
     assert_eq!(fails(&kernel, "config save").kind, Kind::Exists);
     assert_eq!(kernel.text(MAIN), BOTH.trim_end());
     ok(&kernel, "config save --force");
@@ -329,7 +329,7 @@ fn a_missing_drive_keeps_the_others_away_unless_it_is_to_go_on() {
     assert!(text.contains("no such drive"), "{text}");
     let advice = &outcome.notes[0];
     assert!(advice.starts_with("export gone: "), "{advice}");
-    // Again, when it is there.
+    // Applying again succeeds when the drive exists.
     kernel.refuse.borrow_mut().clear();
     let outcome = hcablk(&kernel, "apply --keep-going").unwrap();
     assert_eq!((outcome.exit, kernel.has(gone)), (None, true));

@@ -51,7 +51,7 @@ fn a_target_without_volumes_for_this_host() {
 #[test]
 fn a_list_that_changes_is_asked_for_again() {
     let kernel = asked();
-    // The first question of the second try is answered as all after it.
+    // In the second try all replies have the same revision.
     kernel.list_changes.set(2);
     assert_eq!(
         ok(&kernel, "discover 10.0.0.1"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The commands in the documents and in the help texts: the parser takes each as it is written.
+//! The commands in the documents and in the help texts: the parser accepts each as it is written.
 
 #![allow(
     clippy::unwrap_used,
@@ -64,7 +64,7 @@ fn words(command: &str) -> Option<Vec<String>> {
         .split_whitespace()
         .map(|word| word.trim_matches(['"', '\'']));
     let mut first = words.next()?;
-    // The machine on which it runs, and the shell's `mount "$(…)"`.
+    // Skips the machine on which the command runs, and the shell's `mount "$(…)"`.
     if first == "ssh" {
         words.next()?;
         first = words.next()?;
@@ -141,7 +141,7 @@ fn the_parser_takes_the_examples_of_the_help() {
     assert!(parsed > 60, "{parsed}");
 }
 
-/// The page has few commands, and its files are right.
+/// The quick start has few commands, and its example files are valid.
 #[test]
 fn the_quick_start_is_short_and_its_files_are_read() {
     let text = std::fs::read_to_string(top().join("docs/user/quick-start.md")).unwrap();
@@ -177,7 +177,7 @@ fn the_quick_start_is_short_and_its_files_are_read() {
     }
 }
 
-/// The table for scripts names each member of the answers.
+/// The table for scripts names each member of the JSON.
 #[test]
 fn the_members_of_lists_are_documented() {
     let text = std::fs::read_to_string(top().join("userspace-tools/README.md")).unwrap();
@@ -202,7 +202,7 @@ fn the_members_of_lists_are_documented() {
     }
 }
 
-/// The exit codes are those of the code, in the help and in the reference.
+/// The help and the reference have the exit codes of the code.
 #[test]
 fn the_exit_codes_are_the_same_everywhere() {
     let reference = std::fs::read_to_string(top().join("docs/reference/command.md")).unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk enroll`: the target is an imitation of the kernel; the host is a folder, in which the program itself runs.
-//! Between them is a script in place of ssh.
+//! `hcablk enroll`: the target is an imitation of the kernel; the host is a folder, in which the program itself runs. A
+//! script between them stands for ssh.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ const ALLOWED: &str =
     "/sys/kernel/config/hcablk_target/volumes/data/hosts/2c76c224-38b3-5f2d-b27d-4051ae2d4024";
 const MAIN: &str = "/etc/hcablk/hcablk.toml";
 
-/// Runs the words of a command in the folder of the host, as a shell there does, and notes them.
+/// Runs a command in the folder of the host, as a shell on the host does, and logs its words.
 const SSH: &str = "\
 here=${0%/*}
 while [ \"$1\" != -- ]; do shift; done
@@ -62,7 +62,7 @@ impl Host {
         self.0.path().join(path)
     }
 
-    /// Lets the script do this before each command.
+    /// Makes the script run this text before each command.
     fn before(&self, script: &str) {
         fs::write(self.at("before"), script).unwrap();
     }
@@ -84,7 +84,7 @@ impl Host {
         fs::write(path, text).unwrap();
     }
 
-    /// All files there, with their texts.
+    /// Returns all files of the host, with their texts.
     fn files(&self) -> BTreeMap<PathBuf, String> {
         fn look(folder: &Path, found: &mut BTreeMap<PathBuf, String>) {
             for entry in fs::read_dir(folder).unwrap() {
@@ -131,7 +131,7 @@ fn target() -> Kernel {
     kernel
 }
 
-/// The key in the first line of a file of keys, as the kernel takes it.
+/// Returns the key in the first line of a file of keys, in the kernel's format.
 fn digits(keys: &str) -> String {
     let line = keys.lines().next().unwrap();
     line.split([':', '-']).nth(3).unwrap().to_owned()
@@ -425,7 +425,7 @@ fn the_host_gets_a_name() {
     assert!(ok(&target, "target list").contains(&format!("{HOST} (c1)")));
     let outcome = host.enroll(&target, &["data", "--name", "c1"]).unwrap();
     assert_eq!(outcome.report.is_changed(), Some(false));
-    // It gets a different name.
+    // The host gets a different name.
     target.file(MAIN, "[export.data]\ndevice = \"/dev/sdb\"\n");
     let words = ["data", "--name", "c2", "--persist"];
     host.enroll(&target, &words).unwrap();

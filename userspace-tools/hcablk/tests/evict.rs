@@ -354,7 +354,7 @@ fn admitting_a_stranger_changes_nothing() {
 #[test]
 fn admitting_who_the_kernel_does_not_show() {
     let kernel = exporting();
-    // The list is cut off behind the first, so that the command cannot know.
+    // The list is cut off after the first host, so that the command cannot know.
     kernel.set_volume("data", "evicted", &format!("{B}\n...\n{A}\n"));
     let stranger = A.replace("000a", "000c");
     let error = fails(&kernel, &format!("target admit data {stranger}"));
@@ -432,7 +432,7 @@ fn evicting_needs_rights_and_a_kernel_that_can() {
     assert_eq!(error.kind, Kind::Setup);
     assert!(!kernel.is_recorded("data", A));
     assert_eq!(notes(&kernel, "target list"), [""; 0]);
-    // But such a kernel does not admit a recorded host.
+    // Such a kernel cannot admit a recorded host either.
     kernel.folder("/var/lib/hcablk/evicted/data");
     kernel.file(Kernel::record_of("data", A), "");
     assert_eq!(fails(&kernel, EXPORT).kind, Kind::Setup);

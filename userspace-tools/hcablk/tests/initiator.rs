@@ -175,7 +175,7 @@ fn a_failed_device_is_connected_again() {
     let before = kernel.changes();
     assert_eq!(ok(&kernel, "connect 10.0.0.1 data"), "/dev/hcablk1\n");
     assert_eq!(kernel.device("data", "state"), "live");
-    // One write of 1 to `enable`: a 0 before it would have the driver forget the volume.
+    // One write of 1 to `enable`: a 0 before it would make the driver forget the volume.
     assert_eq!(kernel.changes(), before + 1);
 }
 
@@ -276,7 +276,8 @@ fn refusals_are_explained_and_undone() {
     }
 }
 
-/// A target that is down, or whose RDMA device is, does not answer ARP: no firewall is to blame.
+/// A target that is down, or whose RDMA device is down, does not answer ARP: the advice does not
+/// blame a firewall.
 #[test]
 fn an_address_that_nobody_answers_at_is_told_from_a_target_that_does_not() {
     let kernel = Kernel::loaded();
@@ -554,7 +555,7 @@ fn times_are_measured_when_asked_for() {
     );
 }
 
-/// Each value of a disk can be a column, and nothing else.
+/// Every single value of a disk can be a column, and nothing else can.
 #[test]
 fn a_list_has_the_columns_that_are_asked_for() {
     let kernel = Kernel::loaded();

@@ -26,7 +26,7 @@ fn outcome_of(kernel: &Kernel, line: &str) -> hcablk::output::Outcome {
     outcome(kernel, line).unwrap()
 }
 
-/// When a key is rotated, the first key becomes the second; at each moment the kernel has it as one of the two.
+/// When a key is rotated, the former first key becomes the second; the kernel has it as one of the two at any moment.
 #[test]
 fn the_older_key_of_a_host_is_set_before_the_newer_one_takes_its_place() {
     let kernel = Kernel::loaded();
@@ -83,7 +83,7 @@ fn keys_that_are_gone_are_not_taken_from_a_disk() {
     assert_eq!(kernel.snapshot(), before);
 }
 
-/// Hosts know a target by one of two keys: no third one pushes out the one that they know.
+/// Hosts know a target by one of two keys: no third key replaces the one that they know.
 #[test]
 fn a_target_does_not_rotate_twice() {
     let kernel = Kernel::loaded();
@@ -114,7 +114,7 @@ fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
     ok(&kernel, "key generate host --rotate");
     let new = ok(&kernel, "key show host");
     assert_ne!(new, old);
-    // Again: the same one, since the target may have it by now.
+    // A second rotation returns the same pending key, since the target may have it by now.
     assert_eq!(kernel.text(format!("{FOLDER}/host")), old.trim_end());
     ok(&kernel, "key generate host --rotate");
     assert_eq!(ok(&kernel, "key show host"), new);
@@ -151,7 +151,7 @@ fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
     assert_eq!(outcome_of(&kernel, "key apply --force").exit, None);
 }
 
-/// A disk in user space is connected anew with the host's key, so its target is asked, too.
+/// A disk in user space uses the host's key when it reconnects, so its target is asked, too.
 #[test]
 fn the_target_of_a_disk_in_user_space_is_asked_for_the_pending_key() {
     let kernel = Kernel::loaded();

@@ -150,7 +150,7 @@ fn a_path_is_kept_if_asked_for() {
         notes(&kernel, "path add data 10.0.1.1"),
         ["data has this path already"]
     );
-    // So is one that a signal does not wait for.
+    // A path is also kept if a signal ends the wait for it.
     let kernel = one_path();
     kernel.silence("10.0.1.1", "took too long");
     kernel.signal_at.set(Some(kernel.changes() + 4));
@@ -176,7 +176,7 @@ fn a_refused_path_is_tried_again() {
         advice.contains("is not retried automatically. To retry it: hcablk path add data 10.0.1.1"),
         "{advice}"
     );
-    // It is not this command's to remove.
+    // This command did not make the path, so it does not remove it.
     let error = fails(&kernel, "path add data 10.0.1.1");
     assert!(error.advice.unwrap().contains("The path stays"));
     assert_eq!(kernel.path("data", 1, "state"), "refused");
@@ -350,7 +350,7 @@ fn the_last_live_path_is_not_removed() {
     let advice = error.advice.unwrap();
     assert!(advice.contains("hcablk path add data"), "{advice}");
     assert!(kernel.has_path("data", 1));
-    // Nor is one while none is live.
+    // A path is not removed either while no path is live.
     kernel.set_path("data", 1, "state", "waiting");
     let error = fails(&kernel, "path remove data 1");
     assert!(

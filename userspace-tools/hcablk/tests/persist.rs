@@ -133,7 +133,7 @@ fn an_export_is_made_and_written_with_its_port() {
     assert_eq!(outcome.report.is_changed(), Some(false));
     assert_eq!(kernel.snapshot(), before);
 
-    // A second one has its port already.
+    // A second export uses the configured port.
     ok(&kernel, "target export log /dev/sdc --persist");
     assert_eq!(text(&kernel, MAIN).matches("[port.").count(), 1);
     ok(&kernel, "target export tmp /dev/sdd --no-port --persist");
@@ -168,7 +168,7 @@ fn a_port_that_is_configured_elsewhere_is_not_replaced() {
     assert!(!kernel.has("/sys/kernel/config/hcablk_target/ports/1"));
 }
 
-/// If the file cannot be written, the disk or the export is gone again, and the other way round.
+/// If the file cannot be written, the disk or the export is undone, and the other way round.
 #[test]
 fn both_are_undone_if_one_fails() {
     for line in [
@@ -268,7 +268,7 @@ fn a_change_of_the_files_while_the_disk_connects_stays() {
     }
 }
 
-/// An editor does not know the lock.
+/// An editor does not respect the lock.
 #[test]
 fn a_change_of_the_files_while_they_are_locked_stays_and_the_command_fails() {
     let other = "# theirs\n[disk.log]\naddress = \"10.0.0.2\"\n";
@@ -297,7 +297,7 @@ fn a_change_of_the_files_while_they_are_locked_stays_and_the_command_fails() {
     }
 }
 
-/// Its address was not looked up, and must not be while others wait for the lock.
+/// The address of such a name was not looked up, and must not be looked up while others wait for the lock.
 #[test]
 fn a_name_that_the_files_get_before_the_lock_is_not_looked_up_with_it() {
     for line in &COMMANDS[..2] {
@@ -366,7 +366,7 @@ fn a_machine_without_the_folder_gets_it_for_the_lock() {
     assert!(kernel.has(MAIN));
 }
 
-/// Replacing a file can fail when the new one is in place.
+/// Replacing a file can fail after the new one is in place.
 #[test]
 fn a_file_that_may_not_last_gets_its_former_text() {
     for line in COMMANDS {
@@ -435,7 +435,7 @@ fn a_measurement_that_runs_is_not_written() {
     ok(&kernel, "connect 10.0.0.1 data --persist");
     ok(&kernel, "target export data /dev/sdb --persist");
     assert!(!text(&kernel, MAIN).contains("timing"));
-    // A configured one stays.
+    // A configured measurement stays.
     let kernel = machine();
     let config = "[disk.data]\naddress = \"10.0.0.1\"\ntiming = true\n";
     kernel.file(MAIN, config);
@@ -456,7 +456,7 @@ fn names_of_further_paths_stay_names() {
     let address = kernel.path("data", 1, "address");
     assert_ne!(address, "localhost");
     is_applied(&kernel);
-    // Also if the command line has addresses.
+    // This also holds if the command line has addresses.
     let line = format!("connect 10.0.0.1 data --path [{address}]:7745 --path 10.0.1.1 --persist");
     let line = if address.contains(':') {
         line

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The published schema of the JSON: that it is the one of the code, and that all examples keep to it.
+//! The published schema of the JSON matches the code, and all examples match it.
 
 #![allow(
     clippy::unwrap_used,
@@ -176,7 +176,7 @@ fn check_any(
     known: &mut Vec<String>,
 ) -> Result<(), String> {
     let mut failures = Vec::new();
-    // The alternative that shares the most members with the value is meant.
+    // Checks the alternative that shares the most members with the value.
     let mut best: Option<Vec<String>> = None;
     let count = |names: &[String]| {
         names
@@ -198,7 +198,7 @@ fn check_any(
     Ok(())
 }
 
-/// Checks that a value keeps to a schema, and has no member that it does not speak of.
+/// Checks that a value matches a schema, and has no member that is not in the schema.
 fn check_strictly(root: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let mut known = Vec::new();
     check(root, schema, value, &mut known)?;

@@ -55,7 +55,7 @@ fn listens(kernel: &Kernel) -> bool {
 #[test]
 fn what_failed_is_tried_again_and_nothing_else() {
     let kernel = started();
-    // The administrator changes what could be made.
+    // The administrator changes the export that could be made.
     ok(&kernel, &format!("target forbid data {A}"));
     ok(&kernel, "target unlisten 1");
     let outcome = hcablk(&kernel, "target apply --retry").unwrap();
@@ -102,7 +102,7 @@ fn a_stop_ends_what_the_service_made_and_no_more() {
     let kernel = started();
     ok(&kernel, "target export mine /dev/sdc --no-port");
     ok(&kernel, "target listen --address 10.0.1.1 --id 7");
-    // Ended by hand, and exported again by somebody else.
+    // The export was ended by hand, and exported again by somebody else.
     let line = ok(&kernel, &format!("target unapply --unit {UNIT}"));
     assert_eq!(
         line,
@@ -114,7 +114,7 @@ fn a_stop_ends_what_the_service_made_and_no_more() {
         notes(&kernel, "target unapply"),
         ["no export or port ended"]
     );
-    // It begins anew.
+    // The service starts again.
     let outcome = hcablk(&kernel, "target apply --keep-going --record").unwrap();
     assert_eq!(outcome.exit, Some(Kind::NotFound));
     ok(&kernel, "target unexport data");
@@ -136,14 +136,14 @@ fn a_restart_with_a_mistake_in_the_files_ends_nothing() {
         "{said:?}"
     );
     assert!(is_exported(&kernel, "data") && listens(&kernel));
-    // The start then reports that, and is not a failure of the unit: its exports exist.
+    // The start then reports the mistake, and the unit does not fail, since its exports exist.
     let error = fails(&kernel, "target apply --keep-going --record");
     assert_eq!(error.kind, Kind::Exists);
     assert!(
         error.message.contains("existing exports continue"),
         "{error}"
     );
-    // Systemd shows the failure, also when the mistake is gone, until it is applied.
+    // Systemd shows the failure until the configuration is applied, even after the mistake was mended.
     assert_eq!(fails(&kernel, "target apply --retry").kind, Kind::Usage);
     kernel.file(MAIN, &right);
     let error = fails(&kernel, "target apply --retry");
@@ -199,7 +199,7 @@ fn two_that_apply_do_so_one_after_the_other() {
     assert!(is_exported(&kernel, "data"));
     assert!(kernel.pauses.get() >= 3);
     assert!(kernel.progress.borrow()[0].contains("another command applies"));
-    // One that only looks does not wait.
+    // A command that only reads does not wait.
     kernel.applies.set(true);
     ok(&kernel, "apply --dry-run");
     kernel.applies.set(false);
@@ -229,7 +229,7 @@ fn a_hung_drive_keeps_neither_the_other_exports_nor_the_command() {
         error.to_text()
     );
     assert!(!is_exported(&kernel, "b") && !is_exported(&kernel, "c"));
-    // Without a limit it ends when the user wants.
+    // Without a limit the command ends when the user interrupts it.
     let error = fails(&kernel, "target unexport a");
     assert_eq!(error.kind, Kind::Interrupted);
     kernel.signal_at.set(None);
@@ -238,7 +238,7 @@ fn a_hung_drive_keeps_neither_the_other_exports_nor_the_command() {
     assert!(!is_exported(&kernel, "a"));
 }
 
-/// An export that has not ended stays the service's: the next stop ends it.
+/// An export that has not ended stays recorded: the next stop of the service ends it.
 #[test]
 fn a_stop_knows_later_what_it_could_not_end() {
     let kernel = started();
@@ -256,7 +256,7 @@ fn a_stop_knows_later_what_it_could_not_end() {
     );
 }
 
-/// A command that was killed while it recorded something leaves a file that is none of an export.
+/// A command that was killed while it stored a record leaves a file that is not the record of an export.
 #[test]
 fn what_a_killed_command_left_is_no_record() {
     let kernel = started();
@@ -265,7 +265,7 @@ fn what_a_killed_command_left_is_no_record() {
     assert!(!is_exported(&kernel, "data"));
 }
 
-/// A port that does not end keeps no export from its orderly end.
+/// A port that cannot be ended does not prevent the orderly end of the exports.
 #[test]
 fn a_port_that_does_not_end_keeps_no_export() {
     let kernel = started();
@@ -279,7 +279,7 @@ fn a_port_that_does_not_end_keeps_no_export() {
     assert!(!is_exported(&kernel, "data"));
 }
 
-/// A command that applies the configuration may wait for a drive that hangs: the machine shuts down all the same.
+/// A command that applies the configuration may wait for a drive that hangs: the machine shuts down nevertheless.
 #[test]
 fn a_stop_waits_for_another_command_for_ten_seconds() {
     let kernel = started();
@@ -291,8 +291,8 @@ fn a_stop_waits_for_another_command_for_ten_seconds() {
     assert!((10..12).contains(&waited.as_secs()), "{waited:?}");
 }
 
-/// The package was upgraded while the service ran: what its former command made has no records, and ends in order all
-/// the same.
+/// The package was upgraded while the service ran: the exports of the earlier version have no records, and end in order
+/// nevertheless.
 #[test]
 fn a_stop_after_an_upgrade_ends_what_is_configured() {
     let kernel = Kernel::loaded();

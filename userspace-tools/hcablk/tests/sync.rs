@@ -97,7 +97,7 @@ fn a_portal_that_is_not_reached_is_told_of_and_left_out() {
     assert!(outcome.notes[0].contains("no path to the portal 10.0.1.1:7744"));
     assert!(outcome.notes[1].contains("refused: another volume"));
     assert!(outcome.notes[2].contains("is not live after 10 s: took too long"));
-    // All have the time of one.
+    // The command waits for all paths at the same time.
     assert_eq!((kernel.time.get() - began).as_secs(), 10);
     assert!(!kernel.has_path("data", 1) && !kernel.has_path("data", 2));
     assert_eq!(kernel.device("data", "state"), "live");
@@ -113,7 +113,7 @@ fn a_target_that_does_not_tell_changes_nothing() {
         said[0].starts_with("data keeps the paths that it has: "),
         "{said:?}"
     );
-    // So does one that has another volume of that name.
+    // A target that has a different volume of that name changes nothing either.
     kernel.refuse.borrow_mut().clear();
     kernel.told.borrow_mut().clear();
     kernel.tell("data", "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11", "");
@@ -174,7 +174,7 @@ fn it_is_configured_by_one_word() {
     let said = notes(&kernel, "connect data");
     assert_eq!(said[0], "data is connected already");
     assert!(said[1].contains("no path to the portal 10.0.3.1:7744"));
-    // Without it the paths are those that are written down.
+    // Without `paths = "auto"` the disk has the configured paths.
     kernel.file(
         "/etc/hcablk/hcablk.toml",
         "[disk.data]\naddress = \"10.0.0.1\"\n",

@@ -147,7 +147,7 @@ fn a_volume_has_the_same_wwid_each_time_and_another_for_another_drive() {
         kernel.volume("data", "wwid")
     };
     let line = "target export data /dev/sdb";
-    // A change here makes every client take its volumes for others.
+    // If this value changes, every client takes its volumes for different ones.
     assert_eq!(wwid(line, None), "ed50dbf5-f8c6-5399-909b-1584a5e28766");
     assert_eq!(
         wwid(line, Some("naa.1\n")),
@@ -368,7 +368,7 @@ fn export_takes_a_port_that_serves() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target listen --port 7750 --id 5");
     assert!(ok(&kernel, "target export a /dev/sdb").ends_with("at 0.0.0.0:7750\n"));
-    // At every address is also at this one.
+    // A port at every address also serves this one.
     ok(
         &kernel,
         "target export b /dev/sdc --port-address 10.0.0.1 --port 7750",
@@ -465,7 +465,7 @@ fn a_volume_that_is_not_there() {
 fn unexport_removes_everything_but_the_port() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target listen");
-    // Its wwid is kept for the next time.
+    // The wwid is kept for the next export.
     let snapshot = |kernel: &Kernel| {
         let mut tree = kernel.snapshot();
         tree.retain(|path, _| !path.starts_with("/var/lib/hcablk/wwids"));
@@ -551,7 +551,7 @@ fn listen_and_unlisten() {
     assert_eq!(kernel.snapshot(), snapshot);
     assert_eq!(fails(&kernel, "target unlisten 1").kind, Kind::NotFound);
     ok(&kernel, "target unlisten 1 --if-exists");
-    // One that an administrator made by hand.
+    // A port that an administrator made by hand.
     let path = "/sys/kernel/config/hcablk_target/ports/storage";
     hcablk::system::System::mkdir(&kernel, path.as_ref()).unwrap();
     ok(&kernel, "target unlisten storage");
@@ -717,7 +717,7 @@ fn stats_of_all_or_one() {
     assert!(ok(&kernel, "target stats other").starts_with("COUNTER       other\n"));
 }
 
-/// Each value of a volume can be a column, and nothing else.
+/// Every single value of a volume can be a column, and nothing else can.
 #[test]
 fn a_list_has_the_columns_that_are_asked_for() {
     let kernel = Kernel::loaded();

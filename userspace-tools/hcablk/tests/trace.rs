@@ -38,7 +38,7 @@ fn recorded() -> Kernel {
     kernel
 }
 
-/// Has a program of `tests/harness` look at a file or at standard input; returns what it prints.
+/// Runs a program of `tests/harness` on a file or on standard input; returns its output.
 fn checked(program: &str, file: Option<&Path>, input: &str) -> String {
     let mut child = Command::new("python3")
         .arg(folder().join("../../tests/harness").join(program))
@@ -65,7 +65,7 @@ fn requests(kernel: &Kernel, line: &str) -> Vec<Moved> {
     }
 }
 
-/// The number of the read of 1 MiB that moves so.
+/// Returns the number of the first read of 1 MiB that moves in chunks, or whole.
 fn read_of(kernel: &Kernel, is_chunked: bool) -> usize {
     let all = requests(kernel, SHOW);
     let is_it = |one: &&Moved| one.bytes == 1 << 20 && one.is_chunked == is_chunked;
@@ -155,7 +155,7 @@ fn what_the_format_forbids_is_found() {
     }
 }
 
-/// Another clock makes no difference, beyond what is said of it.
+/// A different clock changes the times by no more than the reported uncertainty.
 #[test]
 fn clocks_of_any_kind() {
     let usual = requests(&recorded(), SHOW);
@@ -170,7 +170,8 @@ fn clocks_of_any_kind() {
                 assert_eq!((one.times.sent_ns, other.times.sent_ns), (None, None));
                 continue;
             };
-            // From the target's receiving, as all counts from the first event of all, which is the client's.
+            // Relative to the receipt at the target: times are relative to the first event of all, which is the
+            // client's.
             let since = |moved: &Moved, at: i64| at - moved.times.received_ns.unwrap();
             let off = since(one, ours) - since(other, theirs);
             let may = one.uncertainty_ns.unwrap() + other.uncertainty_ns.unwrap();
@@ -202,7 +203,7 @@ fn what_does_not_belong_together_is_refused() {
     }
     let error = fails(&kernel, &format!("{SHOW} --request 9999"));
     assert_eq!(error.kind, Kind::NotFound);
-    // One clock that goes a tenth faster.
+    // One of the clocks runs a tenth faster.
     kernel.file("/c1.trace", &moved(&recording("c1.trace"), 0, 100_000));
     let error = fails(&kernel, SHOW);
     assert!(
@@ -246,7 +247,7 @@ fn recording_writes_what_it_hears() {
     let listened = kernel.listened.take().unwrap();
     assert!(listened.raw_clock && !listened.uevents);
     assert_eq!(listened.tracepoints.len(), 13);
-    // It ends by itself, too.
+    // A recording also ends at a limit.
     kernel
         .heard
         .borrow_mut()

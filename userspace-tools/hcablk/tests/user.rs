@@ -236,7 +236,7 @@ fn a_program_that_ends_and_does_not_say_why_is_not_awaited_for_ever() {
         "{error:?}"
     );
     assert_eq!(kernel.snapshot(), snapshot);
-    // A program that does give a reason keeps waiting for its target.
+    // A program that gives a reason waits for its target, and the command waits for the program.
     let kernel = Kernel::for_user_space();
     ok(&kernel, CONNECT);
     kernel.kill_program(0);
@@ -327,7 +327,7 @@ fn a_disk_whose_unit_was_given_up_is_gone_on_with() {
         ["run systemctl start --no-block hcablk-ublk@data.service"]
     );
     assert!(ok(&kernel, "list").contains(" live "));
-    // If that fails, the disk and its requests are still there.
+    // If that fails, the disk and its requests stay.
     kernel.kill_program(0);
     let why = (Some(Errno::ETIMEDOUT), "too long".to_owned());
     kernel.unserved.borrow_mut().insert("data".to_owned(), why);
@@ -593,7 +593,7 @@ fn list_shows_both_kinds() {
         outcome.notes
     );
     golden("list-user.json", &outcome.to_json());
-    // One that is being made.
+    // A disk that is being made is shown, too.
     let kernel = Kernel::for_user_space();
     ok(&kernel, CONNECT);
     let text = kernel.text(files::wanted("data"));
@@ -830,7 +830,7 @@ fn what_apply_has_done_is_undone_when_a_later_disk_fails() {
     kernel.unserved.borrow_mut().insert("logs".to_owned(), why);
     assert_eq!(fails(&kernel, "apply").kind, Kind::Connection);
     assert_eq!(kernel.snapshot(), snapshot);
-    // One that is changed before is as it was.
+    // A disk that was changed before the failure has its former settings.
     kernel.file("/etc/hcablk/hcablk.toml", CONFIG);
     ok(&kernel, "apply");
     kernel.file(

@@ -68,7 +68,7 @@ fn count(kernel: &Kernel, step: u64) {
     kernel.file("/sys/block/hcablk0/inflight", "       3        4\n");
 }
 
-/// Has the machine count while the command waits for the second time.
+/// Makes the counters grow while the command waits for the second time.
 fn count_meanwhile(kernel: &Kernel) {
     let later = |kernel: &Kernel| count(kernel, 1);
     let pauses = kernel.pauses.get() + 2;
@@ -262,7 +262,7 @@ fn what_cannot_be_heard_is_told() {
     assert_eq!(kernel.progress.take(), ["cannot listen to tracepoints"]);
 }
 
-/// Queues the reports of the kernel about the begin and the end of lost writes.
+/// Queues the kernel's reports on the beginning and the end of lost writes.
 fn lost_writes(kernel: &Kernel) {
     kernel.heard.borrow_mut().extend([
         uevent(&["HCABLK_LOST_WRITES=1"]),
@@ -310,7 +310,7 @@ fn lost_writes_are_reported_once_and_so_is_their_end() {
         events[1].ends_with("lost-writes data ended\n"),
         "{events:?}"
     );
-    // A module without this tracepoint must not keep the others from being heard.
+    // The tracepoint is optional: the command also listens to the others if the module lacks it.
     let listened = kernel.listened.take().unwrap();
     let lost = ("hcablk", "hcablk_lost_writes");
     assert_eq!(listened.optional, [lost]);
@@ -326,7 +326,7 @@ fn lost_writes_are_reported_from_the_beginning() {
     golden("events-lost-writes.jsonl", &lines);
 }
 
-/// Has the validator of the tests look at a text.
+/// Runs the validator of the tests on a file; returns its output.
 fn is_open_metrics(file: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/harness/openmetrics.py");
     let output = Command::new("python3").arg(script).arg(file).output();
@@ -569,7 +569,7 @@ fn the_alerts_fit_the_metrics() {
         }
     }
     assert!(names.len() > 12, "{names:?}");
-    // The documents name these.
+    // The documents name these alerts.
     for alert in [
         "HcablkExportMissing",
         "HcablkDiskLostWrites",

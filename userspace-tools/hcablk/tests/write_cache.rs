@@ -113,7 +113,7 @@ fn the_configuration_has_the_write_cache() {
         different.contains("~ export data: write_cache is through, not back"),
         "{different}"
     );
-    // It is not in use: the volume is disabled for the change.
+    // The volume is not in use, so it is disabled for the change.
     let steps = steps_of(&kernel, "apply");
     let at = |step: &str| steps.iter().position(|one| one == step).unwrap();
     assert!(at("write enable 0") < at("write write_cache back"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tree by which targets are asked what this host may use.
+//! The tree through which this host asks targets for volumes and portals.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ impl Kernel {
         let entry = format!(
             "name {name}\nwwid {wwid}\nsize_bytes 67108864\nblock_size 512\nread_only 0\nevicted 0\ninsecure 0\nmode direct\n"
         );
-        // A member's first value counts.
+        // `more` comes first, since the first value of a member counts.
         self.told.borrow_mut().push(format!("{more}{entry}"));
     }
 
@@ -66,7 +66,7 @@ impl Kernel {
         let changes = self.list_changes.get();
         self.list_changes.set(changes.saturating_sub(1));
         let entry = entries.get(index).cloned();
-        // A lying target reports a different number, or one more each time.
+        // A lying target reports this number of entries, plus the index of the requested one.
         let count = match self.lie.get() {
             Some(count) => count + index,
             None => entries.len(),

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 
 use super::Kernel;
 
-/// How many hosts a volume can have evicted.
+/// The largest number of evicted hosts of a volume.
 const MOST: usize = 64;
 
 impl Kernel {

@@ -26,7 +26,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Records a changing operation; fails it if the test wants that.
+    /// Records a changing operation; fails if the test has arranged that.
     pub(super) fn change(&self, op: Op, path: &Path, what: String) -> Result<(), OpError> {
         let number = self.changes();
         self.log.borrow_mut().push(what);
@@ -41,8 +41,8 @@ impl Kernel {
     }
 }
 
-/// Makes each of the changes that a command does fail in turn, and a signal arrive before each of
-/// them; demands that the tree is then as it was before.
+/// Makes each change of a command fail in turn, and a signal arrive before each; demands that the
+/// tree is then the same as before the command.
 pub fn each_failure_is_undone(prepare: impl Fn() -> Kernel, line: &str) {
     let kernel = prepare();
     let before = kernel.changes();

@@ -114,12 +114,12 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has the target of a disk lose writes that it had acknowledged.
+    /// Makes the target of a disk lose acknowledged writes.
     pub fn lose_writes(&self, name: &str) {
         self.set_device(name, "lost_writes", "1\n");
     }
 
-    /// Ends the failures of flushes; that there are none is fine.
+    /// Ends the failures of flushes; does nothing if there are none.
     pub(super) fn acknowledge_loss(&self, group: &Path, value: &str) -> Result<(), Errno> {
         if value != "0" {
             return Err(Errno::EINVAL);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An imitation of the kernel: two configfs trees that, as seen by the command, behave like the modules.
+//! An imitation of the kernel: two configfs trees that behave for the command like those of the modules.
 //!
-//! Making a folder makes its attributes; attributes that are read-only, enabled or out of range
-//! refuse to be written; enabling succeeds or fails as the test has arranged. Any changing
-//! operation can be made to fail.
+//! Making a folder makes its attributes; a write fails if the attribute is read-only, its object is enabled, or the
+//! value is out of range; enabling succeeds or fails as the test has arranged. Any changing operation can be made to
+//! fail.
 //!
 //! | module | holds |
 //! |---|---|
@@ -72,36 +72,37 @@ pub struct Kernel {
     pub audited: RefCell<Vec<Entry>>,
     /// Whether the command line is part of another command.
     pub helper: Cell<bool>,
-    /// The next file that is replaced is in place, and its folder is not synced.
+    /// Whether the sync of the folder fails when a file is replaced the next time: the new file is in place
+    /// nevertheless.
     pub not_synced: Cell<bool>,
     /// The action of another process while a disk connects or a volume is enabled.
     pub while_enabling: RefCell<Option<Meanwhile>>,
     /// The action of an editor as soon as a command that has locked the configuration has read the main file, or has
     /// not found it.
     pub while_locked: RefCell<Option<Meanwhile>>,
-    /// Where links lead to.
+    /// The targets of links.
     pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
     /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,
     /// `record path`, `forget path`.
     pub log: RefCell<Vec<String>>,
     /// The result of enabling a group (by its name), and the text of its `error`.
     pub refuse: RefCell<BTreeMap<String, (Errno, String)>>,
-    /// The addresses that no path becomes live by, and how it goes instead.
+    /// The addresses over which no path becomes live, and the states of such paths.
     pub unreached: RefCell<BTreeMap<String, Unreached>>,
     /// The volumes in the target's list.
     pub told: RefCell<Vec<String>>,
     /// The portals in the target's list, in addition to 10.0.0.1.
     pub portals: RefCell<Vec<&'static str>>,
-    /// How many questions are answered by lists that are different ones.
+    /// The number of responses before each of which the list changes.
     pub list_changes: Cell<u32>,
-    /// For a lying target, the number of entries that it reports, and how many more with each response: the index.
-    /// `None`: the target does not lie.
+    /// For a lying target, the number of entries that it reports with the first one; with each further one it reports
+    /// one more. `None`: the target does not lie.
     pub lie: Cell<Option<usize>>,
-    /// Questions that were answered.
+    /// The number of answered questions.
     pub asked: Cell<u32>,
-    /// Writing 0 to `enable` of a device answers EBUSY this many times.
+    /// Writing 0 to `enable` of a device fails with EBUSY this many times.
     pub busy: Cell<u32>,
-    /// Removing a folder answers EBUSY this many times.
+    /// Removing a folder fails with EBUSY this many times.
     pub busy_removals: Cell<u32>,
     /// The number of the changing operation that fails with EIO, counted from 0.
     pub fail_at: Cell<Option<usize>>,
@@ -113,11 +114,11 @@ pub struct Kernel {
     pub modules: Cell<bool>,
     /// Whether device nodes appear.
     pub no_nodes: Cell<bool>,
-    /// How often the command waited for something that may change by itself.
+    /// The number of pauses of the command.
     pub pauses: Cell<u32>,
-    /// The volumes whose drives hang: what ends their exports does not end.
+    /// The volumes whose drives hang: a command that ends their exports hangs, too.
     pub hung: RefCell<std::collections::BTreeSet<String>>,
-    /// The key of a host that a target believes, as the kernel takes it; `None`: any, or none.
+    /// The key of a host that a target accepts, in the kernel's format; `None`: any key, or none.
     pub believes: RefCell<Option<String>>,
     /// The list of systemd's jobs.
     pub jobs: RefCell<String>,
@@ -127,7 +128,7 @@ pub struct Kernel {
     pub unprivileged: Cell<bool>,
     /// The time, which advances when the command pauses or the kernel is slow to respond.
     pub time: Cell<Duration>,
-    /// Evicting a host answers EAGAIN this many times, each after a second.
+    /// Evicting a host fails with EAGAIN this many times, each time after a second.
     pub drains: RefCell<BTreeMap<String, u32>>,
     /// The action of another process after this many pauses of the command.
     pub meanwhile: RefCell<Option<(u32, Meanwhile)>>,
@@ -143,7 +144,8 @@ pub struct Kernel {
     pub heard: RefCell<std::collections::VecDeque<Heard>>,
     /// The last arguments of `listen`.
     pub listened: RefCell<Option<Listen>>,
-    /// Why the program of a disk in user space (by the volume's name) ends without one, and the error number of connecting.
+    /// The reason why the program of a disk in user space (by the volume's name) ends without a disk, and the error
+    /// number of connecting.
     pub unserved: RefCell<BTreeMap<String, (Option<Errno>, String)>>,
     /// Whether programs of disks in user space take their time.
     pub slow_programs: Cell<bool>,
@@ -151,18 +153,18 @@ pub struct Kernel {
     pub units: RefCell<BTreeMap<String, &'static str>>,
     /// Systemd's account of the last programs of units: the number of restarts, `Result` and `ExecMainStatus`.
     pub ended: Cell<(u32, &'static str, i32)>,
-    /// Why nothing can be listened to but uevents.
+    /// The reason why nothing except uevents can be listened to.
     pub deaf: RefCell<Option<String>>,
 }
 
-/// How it goes with a path whose address is not reached.
+/// The state of a path whose address is not reached.
 #[derive(Clone, Debug)]
 pub struct Unreached {
     /// `waiting` or `refused`.
     pub state: &'static str,
     /// The error with which enabling a disk over that path alone fails.
     pub errno: Errno,
-    /// The driver's words.
+    /// The driver's reason.
     pub text: String,
 }
 
@@ -207,7 +209,7 @@ impl Kernel {
         self.links.borrow_mut().insert(path.into(), to.into());
     }
 
-    /// Makes a drive with a partition, of this kind of write cache (`write back`, `write through`).
+    /// Makes a drive with a partition and this kind of write cache (`write back`, `write through`).
     pub fn drive(&self, name: &str, write_cache: &str) {
         let disk = format!("/sys/devices/pci0000:00/block/{name}");
         let partition = format!("{name}1");
@@ -236,7 +238,7 @@ impl Kernel {
         self.tree.borrow().contains_key(Path::new(path))
     }
 
-    /// Everything there is, to compare.
+    /// Returns a copy of the tree, to compare it later.
     pub fn snapshot(&self) -> Tree {
         self.tree.borrow().clone()
     }

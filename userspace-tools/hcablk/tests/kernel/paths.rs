@@ -50,12 +50,12 @@ impl Kernel {
         self.has(&format!("{INITIATOR}/{device}/paths/{number}"))
     }
 
-    /// Has nobody answer at an address: a path there waits.
+    /// Makes an address silent: a path to it waits.
     pub fn silence(&self, address: &str, text: &str) {
         self.not_reached(address, "waiting", Errno::ETIMEDOUT, text);
     }
 
-    /// Has the target at an address refuse paths for good.
+    /// Makes the target at an address refuse paths for good.
     pub fn turn_down(&self, address: &str, text: &str) {
         self.not_reached(address, "refused", Errno::EACCES, text);
     }
@@ -67,7 +67,7 @@ impl Kernel {
             .insert(address.to_owned(), Unreached { state, errno, text });
     }
 
-    /// Has an address be reached again, and the paths there be live.
+    /// Makes an address reachable again, and the paths to it live.
     pub fn reach(&self, address: &str) {
         self.unreached.borrow_mut().remove(address);
         for device in self.folders_of(Path::new(INITIATOR)) {
@@ -105,7 +105,7 @@ impl Kernel {
         }
     }
 
-    /// Fails as the first path does if no path of a device reaches the target.
+    /// Fails with the error of the first path if no path of a device reaches the target.
     pub(super) fn connect_first(&self, device: &Path) -> Result<(), Errno> {
         let mut first = Ok(());
         for path in self.wanted(device) {

@@ -23,7 +23,7 @@ pub fn hcablk(kernel: &Kernel, line: &str) -> hcablk::error::Result<hcablk::outp
     result
 }
 
-/// The text that a command line which succeeds prints.
+/// Runs a command line that succeeds, and returns its output.
 pub fn ok(kernel: &Kernel, line: &str) -> String {
     match hcablk(kernel, line) {
         Ok(outcome) => outcome.report.to_string(),
@@ -31,7 +31,7 @@ pub fn ok(kernel: &Kernel, line: &str) -> String {
     }
 }
 
-/// The error of a command line that fails.
+/// Runs a command line that fails, and returns its error.
 pub fn fails(kernel: &Kernel, line: &str) -> hcablk::error::Error {
     match hcablk(kernel, line) {
         Ok(outcome) => panic!("{line}: {outcome:?}"),

@@ -110,7 +110,8 @@ impl System for Kernel {
             "fast_io_fail_tmo",
             "reconnect_delay",
         ];
-        // Whether a disk outlives its connection is decided when it is connected.
+        // Whether a disk outlives its connection is decided when it is connected: then
+        // `ctrl_loss_tmo` cannot change from 0, or to 0.
         if attribute == "ctrl_loss_tmo"
             && self.enabled(group)
             && (value == "0") != (self.text(path) == "0")
@@ -318,7 +319,7 @@ impl System for Kernel {
         if results.iter().any(Option::is_none) {
             match timeout {
                 Some(timeout) => self.time.set(self.time.get() + timeout),
-                // Somebody loses patience.
+                // Without a limit, the user interrupts the command.
                 None => self.signal_at.set(Some(0)),
             }
         }
