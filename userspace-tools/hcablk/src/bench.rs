@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk bench`: replaces this program by a separate one, `hcablk-bench`.
+//! `hcablk bench`: replaces this program with a separate one, `hcablk-bench`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -11,7 +11,7 @@ use crate::error::{Error, Kind};
 
 const PROGRAM: &str = "hcablk-bench";
 
-/// Replaces this program by `hcablk-bench`, from the same folder or from PATH. Returns only if that fails.
+/// Replaces this program with `hcablk-bench`, from the same folder or from PATH. Returns only if that fails.
 pub fn start(words: &[OsString]) -> Error {
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));

@@ -61,8 +61,8 @@ pub use watch::{
 /// /dev/hcablkN. Several hosts may use one volume at the same time, with a file system made for that (OCFS2, GFS2) or
 /// with an application that orders its own accesses.
 ///
-/// Every command can be repeated: it does not change what already has the requested state. A command that fails undoes
-/// its changes.
+/// Every command can be repeated: it does not change objects that already have the requested state. A command that
+/// fails undoes its changes.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk", version, max_term_width = 100, after_long_help = MAIN_HELP)]
 pub struct Cli {
@@ -280,7 +280,7 @@ Examples:
 
     /// Collect the state of this machine in one archive, without keys, for support
     ///
-    /// The archive has the answers of `check`, `list`, `stats` and `target list`, the attributes of configfs, versions,
+    /// The archive has the output of `check`, `list`, `stats` and `target list`, the attributes of configfs, versions,
     /// the configuration, RDMA links, settings of OCFS2, the states of units, and lines of the kernel's log and the
     /// journal; its README.txt describes each file. Keys and passwords are left out. Addresses, ids, and names of hosts
     /// and disks are not: look at it before you pass it on. Run it as root, on the hosts and on the target.
@@ -309,16 +309,17 @@ Examples:
 
     /// Let a host use volumes of this target: exchange ids and keys with it over ssh, and allow it
     ///
-    /// Run it on the target, as root. It logs in to CLIENT by ssh, with your own configuration, as often as it has to do
-    /// something there: use ssh-agent, or a connection that is shared (ControlMaster), so that ssh does not ask for a
-    /// password each time. There hcablk must be installed, and the user be root, or may use sudo (--sudo).
+    /// Run it on the target, as root. It logs in to CLIENT through ssh several times, with your own configuration: use
+    /// ssh-agent, or a shared connection (ControlMaster), so that ssh does not ask for a password each time. On CLIENT
+    /// hcablk must be installed, and the user must be root, or be allowed to use sudo (--sudo).
     ///
     /// It makes the keys that are missing, stores the key of each side on the opposite side, and allows the host to use the
     /// volumes. --dry-run shows these steps. Nothing is done twice: after a failure run it again. It fails if one side
     /// has a different key of the other, unless --replace is given.
     ///
     /// Keys go through ssh, from and to the standard input and output of `hcablk key`; no key is on a command line or
-    /// shown. ssh must know the machine: one that answers in its place gets the target's key, and the volumes.
+    /// shown. ssh must know the host key of CLIENT: another machine that answers in its place would get the target's
+    /// key, and the volumes.
     #[command(after_help = "\
 Examples:
   hcablk enroll client1 data --dry-run
@@ -473,10 +474,10 @@ pub struct CompletionsArgs {
 /// Arguments of `complete`.
 #[derive(Args, Debug)]
 pub struct CompleteArgs {
-    /// The number of the word with the cursor; the program's is 0
+    /// The number of the word with the cursor; that of the program's name is 0
     pub index: usize,
 
-    /// The words behind the program's
+    /// The words after the program's name
     #[arg(last = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
 }

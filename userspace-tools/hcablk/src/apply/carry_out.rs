@@ -28,7 +28,7 @@ const FIRST_WORD: Duration = Duration::from_secs(2);
 /// The settings of a path.
 const PATH: [&str; 2] = ["address", "port"];
 
-/// An object of the configuration that could not be made. Those of its steps that had succeeded are undone.
+/// An object of the configuration that could not be made. Its steps that had succeeded are undone.
 pub struct Failed {
     /// The steps of the object that failed.
     pub steps: Vec<PlanStep>,

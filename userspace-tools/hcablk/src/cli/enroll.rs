@@ -9,7 +9,7 @@ use clap::Args;
 use crate::enroll::Enroll;
 use crate::names::{HostName, VolumeName};
 
-/// Parses the name or address of a host, with or without a user, as ssh takes it.
+/// Parses the name or address of a host, with or without a user, in a form that ssh accepts.
 fn parse_client(text: &str) -> Result<String, String> {
     if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_whitespace) {
         return Err("it is not the name or address of a host".to_owned());
@@ -17,7 +17,7 @@ fn parse_client(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Parses a command line whose words blanks separate.
+/// Parses a command line of words separated by blanks.
 fn parse_ssh(text: &str) -> Result<String, String> {
     match text.split_whitespace().next() {
         Some(_) => Ok(text.to_owned()),
@@ -32,7 +32,7 @@ fn parse_ssh(text: &str) -> Result<String, String> {
 )]
 #[derive(Args, Debug)]
 pub struct EnrollArgs {
-    /// The host, as ssh takes it: a name, an address, or USER@NAME
+    /// The host, in a form that ssh accepts: a name, an address, or USER@NAME
     #[arg(value_name = "CLIENT", value_parser = parse_client)]
     pub client: String,
 
@@ -40,8 +40,9 @@ pub struct EnrollArgs {
     #[arg(value_name = "VOLUME")]
     pub volumes: Vec<VolumeName>,
 
-    /// An address of this target that the host connects to: it stores this target's key for that address; can be
-    /// repeated [default: the addresses at which this target listens, if none of them stands for all]
+    /// An address of this target that the host connects to: the host stores this target's key for that address; can be
+    /// repeated; required if this target listens at all its addresses [default: the addresses at which this target
+    /// listens]
     #[arg(long, value_name = "ADDRESS")]
     pub address: Vec<IpAddr>,
 
@@ -61,11 +62,11 @@ pub struct EnrollArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Run hcablk on the host through sudo, which must not ask for a password: the user there is not root
+    /// Run hcablk on the host through sudo, for a user who is not root; sudo must not ask for a password
     #[arg(long)]
     pub sudo: bool,
 
-    /// The command that runs another on the host, and its options: words that blanks separate, such as "ssh -p 2222"
+    /// The command that runs hcablk on the host, and its options: words separated by blanks, such as "ssh -p 2222"
     /// [default: ssh]
     #[arg(long, value_name = "COMMAND", value_parser = parse_ssh)]
     pub ssh: Option<String>,

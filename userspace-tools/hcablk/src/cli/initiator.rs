@@ -62,8 +62,8 @@ pub struct ConnectArgs {
 
     /// Serve the disk in user space, through the program hcablk-ublk and the kernel's ublk driver, as /dev/ublkbN: for
     /// kernels without the modules of hcablk. A unit of systemd keeps the program running. Such a disk has one path,
-    /// and supports only these settings: --queues, --queue-depth, --connect-timeout, --ctrl-loss-tmo, --keep-alive-tmo,
-    /// --reconnect-delay, --small-read and --eager-write
+    /// and supports only these settings: --queues, --queue-depth, --connect-timeout, --ctrl-loss-tmo,
+    /// --fast-io-fail-tmo, --keep-alive-tmo, --reconnect-delay, --small-read, --eager-write and --no-remote-invalidate
     #[arg(long)]
     pub user: bool,
 
@@ -115,7 +115,7 @@ pub enum Wanted<'a> {
 }
 
 impl ConnectArgs {
-    /// Returns the kind of connection that the arguments ask for.
+    /// Returns the requested kind of connection.
     pub fn wanted(&self) -> Result<Wanted<'_>> {
         match (&self.address, &self.volume) {
             (Some(address), Some(volume)) => {
@@ -136,7 +136,7 @@ impl ConnectArgs {
                 if self.wait != 0 || self.name.is_some() || self.wwid.is_some() {
                     return Err(misused("--wait, --name and --wwid are for one disk"));
                 }
-                // The name of each volume that is found replaces this one.
+                // The name of each discovered volume replaces this one.
                 let any = "any".parse().map_err(|why: String| misused(&why))?;
                 Ok(Wanted::Discovered(Box::new(self.connect(address, &any))))
             }

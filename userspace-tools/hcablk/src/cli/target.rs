@@ -51,7 +51,7 @@ Example:
     /// Give a host a name, which is shown next to its id
     ///
     /// Targets know hosts by their ids only. The names are in the table [host_names] of the configuration of this
-    /// machine: they are for people, no command or target takes them for a host.
+    /// machine. They are for people: no command and no target accepts a name instead of an id.
     #[command(after_help = "\
 Examples:
   hcablk target name-host 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 client1
@@ -140,7 +140,7 @@ Examples:
 
     /// Show the counters of volumes and ports, or rates
     ///
-    /// As `hcablk stats`.
+    /// Works like `hcablk stats`.
     #[command(after_help = "\
 Examples:
   hcablk target stats

@@ -88,7 +88,7 @@ pub struct ShowTraceArgs {
 }
 
 impl ShowTraceArgs {
-    /// Returns the view that the arguments ask for.
+    /// Returns the requested view.
     pub fn wanted(&self) -> Show<'_> {
         Show {
             files: &self.files,

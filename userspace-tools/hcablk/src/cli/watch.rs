@@ -42,7 +42,7 @@ pub struct StatsWanted<'a> {
 }
 
 impl StatsArgs {
-    /// Returns the output that the arguments ask for. A number is an interval, not a name.
+    /// Returns the requested output. A number is an interval, not a name.
     pub fn wanted(&self) -> Result<StatsWanted<'_>> {
         let mut words: Vec<&str> = [&self.name, &self.interval, &self.count]
             .into_iter()
@@ -62,7 +62,7 @@ impl StatsArgs {
         Ok(StatsWanted { only, every })
     }
 
-    /// Returns the output that the arguments ask for, with a volume's name.
+    /// Returns the requested output, with a volume's name.
     pub fn of_volume(&self) -> Result<(Option<VolumeName>, Option<Every>)> {
         let wanted = self.wanted()?;
         let parse = |name: &str| name.parse::<VolumeName>().map_err(misused);

@@ -38,7 +38,7 @@ pub struct Discover {
     pub insecure: bool,
     /// Time limit of each response, in seconds.
     pub connect_timeout: Option<u32>,
-    /// The address under which the target's key is stored, if not the one that is asked.
+    /// The address under which the target's key is stored, if not `address`.
     pub key_of: Option<String>,
     /// Whether to prove this host's identity with its pending key.
     pub pending_key: bool,
@@ -71,7 +71,7 @@ pub(crate) fn try_pending_key(system: &dyn System, address: &str, port: u16) -> 
         address: address.to_owned(),
         port,
         host_id: None,
-        // Without a key of the target, its list of volumes is asked for as by a host without keys.
+        // Without this, asking would fail if this host has no key of the target.
         insecure: true,
         connect_timeout: None,
         key_of: None,
@@ -251,7 +251,7 @@ fn strange(what: &str) -> Error {
     .advise("The command and the kernel modules may be of different versions.")
 }
 
-/// Reads a whole list, in its state of one moment.
+/// Reads a whole list, in its state at one moment.
 fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) -> Result<Vec<T>> {
     let system = group.system();
     'again: for _ in 0..TRIES {
@@ -287,7 +287,7 @@ fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) 
     .advise("Try again when the target is not being configured."))
 }
 
-/// A malformed list, which a correct target never sends.
+/// Returns the error for a malformed list, which a correct target never sends.
 fn nonsense(what: &str) -> Error {
     Error::new(
         Kind::Connection,
@@ -338,7 +338,7 @@ fn volume(system: &dyn System, answer: &Answer, address: &str) -> Result<Discove
     Ok(volume)
 }
 
-/// Returns the disk of this machine that is the volume of the target at `address`.
+/// Returns the disk of this machine that is connected to this volume of the target at `address`.
 fn disk_of(system: &dyn System, volume: &Discovered, address: &str) -> Result<Option<String>> {
     let Some(tree) = INITIATOR.tree(system) else {
         return Ok(None);

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The number or address that selects a path of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathId {
-    /// Its number.
+    /// The path's number.
     Number(u8),
     /// The target's address and port.
     Endpoint(Endpoint),

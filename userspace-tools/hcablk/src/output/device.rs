@@ -28,7 +28,7 @@ impl std::fmt::Display for DiskKind {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Device {
-    /// Its name.
+    /// The disk's name in configfs; in user space, the name of the disk, or of its device if the disk has none.
     pub name: String,
     /// The server of the disk. For a disk in user space (`user`), settings that it lacks are 0 or empty.
     pub kind: DiskKind,
@@ -66,7 +66,7 @@ pub struct Device {
     pub ctrl_loss_tmo: i64,
     /// Seconds for which requests of a lost disk wait; -1: until the attempts to reconnect end.
     pub fast_io_fail_tmo: i64,
-    /// Seconds for which the target may leave a keep-alive unanswered.
+    /// Seconds without a response to a keep-alive after which the path is lost.
     pub keep_alive_tmo: u32,
     /// Whether the target may invalidate memory registrations.
     pub remote_invalidate: bool,
@@ -76,7 +76,7 @@ pub struct Device {
     pub small_write: u32,
     /// Bytes of the largest write that uses the target's eager ring.
     pub eager_write: u32,
-    /// KiB of the largest request that the disk asks for.
+    /// KiB of the largest request for which the disk asks the target.
     pub max_io_kib: u32,
     /// Requests that one message may have.
     pub message_requests: u32,
@@ -100,7 +100,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Returns whether the kernel module reports lost writes.
+    /// Returns whether the disk is known to have lost writes.
     pub fn has_lost_writes(&self) -> bool {
         self.lost_writes == Some(true)
     }
@@ -137,7 +137,7 @@ pub struct DiskPath {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PathRef {
-    /// Its number.
+    /// The path's number.
     pub number: u8,
     /// The target's address.
     pub address: String,

@@ -39,8 +39,8 @@ pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
     }
 }
 
-/// Evicts the recorded hosts before the volume is enabled, so that none of them connects in between. If the volume is
-/// enabled already, evicts them again and waits for the kernel. Returns these hosts.
+/// Evicts the recorded hosts before the volume is enabled, so that none of them can connect. If the volume is enabled
+/// already, evicts them again and waits for the kernel. Returns these hosts.
 pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
     let mut fence = Fence::new(volume);
     let hosts = {

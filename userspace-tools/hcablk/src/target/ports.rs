@@ -87,7 +87,8 @@ pub(super) fn ensure_port(
     make_port(tree, wanted, transaction)
 }
 
-/// Sets a port up and enables it: the one with the id asked for, or an existing one with these settings, or a new one.
+/// Sets up a port and enables it: the one with the requested id, or an existing one with the requested address and
+/// number, or a new one.
 fn make_port(
     tree: &Group<'_>,
     wanted: &Listen,

@@ -87,7 +87,7 @@ fn read_ports(tree: &Group<'_>) -> Result<Vec<Port>> {
     Ok(found)
 }
 
-/// Reports the missing keys because of which hosts cannot use a volume.
+/// Returns remarks on missing keys, without which hosts cannot use a volume.
 fn key_notes(tree: &Group<'_>) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for volume in volumes(tree).children()? {
@@ -103,7 +103,7 @@ fn key_notes(tree: &Group<'_>) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Reports where the records of evicted hosts differ from the kernel's state.
+/// Returns remarks on differences between the records of evicted hosts and the kernel's state.
 fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
     let mut notes: Vec<_> = shown
         .iter()

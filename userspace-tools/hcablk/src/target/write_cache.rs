@@ -16,7 +16,7 @@ use crate::configfs::Group;
 use crate::system::System;
 use crate::tuning::choice;
 
-/// The attribute of a volume.
+/// The attribute of a volume for this setting.
 pub(super) const ATTRIBUTE: &str = "write_cache";
 
 /// The moment at which a volume acknowledges a write; the driver's names.

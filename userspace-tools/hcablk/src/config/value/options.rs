@@ -4,7 +4,7 @@
 
 use super::{Chunk, Seconds, Size, Timeout, KIB, MIB};
 
-/// Returns the text with `unit` if it is a number without one.
+/// Adds `unit` to a text that is a number without a unit.
 fn with_unit(text: &str, unit: &str) -> String {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number {
