@@ -104,7 +104,7 @@ pub fn record(system: &dyn System, command: &Command, result: &Result<Outcome, E
         return;
     };
     let caller = system.caller();
-    // This process helps another one whose command is recorded. It is recorded itself only if the other has ended.
+    // This process helps a command that is recorded. A helper itself is recorded only if that command has ended before.
     let is_part = matches!(command, Command::Target(TargetCommand::Unexport(args)) if args.here);
     if is_part && caller.is_helper {
         return;

@@ -236,9 +236,9 @@ fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Pla
 fn other_host_key(wanted: &Enroll, host: Uuid, has_none: bool) -> Error {
     let client = &wanted.client;
     let has = if has_none {
-        "has no key, and this target has one of it"
+        "has no key, but this target has stored one for it"
     } else {
-        "has a different key than this target has of it"
+        "has a different key than the one that this target has stored for it"
     };
     Error::new(Kind::Exists, format!("the host {client} ({host}) {has}")).advise(format!(
         "Was {client} installed again, has it got a new key, or do two machines have the same id? To trust its present key: \

@@ -86,7 +86,7 @@ pub fn name(system: &dyn System, host: Uuid, name: Option<&HostName>) -> Result<
     });
     match stored {
         Some(stored) => stored.report(&mut outcome),
-        None => outcome.note("it is so already"),
+        None => outcome.note("nothing to change"),
     }
     Ok(outcome)
 }
@@ -98,6 +98,6 @@ pub(crate) fn is_taken(name: &HostName, host: Uuid) -> Error {
         format!("{name} is the name of the host {host}"),
     )
     .advise(format!(
-        "Take another name, or remove that: hcablk target name-host {host} --remove"
+        "Choose another name, or remove this one from that host: hcablk target name-host {host} --remove"
     ))
 }

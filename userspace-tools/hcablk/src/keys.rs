@@ -69,7 +69,7 @@ impl Key {
         getrandom::fill(&mut bytes).map_err(|error| {
             Error::new(
                 Kind::Failed,
-                format!("the kernel gives no random numbers: {error}"),
+                format!("cannot read random numbers from the kernel: {error}"),
             )
         })?;
         Ok(Self(bytes))
@@ -333,7 +333,7 @@ pub fn add(system: &dyn System, whose: &Whose, text: &str, how: Add) -> Result<O
     let keys = read(system, whose)?;
     if keys.first() == Some(&key) {
         let mut outcome = stored(whose, keys.len(), false);
-        outcome.note("it is there already");
+        outcome.note("this key is stored already");
         return Ok(outcome);
     }
     if how.no_replace && !keys.is_empty() {
@@ -437,8 +437,8 @@ fn no_key_of_target(address: &str) -> Error {
     ))
 }
 
-/// Returns whether this host has the two keys with which it and the target at this address prove themselves to each
-/// other. Fails if one of the two keys is missing, unless `insecure` allows a target without a key.
+/// Returns whether both keys exist with which this host and the target at this address prove themselves to each other.
+/// Fails if one of the two keys is missing, unless `insecure` allows a target without a key.
 pub(crate) fn are_there(system: &dyn System, address: &str, insecure: bool) -> Result<bool> {
     match both(system, address)? {
         (Some(_), Some(_)) => Ok(true),

@@ -60,7 +60,7 @@ pub fn report(system: &dyn System, output: Option<&Path>) -> Result<Outcome> {
     let missing: Vec<_> = parts.iter().flat_map(|part| part.missing.iter()).collect();
     if !missing.is_empty() {
         outcome.note(format!(
-            "{} sources could not be read, which {README} in the archive names; root can read the most",
+            "{} sources could not be read: {README} in the archive names them; root can read the most",
             missing.len()
         ));
     }

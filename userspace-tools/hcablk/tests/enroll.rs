@@ -273,7 +273,7 @@ fn a_different_key_is_not_replaced_by_accident() {
     assert_eq!(error.kind, Kind::Exists);
     assert_eq!(
         error.message,
-        format!("the host client1 ({HOST}) has a different key than this target has of it")
+        format!("the host client1 ({HOST}) has a different key than the one that this target has stored for it")
     );
     assert_eq!(target.snapshot(), before);
     host.enroll(&target, &["data", "--replace"]).unwrap();
@@ -286,7 +286,7 @@ fn a_different_key_is_not_replaced_by_accident() {
     let error = host.enroll(&target, &["data"]).unwrap_err();
     assert_eq!(
         error.message,
-        format!("the host client1 ({HOST}) has no key, and this target has one of it")
+        format!("the host client1 ({HOST}) has no key, but this target has stored one for it")
     );
 }
 
@@ -296,7 +296,7 @@ fn a_failure_of_ssh_or_there_says_what_to_do() {
         (
             "echo 'ssh: connect to host client1 port 22: Connection refused.' >&2; exit 255",
             Kind::Connection,
-            "cannot log in to client1 by ssh: ssh: connect to host client1 port 22: Connection refused",
+            "cannot log in to client1 through ssh: ssh: connect to host client1 port 22: Connection refused",
             "ssh client1 true",
         ),
         (

@@ -269,7 +269,7 @@ fn a_path_that_another_command_removes_is_told_of() {
     });
     *kernel.meanwhile.borrow_mut() = Some((3, remove));
     let error = fails(&kernel, "path add data 10.0.1.1");
-    assert!(error.message.contains("somebody else has removed path 1"));
+    assert!(error.message.contains("another command has removed path 1"));
     assert_eq!(error.not_undone, [""; 0]);
 }
 
@@ -380,7 +380,7 @@ fn the_policy_changes_while_the_disk_is_used() {
     let changes = kernel.changes();
     assert_eq!(
         notes(&kernel, "path policy data queue-depth"),
-        ["it is so already"]
+        ["nothing to change"]
     );
     assert_eq!(kernel.changes(), changes);
     assert_eq!(

@@ -404,7 +404,7 @@ fn keys_that_the_files_had_otherwise_are_named() {
         notes(&kernel, "connect 10.0.0.1 data --ctrl-loss-tmo 60 --persist")[..2],
         [
             format!("configured now: [disk.data] in {MORE}"),
-            "[disk.data] had other values than what runs: removed queues, wwid; changed address; added ctrl_loss_tmo"
+            "[disk.data] had values that differ from the running state: removed queues, wwid; changed address; added ctrl_loss_tmo"
                 .to_owned(),
         ]
     );
@@ -413,7 +413,7 @@ fn keys_that_the_files_had_otherwise_are_named() {
         notes(&kernel, &line)[..2],
         [
             format!("configured now: [export.data] in {MORE}"),
-            "[export.data] had other values than what runs: changed allow".to_owned(),
+            "[export.data] had values that differ from the running state: changed allow".to_owned(),
         ]
     );
     // A new table replaces no values, so no note names any.

@@ -106,7 +106,7 @@ fn a_stop_ends_what_the_service_made_and_no_more() {
     let line = ok(&kernel, &format!("target unapply --unit {UNIT}"));
     assert_eq!(
         line,
-        "port 1 no longer listens\ndata is not exported any more\n"
+        "port 1 no longer listens\ndata is no longer exported\n"
     );
     assert!(is_exported(&kernel, "mine") && !is_exported(&kernel, "data") && !listens(&kernel));
     assert_eq!(kernel.port("7", "enable"), "1");

@@ -489,7 +489,7 @@ fn every_volume_that_is_not_in_use_is_unexported() {
     assert_eq!(fails(&kernel, "target unexport --all").kind, Kind::Busy);
     assert!(!kernel.has("/sys/kernel/config/hcablk_target/volumes/b"));
     let text = ok(&kernel, "target unexport --all --force");
-    assert_eq!(text, "a is not exported any more\n");
+    assert_eq!(text, "a is no longer exported\n");
     assert_eq!(steps_of(&kernel, "target unexport --all"), [""; 0]);
 }
 

@@ -678,7 +678,7 @@ fn what_would_be_done_is_told_and_not_done() {
         ok(&kernel, "apply --dry-run"),
         "would make disk data (address 10.0.0.1, volume data, queues 2, ctrl_loss_tmo 4294967295)\n"
     );
-    assert!(ok(&kernel, "config diff").contains("+ disk data: it is not there"));
+    assert!(ok(&kernel, "config diff").contains("+ disk data: it is missing"));
     assert_eq!(kernel.changes(), 0);
 }
 

@@ -196,7 +196,7 @@ impl PlanStep {
     pub fn difference(&self) -> String {
         let it = format!("{} {}", self.table, self.name);
         match &self.action {
-            Action::Make { .. } => format!("+ {it}: it is not there"),
+            Action::Make { .. } => format!("+ {it}: it is missing"),
             Action::StoreHostId { id } => format!("~ host: its id differs from {id}"),
             Action::Set {
                 attribute,

@@ -108,7 +108,7 @@ fn host(system: &dyn System, findings: &mut Findings) -> Result<()> {
         findings.warn(
             "host.pending",
             "a new key of this host is pending, and it connects with the former one",
-            "On each target: hcablk key add host, with what hcablk key show host prints here, and \
+            "On each target: hcablk key add host, with the output of hcablk key show host of this machine, and \
              hcablk key apply. Then here: hcablk key apply",
         );
     }

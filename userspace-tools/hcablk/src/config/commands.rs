@@ -114,7 +114,7 @@ pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Out
         changed,
     });
     if !changed {
-        outcome.note("it says so already");
+        outcome.note("the file has this configuration already");
     }
     for note in notes {
         outcome.note(note);

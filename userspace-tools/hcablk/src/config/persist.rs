@@ -291,7 +291,7 @@ impl<'a> Files<'a> {
             })?;
             if let Some(known) = known.filter(|_| !self.meant.contains(&full)) {
                 notes.push(format!(
-                    "[{full}] had other values than what runs: {}",
+                    "[{full}] had values that differ from the running state: {}",
                     differences(known, &table)
                 ));
             }

@@ -97,11 +97,11 @@ impl<'a> Remote<'a> {
 
     fn no_connection(&self, answer: &Answer) -> Error {
         let client = self.client();
-        let why = last_line(&answer.errors).unwrap_or_else(|| "it has not said why".to_owned());
-        let message = format!("cannot log in to {client} by ssh: {why}");
+        let why = last_line(&answer.errors).unwrap_or_else(|| "it gave no reason".to_owned());
+        let message = format!("cannot log in to {client} through ssh: {why}");
         Error::new(Kind::Connection, message).advise(format!(
             "Nothing was changed there. This must work: ssh {client} true\n\
-             Options of ssh belong into ~/.ssh/config, or into --ssh \"ssh OPTIONS\". Without ssh, exchange the keys by \
+             Options of ssh belong in ~/.ssh/config, or in --ssh \"ssh OPTIONS\". Without ssh, exchange the keys by \
              hand: hcablk key --help"
         ))
     }
@@ -110,7 +110,7 @@ impl<'a> Remote<'a> {
         let client = self.client();
         let message = format!("{client} has no command hcablk");
         Error::new(Kind::Setup, message).advise(
-            "Install the package hcablk there. If it is there, but in no folder of that user's PATH, log in as root, or \
+            "Install the package hcablk there. If it is installed, but not in that user's PATH, log in as root, or \
              use --sudo.",
         )
     }
@@ -123,7 +123,7 @@ impl<'a> Remote<'a> {
         let said: Option<Failed> = serde_json::from_str(&answer.errors[at..]).ok();
         let why = said.map(|said| without_keys(&said.error.message));
         let why = why.or_else(|| last_line(&answer.errors));
-        let why = why.unwrap_or_else(|| "it has not said why".to_owned());
+        let why = why.unwrap_or_else(|| "it gave no reason".to_owned());
         let line = words.join(" ");
         let error = Error::new(kind, format!("{client}: hcablk {line}: {why}"));
         match kind {
@@ -189,7 +189,7 @@ impl<'a> Remote<'a> {
     }
 
     /// Stores the key of this target on the host; with `is_dry`, only finds out whether it would be stored. Returns
-    /// whether that is a change.
+    /// whether the stored keys change, or would change.
     pub(super) fn store(&self, address: &str, key: &Key, is_dry: bool) -> Result<bool> {
         let mut words = vec!["key", "add", "target", address];
         if !self.wanted.replace {

@@ -439,7 +439,7 @@ pub(crate) fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
     Err(Error::new(
         Kind::Setup,
         format!(
-            "the disk {device} is there, but {} did not appear within {} s",
+            "the disk {device} exists, but {} did not appear within {} s",
             node.display(),
             NODE_TIMEOUT.as_secs()
         ),

@@ -87,9 +87,10 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
         .with_errno(error.errno)
         .advise(match error.errno {
             Errno::EKEYREJECTED => format!(
-                "The target may have no volume for this host, or other keys. There, `hcablk key add host {host_id}`\n\
-                 takes what `hcablk key show host` prints here. Here, `hcablk key add target {address}` takes what\n\
-                 `hcablk key show target` prints there. Its log says more: dmesg | grep hcablk"
+                "The target may have no volume for this host, or other keys. Run `hcablk key show host` here,\n\
+                 and pass the output to `hcablk key add host {host_id}` on the target.\n\
+                 Run `hcablk key show target` there, and pass the output to `hcablk key add target {address}` here.\n\
+                 The target's log says more: dmesg | grep hcablk"
             ),
             Errno::ECONNREFUSED => format!(
                 "On the target, `hcablk target list` must show port {port} enabled. A target of an older release \
@@ -147,9 +148,10 @@ fn advice(
             about_keys(system, address, host_id)
         ),
         Errno::EKEYREJECTED => format!(
-            "On the target, `hcablk key add host {host_id}` takes what `hcablk key show host` prints here, and\n\
-             `hcablk target allow {volume} {host_id}` must have been run. Here, `hcablk key add target {address}`\n\
-             takes what `hcablk key show target` prints there. Its log says more: dmesg | grep hcablk"
+            "On the target, `hcablk target allow {volume} {host_id}` must have been run.\n\
+             Run `hcablk key show host` here, and pass the output to `hcablk key add host {host_id}` on the target.\n\
+             Run `hcablk key show target` there, and pass the output to `hcablk key add target {address}` here.\n\
+             The target's log says more: dmesg | grep hcablk"
         ),
         Errno::EACCES | Errno::EPERM => {
             format!("Run on the target: hcablk target allow {volume} {host_id}")
@@ -192,7 +194,7 @@ fn advice(
         Errno::ENOBUFS => format!(
             "The target lacks memory, queue pairs or sessions for this host.\n\
              If memory or queue pairs: ask for less with --queues and --queue-depth.\n\
-             On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
+             On the target, `hcablk target list` shows the clients of {volume}, and its log\n\
              says what ran out: dmesg | grep hcablk"
         ),
         Errno::EBUSY => "Something else changes it, or uses it, at this moment. Try again.".to_owned(),

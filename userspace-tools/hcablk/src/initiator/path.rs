@@ -222,7 +222,7 @@ pub(super) fn wait(
             Err(_) if !group.exists() => {
                 return Err(Error::new(
                     Kind::Failed,
-                    format!("somebody else has removed path {number} of {name} at this moment"),
+                    format!("another command has removed path {number} of {name} at this moment"),
                 ))
             }
             Err(error) => return Err(error.into()),
@@ -409,7 +409,7 @@ pub fn policy(system: &dyn System, name: &str, policy: Policy) -> Result<Outcome
         changed,
     });
     if !changed {
-        outcome.note("it is so already");
+        outcome.note("nothing to change");
     }
     Ok(outcome)
 }

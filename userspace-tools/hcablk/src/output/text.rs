@@ -246,7 +246,7 @@ fn write_synced(f: &mut fmt::Formatter<'_>, disk: &SyncedDisk) -> fmt::Result {
 
 fn ended_volumes(f: &mut fmt::Formatter<'_>, volumes: &[String]) -> fmt::Result {
     let mut volumes = volumes.iter();
-    volumes.try_for_each(|volume| writeln!(f, "{volume} is not exported any more"))
+    volumes.try_for_each(|volume| writeln!(f, "{volume} is no longer exported"))
 }
 
 fn ended_ports(f: &mut fmt::Formatter<'_>, ports: &[String]) -> fmt::Result {

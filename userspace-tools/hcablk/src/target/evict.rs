@@ -67,7 +67,7 @@ pub fn evict(
                 join(&fence.admitted, ", ")
             ),
         )
-        .advise("Find out who, before you evict it again."));
+        .advise("Find out which one, before you evict it again."));
     }
     if let (Some(timeout), false) = (timeout, fence.draining.is_empty()) {
         let message = format!(
@@ -105,7 +105,7 @@ fn not_exported(volume: &VolumeName) -> String {
 /// Returns the advice for hosts that are evicted, but not fenced off yet.
 fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
     format!(
-        "Do not take it for fenced yet. To wait longer: hcablk target evict {volume} {}",
+        "It is not certain that it is fenced. To wait longer: hcablk target evict {volume} {}",
         join(hosts, " ")
     )
 }

@@ -455,7 +455,7 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
             }
         };
         different.push(format!(
-            "it {}, and not as asked: it {}",
+            "it {}; requested: it {}",
             word(insecure),
             word(wanted.insecure)
         ));
@@ -491,7 +491,7 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
     Err(Error::new(
         Kind::Exists,
         format!(
-            "volume {name} is there with other settings: {}",
+            "volume {name} exists with other settings: {}",
             different.join("; ")
         ),
     )
@@ -599,7 +599,7 @@ fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
                 .to_owned()
         }
         Errno::EBUSY => format!(
-            "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
+            "A volume needs the whole device for itself. `lsblk {path}` shows its users:\n\
              a mount, a RAID, LVM. With a cache it must not be exported by another volume either."
         ),
         Errno::EINVAL if has_cache && !matches!(mode.as_str(), "direct" | "p2p") => {

@@ -209,7 +209,7 @@ pub(super) fn about_disk(seen: &Seen, selected: usize) -> Vec<String> {
             device.volume
         ),
         format!(
-            "size {}, queues {} of depth {}, paths {} by {}",
+            "size {}, queues {} of depth {}, paths {}, policy {}",
             shown(device.size_bytes, size),
             shown(device.queues, |queues| queues.to_string()),
             device.queue_depth,

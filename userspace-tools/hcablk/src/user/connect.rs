@@ -488,7 +488,7 @@ fn node(system: &dyn System, name: &str) -> Result<PathBuf> {
     Err(Error::new(
         Kind::Setup,
         format!(
-            "the disk {name} is there, but {} did not appear within {} s",
+            "the disk {name} exists, but {} did not appear within {} s",
             node.display(),
             NODE_TIMEOUT.as_secs()
         ),

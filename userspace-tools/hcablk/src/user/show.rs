@@ -193,7 +193,7 @@ fn abandoned(system: &dyn System, disk: &Disk) -> Option<String> {
             .map(|reason| format!(": {reason}"))
             .unwrap_or_default();
         format!(
-            "nobody makes it: {} is {}{reason}",
+            "no program makes it: {} is {}{reason}",
             unit::name(name),
             unit.state
         )
