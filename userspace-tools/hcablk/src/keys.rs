@@ -230,8 +230,8 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
              `hcablk key retire`: --rotate",
         ));
     }
-    // A third key of a target would end the validity of the first, which may be the only one that a host knows. A host
-    // proves itself with its newest key only.
+    // A third key of a target would end the validity of the oldest one, which may be the only one that a host knows. A
+    // host proves itself with its newest key only.
     if matches!(whose, Whose::Target) && keys.len() >= VALID_MAX {
         let message = format!("{} holds two valid keys already", whose.file().display());
         return Err(Error::new(Kind::Exists, message).advise(

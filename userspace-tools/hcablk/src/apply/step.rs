@@ -238,7 +238,7 @@ impl PlanStep {
     }
 }
 
-/// A change that is not made, since its object is in use or another step of it failed.
+/// A change that is not made, since its object is in use or a step for the object failed.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Pending {
