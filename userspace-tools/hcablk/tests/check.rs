@@ -438,7 +438,7 @@ fn a_loaded_module_that_is_not_the_installed_one_is_told() {
         "{}",
         check()
     );
-    // The build of a compressed module is not known.
+    // The build id of a compressed module is not visible.
     put(at, &file, "xz");
     assert!(!check().contains("a different build"));
 }

@@ -83,7 +83,8 @@ fn words(command: &str) -> Option<Vec<String>> {
     Some(all)
 }
 
-/// Parses all commands of `hcablk` in a text whose lines begin with `indent` and, perhaps, a prompt. Returns how many.
+/// Parses all commands of `hcablk` in a text whose lines begin with `indent` and, perhaps, a prompt. Returns their
+/// number.
 fn parse_all(from: &str, text: &str, indent: &str) -> usize {
     let text = text.replace("\\\n", " ");
     let lines = text.lines().filter_map(|line| line.strip_prefix(indent));

@@ -479,7 +479,7 @@ fn sudo_runs_the_command_there() {
         .all(|line| line.starts_with("client1: sudo -n hcablk --json ")),);
 }
 
-/// The program itself, at a target that is a folder, too: keys are exchanged before anything is exported.
+/// Runs the program itself also as the target, on a folder: keys are exchanged before anything is exported.
 #[test]
 fn the_program_exchanges_keys_before_there_is_an_export() {
     let (host, root) = (Host::new(), tempfile::tempdir().unwrap());

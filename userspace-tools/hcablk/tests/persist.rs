@@ -419,7 +419,7 @@ fn keys_that_the_files_had_otherwise_are_named() {
     // A new table replaces no values, so no note names any.
     let said = notes(&kernel, "connect 10.0.0.1 data --name new --persist");
     assert!(
-        !said.iter().any(|note| note.contains("other values")),
+        !said.iter().any(|note| note.contains("values that differ")),
         "{said:?}"
     );
 }

@@ -44,7 +44,7 @@ fn report(kernel: &Kernel) -> BTreeMap<String, String> {
     unpacked(&kernel.made.borrow_mut().remove(Path::new(FILE)).unwrap())
 }
 
-/// A machine that exports and connects, with keys everywhere that they can be.
+/// A machine with an export and a disk, and with keys in all places where keys can be.
 fn machine() -> Kernel {
     let kernel = Kernel::loaded();
     let own = key(0xa1).0;

@@ -55,7 +55,7 @@ fn listens(kernel: &Kernel) -> bool {
 #[test]
 fn what_failed_is_tried_again_and_nothing_else() {
     let kernel = started();
-    // The administrator changes the export that could be made.
+    // The administrator changes the export and the port that could be made.
     ok(&kernel, &format!("target forbid data {A}"));
     ok(&kernel, "target unlisten 1");
     let outcome = hcablk(&kernel, "target apply --retry").unwrap();

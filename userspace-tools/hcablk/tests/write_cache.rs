@@ -188,7 +188,7 @@ fn advice_for_what_several_hosts_can_lose() {
         (format!("/dev/sdb {two}"), false),
         (format!("/dev/sdb1 {two}"), false),
         (format!("/dev/disk/by-id/safe {two}"), false),
-        // Not in sysfs.
+        // A drive that is not in sysfs.
         (format!("/dev/sdz {two}"), false),
     ] {
         let kernel = drives();

@@ -9,14 +9,14 @@
 //! | module | holds |
 //! |---|---|
 //! | this one | the machine: its tree, and the behaviour that both modules share |
-//! | `initiator`, `target` | what is in the tree of each module, and what enabling does there |
+//! | `initiator`, `target` | the tree of each module, and the effects of enabling |
 //! | `discovery` | the tree that asks targets, and their lists |
-//! | `paths` | the paths of a disk, and which addresses are reached |
-//! | `system` | what the command may ask of the machine |
+//! | `paths` | the paths of a disk, and the addresses that can be reached |
+//! | `system` | the calls of the command to the machine |
 //! | `evictions` | the hosts that a volume has evicted, and the command's records of them |
 //! | `user` | units of systemd, and disks that their programs serve in user space |
-//! | `faults` | what goes wrong when a test wants it |
-//! | `run` | running command lines, and what they print |
+//! | `faults` | the faults that a test arranges |
+//! | `run` | running command lines, and their output |
 
 #![allow(
     dead_code,
@@ -82,10 +82,10 @@ pub struct Kernel {
     pub while_locked: RefCell<Option<Meanwhile>>,
     /// The targets of links.
     pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
-    /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,
-    /// `record path`, `forget path`.
+    /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `replace path`, `record path`,
+    /// `forget path`, `load module`, `mount path`, `run program arguments`.
     pub log: RefCell<Vec<String>>,
-    /// The result of enabling a group (by its name), and the text of its `error`.
+    /// The error with which enabling a group (by its name) fails, and the text of its `error`.
     pub refuse: RefCell<BTreeMap<String, (Errno, String)>>,
     /// The addresses over which no path becomes live, and the states of such paths.
     pub unreached: RefCell<BTreeMap<String, Unreached>>,
@@ -112,7 +112,7 @@ pub struct Kernel {
     pub processes: RefCell<Vec<Process>>,
     /// Whether modules can be loaded.
     pub modules: Cell<bool>,
-    /// Whether device nodes appear.
+    /// Whether no device nodes appear.
     pub no_nodes: Cell<bool>,
     /// The number of pauses of the command.
     pub pauses: Cell<u32>,
@@ -132,9 +132,9 @@ pub struct Kernel {
     pub drains: RefCell<BTreeMap<String, u32>>,
     /// The action of another process after this many pauses of the command.
     pub meanwhile: RefCell<Option<(u32, Meanwhile)>>,
-    /// Whether somebody applies the configuration.
+    /// Whether somebody has locked `/etc/hcablk`, to apply or change the configuration.
     pub applies: Rc<Cell<bool>>,
-    /// Whether somebody has locked another folder.
+    /// Whether somebody has locked a folder other than `/etc/hcablk`.
     pub locked: Rc<Cell<bool>>,
     /// The reports of long waits.
     pub progress: RefCell<Vec<String>>,
@@ -147,7 +147,7 @@ pub struct Kernel {
     /// The reason why the program of a disk in user space (by the volume's name) ends without a disk, and the error
     /// number of connecting.
     pub unserved: RefCell<BTreeMap<String, (Option<Errno>, String)>>,
-    /// Whether programs of disks in user space take their time.
+    /// Whether units of disks in user space start without serving the disk, until the test calls `serve`.
     pub slow_programs: Cell<bool>,
     /// The states of units of systemd.
     pub units: RefCell<BTreeMap<String, &'static str>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The paths of a disk, and which addresses are reached.
+//! The paths of a disk, and the addresses that can be reached.
 
 use std::path::{Path, PathBuf};
 

@@ -34,7 +34,7 @@ impl Kernel {
         self.file(files::state(number), &files::text(state).unwrap());
     }
 
-    /// The program of a disk is killed.
+    /// Kills the program of a disk.
     pub fn kill_program(&self, number: u32) {
         let pid = self.state_of(number).pid;
         self.forget(&format!("/proc/{pid}"));
