@@ -98,7 +98,7 @@ pass "a host with keys connects to an insecure volume with a proof"
 disconnect c1 vol1
 must on c1 'mv /etc/hcablk/keys/targets /tmp/targets'
 missing=$(on c1 "hcablk connect $target_address vol1 --ctrl-loss-tmo 0" 2>&1) && fail "a host with a key connects although it lacks the target's key"
-like "a host with a key refuses a target whose key it lacks, and reports why" "none of the target $target_address: nothing would prove who answers" "$missing"
+like "a host with a key refuses a target whose key it lacks, and reports why" "none of the target $target_address: nothing would prove the target's identity" "$missing"
 refuse "the refused target leaves no device" on c1 "[ -e $initiator/vol1 ]"
 must on c1 'rm -r /etc/hcablk/keys'
 refused "a host with a known key must prove its identity also to an insecure volume" "exports no volume of this name, or none to hosts that do not prove"

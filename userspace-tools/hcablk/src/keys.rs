@@ -427,8 +427,8 @@ fn no_key_of_target(address: &str) -> Error {
     Error::new(
         Kind::Setup,
         format!(
-            "there is a key of this host, and none of the target {address}: nothing would prove who \
-             answers there"
+            "there is a key of this host, and none of the target {address}: nothing would prove the \
+             target's identity"
         ),
     )
     .advise(format!(
@@ -465,12 +465,12 @@ pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
             return Err(Error::new(
                 Kind::Setup,
                 format!(
-                    "{} proves who it is and has keys, and there are none in {FOLDER} any more, neither of this host nor of \
-                     the target {address}: nothing would prove who answers there",
+                    "{} is connected with keys, and there are none in {FOLDER} any more, neither of this host nor of \
+                     the target {address}: nothing would prove the target's identity",
                     device.name()
                 ),
             )
-            .advise("Bring the files back. Or disconnect it, and connect it without keys."))
+            .advise("Restore the files. Or disconnect it, and connect it without keys."))
         }
         // A host without keys can only use volumes that demand no proof.
         (None, None) => [None, None],
@@ -600,7 +600,8 @@ pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
             outcome.note(why.message);
             outcome.note(
                 "it stays pending, and this host uses the former key: run `hcablk key add host` and `hcablk key apply` at \
-                 the target, and this again. To leave out a target that is gone for good: hcablk key apply --force",
+                 the target, then run this command again. To leave out a target that is gone for good: \
+                 hcablk key apply --force",
             );
             outcome.exit = Some(Kind::Exists);
         }

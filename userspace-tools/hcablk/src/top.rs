@@ -36,7 +36,7 @@ pub fn run(system: &dyn System, interval: Duration) -> Result<Outcome> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Error::new(
             Kind::Usage,
-            "top needs a terminal, and standard output is not one",
+            "top needs a terminal as standard input and output",
         )
         .advise("For programs and files: hcablk stats 1, hcablk stats 1 --json"));
     }

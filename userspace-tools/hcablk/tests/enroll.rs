@@ -326,7 +326,7 @@ fn a_failure_of_ssh_or_there_says_what_to_do() {
         (
             "echo welcome; exit 0",
             Kind::Failed,
-            "client1: hcablk host-id: its answer is not the expected one",
+            "client1: hcablk host-id: its output is not the expected one",
             "host-id",
         ),
     ] {

@@ -92,8 +92,8 @@ fn same_build(system: &dyn System, release: &str, name: &str, path: &str, findin
         findings.warn(
             name,
             format!("the loaded module differs from the installed one, {path}: it is of a different build"),
-            "The installed one is used after a restart of the machine, or of all of hcablk. Until then the command may be newer than \
-             the module.",
+            "The installed one is used after a restart of the machine, or when all modules of hcablk are loaded again. \
+             Until then the command may be newer than the module.",
         );
     }
 }

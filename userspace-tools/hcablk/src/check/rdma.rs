@@ -134,7 +134,7 @@ impl Port {
         } else {
             findings.fail(
                 &self.subject,
-                "it supports only RoCE v1, which is not routed and incompatible with other versions",
+                "it supports only RoCE v1, which cannot be routed and is incompatible with RoCE v2",
                 "Switch on RoCE v2 in the adapter's settings (Mellanox: mlxconfig, ROCE_NEXT_PROTOCOL), or use a different adapter.",
             );
         }

@@ -40,7 +40,7 @@ fn texts(system: &dyn System) -> Result<Vec<(PathBuf, String)>> {
         // A lossy conversion would replace characters, and the command would write the replacements to the file.
         let text = String::from_utf8(system.read_bytes(&file)?).map_err(|_| {
             Error::new(Kind::Usage, format!("{} is not UTF-8", file.display()))
-                .advise("TOML is. Convert it: iconv -f LATIN1 -t UTF-8")
+                .advise("TOML files must be UTF-8. Convert it: iconv -f LATIN1 -t UTF-8")
         })?;
         Ok((file, text))
     };

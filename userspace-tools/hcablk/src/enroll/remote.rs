@@ -147,7 +147,7 @@ impl<'a> Remote<'a> {
         let at = answer.output.find('{').unwrap_or(0);
         serde_json::from_str(&answer.output[at..]).map_err(|_| {
             let message = format!(
-                "{}: hcablk {}: its answer is not the expected one",
+                "{}: hcablk {}: its output is not the expected one",
                 self.client(),
                 words.join(" ")
             );

@@ -246,7 +246,7 @@ impl Answer {
 fn strange(what: &str) -> Error {
     Error::new(
         Kind::Failed,
-        format!("the kernel module's answer has no {what} that this command understands"),
+        format!("the kernel module's response has no {what} that this command understands"),
     )
     .advise("The command and the kernel modules may be of different versions.")
 }

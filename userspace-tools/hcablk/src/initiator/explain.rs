@@ -189,15 +189,15 @@ fn advice(
         }
         Errno::ENODEV => NO_RDMA_DEVICE.to_owned(),
         Errno::ENOMEM | Errno::ENOSPC => {
-            "Ask for less: the need depends on --queues and --queue-depth.".to_owned()
+            "Lower --queues or --queue-depth: the need depends on them.".to_owned()
         }
         Errno::ENOBUFS => format!(
             "The target lacks memory, queue pairs or sessions for this host.\n\
-             If memory or queue pairs: ask for less with --queues and --queue-depth.\n\
+             If memory or queue pairs: lower --queues or --queue-depth.\n\
              On the target, `hcablk target list` shows the clients of {volume}, and its log\n\
              says what ran out: dmesg | grep hcablk"
         ),
-        Errno::EBUSY => "Something else changes it, or uses it, at this moment. Try again.".to_owned(),
+        Errno::EBUSY => "Another command changes it, or something uses it, at this moment. Try again.".to_owned(),
         Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
         _ => SEE_THE_LOG.to_owned(),
     }

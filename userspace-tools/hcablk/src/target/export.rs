@@ -223,8 +223,8 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     }
     if allowed.is_empty() {
         outcome.note(format!(
-            "no host may connect yet: hcablk enroll CLIENT {0}, or hcablk target allow {0} UUID, where UUID is what \
-             `hcablk host-id` prints on the client",
+            "no host may connect yet: hcablk enroll CLIENT {0}, or hcablk target allow {0} UUID, where UUID is the \
+             output of `hcablk host-id` on the client",
             wanted.volume
         ));
     }
