@@ -14,7 +14,8 @@ use crate::system::System;
 
 /// Ends an unused disk; with `force` also one that is in use or whose requests hang.
 pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
-    // A number that is free may be reused by another disk before this has ended.
+    // While the lock is held, no command starts another disk, which could reuse the number of this
+    // one once it is free.
     let _lock = connect::lock(system)?;
     let name = disk.shown_name();
     if is_another(system, disk)? {
