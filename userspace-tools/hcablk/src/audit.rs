@@ -3,7 +3,7 @@
 //! The audit log: one line for each command that changes something, even if it failed, and for each command that shows
 //! a key.
 //!
-//! The line goes to the journal of systemd, with fields of its own, or to syslog, facility authpriv. The line never
+//! The line is sent to the journal of systemd, with fields of its own, or to syslog, facility authpriv. The line never
 //! contains a key: no command takes a key as an argument, and text that looks like a key is replaced.
 
 use crate::cli::{Command, ConfigCommand, KeyCommand, PathCommand, TargetCommand};

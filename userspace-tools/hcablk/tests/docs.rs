@@ -58,7 +58,7 @@ fn commands(line: &str) -> Vec<String> {
     found
 }
 
-/// The words of a command without quotes, comment and redirection; `None` if it is not one of `hcablk`.
+/// The words of a command without quotes, comment and redirection; `None` if it is not a command of `hcablk`.
 fn words(command: &str) -> Option<Vec<String>> {
     let mut words = command
         .split_whitespace()

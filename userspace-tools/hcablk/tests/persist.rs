@@ -416,7 +416,7 @@ fn keys_that_the_files_had_otherwise_are_named() {
             "[export.data] had values that differ from the running state: changed allow".to_owned(),
         ]
     );
-    // A new table replaces no values, so no note names any.
+    // A new table replaces no values, so there is no remark on them.
     let said = notes(&kernel, "connect 10.0.0.1 data --name new --persist");
     assert!(
         !said.iter().any(|note| note.contains("values that differ")),

@@ -405,12 +405,12 @@ mod tests {
         let old = table("address = \"h\"\nqueues = 4");
         let new = table("address = \"h\"");
         for (text, after) in [
-            // They move to the next key,
+            // The comments move to the next key,
             (
                 "[disk.a]\n# port = 1\nqueues = 4 # gone\n# the target\naddress = \"h\"\n",
                 "[disk.a]\n# port = 1\n# the target\naddress = \"h\"\n",
             ),
-            // or else behind the one before.
+            // or else after the previous key.
             (
                 "[disk.a]\naddress = \"h\" # rack 7\n\n# port = 1\nqueues = 4\n\n[host]\n",
                 "[disk.a]\naddress = \"h\" # rack 7\n\n# port = 1\n\n[host]\n",

@@ -33,7 +33,7 @@ pub trait Setting: Sized {
     fn from_attribute(text: &str) -> Option<Self>;
 }
 
-/// Reads a string of a file with [`FromStr`]; the error says which form is expected.
+/// Reads a string of a file with [`FromStr`]; the error names the expected form.
 struct Text<T>(&'static str, PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {

@@ -22,7 +22,7 @@ use crate::system::System;
 
 /// The number of attempts to read a list from its beginning while it changes.
 const TRIES: u32 = 8;
-/// The largest number of entries: a longer list is not a valid target's.
+/// The largest number of entries: a correct target never sends a longer list.
 const ENTRIES_MAX: u32 = 4096;
 
 /// The arguments of `hcablk discover`.

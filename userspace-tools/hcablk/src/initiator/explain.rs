@@ -56,7 +56,7 @@ pub(crate) struct Unreached<'a> {
     pub(crate) host_id: &'a str,
 }
 
-/// Explains why a program in user space did not connect, with its own reason `why`, and what to do about it.
+/// Explains why a program in user space did not connect, with the program's reason `why`, and what to do about it.
 pub(crate) fn connecting_failed(
     system: &dyn System,
     errno: Errno,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The machine that this runs on, or a folder that represents it.
+//! The machine that the command runs on, or a folder that represents it.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};

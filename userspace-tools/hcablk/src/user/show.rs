@@ -16,7 +16,7 @@ const MAX_IO_KIB: u32 = 256;
 /// Maximum number of requests of each queue of such a disk.
 const QUEUE_DEPTH: u32 = 64;
 
-/// A disk in user space: one that exists, one that was asked for, or both.
+/// A disk in user space that exists, was requested, or both.
 pub(crate) struct Disk {
     /// The disk's name; `None` if its program was started by hand.
     pub(super) name: Option<String>,
@@ -24,7 +24,7 @@ pub(crate) struct Disk {
     pub(super) number: Option<u32>,
     /// The state that its program has published last.
     pub(super) state: Option<UserDiskState>,
-    /// The settings that were asked for, if the caller may read them: before the disk exists only root may.
+    /// The requested settings, if the caller may read them: before the disk exists only root may.
     pub(super) wanted: Option<Wanted>,
     /// The reason why there is no disk, or no program for it.
     pub(super) failed: Option<Failed>,
@@ -72,14 +72,14 @@ impl Disk {
     }
 }
 
-/// Returns whether a disk of this name exists in user space, or was asked for.
+/// Returns whether a disk of this name exists in user space, or was requested.
 pub(crate) fn is_there(system: &dyn System, name: &str) -> bool {
     all(system)
         .iter()
         .any(|disk| disk.name.as_deref() == Some(name))
 }
 
-/// Returns the disk of that name, or with that node, if there is one.
+/// Finds a disk by its name or its node.
 pub(crate) fn find(system: &dyn System, text: &str) -> Option<Disk> {
     let all = all(system);
     let node = text.strip_prefix("/dev/").unwrap_or(text);
@@ -94,7 +94,7 @@ pub(crate) fn find(system: &dyn System, text: &str) -> Option<Disk> {
     all.into_iter().nth(position)
 }
 
-/// Returns all disks in user space that exist or were asked for, sorted by name.
+/// Returns all disks in user space that exist or were requested, sorted by name.
 pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
     let mut disks = Vec::new();
     for number in files::numbers(system, ".state") {
