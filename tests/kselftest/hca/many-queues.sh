@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk with 64 hardware queues transfers data by all of them, and when its connection is lost and restored the initiator waits for as few RCU grace periods as with two queues.
-# turn: 10
+# turn: 15
 # takes: 150
 # guests: hca-wide
 # timeout: 900
