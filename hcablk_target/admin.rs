@@ -101,7 +101,7 @@ mod kind {
 }
 
 /// Returns the milliseconds of silence after which an initiator with a `keep_alive_tmo` of `tmo_s`
-/// seconds is considered dead: it sends a message every half of that.
+/// seconds is considered dead. It sends a keep-alive after each half of this timeout.
 fn silence_ms(tmo_s: u16) -> u32 {
     2000 * u32::from(tmo_s) + 1000
 }
@@ -258,8 +258,8 @@ impl Admin {
         self.pair.detach();
     }
 
-    /// Returns to the device all objects of it that the queue pair, which was
-    /// [closed](Self::close), still has. Sleeps.
+    /// Returns the device's objects that the queue pair still has. The queue pair must be
+    /// [closed](Self::close). Sleeps.
     pub(crate) fn sever(&self) {
         self.pair.sever();
         DmaBuffer::sever_all(|| Iterator::chain(self.incoming.blocks(), self.outgoing.blocks()));

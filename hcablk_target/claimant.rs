@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whose a session or a connection request is, for limits. Uses nothing but `core`: its tests run
-//! on the host.
+//! The owner of a session or a connection request, for limits. Uses nothing but `core`: its tests
+//! run on the host.
 
 use hcablk_core::proto::name::HostId;
 
 /// The host in whose name a peer acts, and whether it has proven its identity. Without a proof any
-/// peer can state a host's id. So what such peers take is not counted to the host's own sessions
-/// and requests, which have a proof: otherwise they could keep the host out.
+/// peer can state a host's id. So the limits count sessions and requests without a proof apart from
+/// those with one: otherwise such peers could keep the host out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claimant {
     host: HostId,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a port's sessions: all that peers can cause, never more than `memory_mib`.
+//! The memory of a port's sessions: all memory that peers can make the target allocate, limited to
+//! `memory_mib`.
 //!
 //! Every session is a [`Client`]. Its *reservation* belongs to its queue pairs until they are
 //! closed: their needs besides data (`QueueShape::overhead` of a queue: messages, pages for small
@@ -12,8 +13,8 @@
 //! [`fair_share`](hcablk_core::logic::fair_share) decides who gets it.
 //!
 //! One host may have at most half of the limit as reservations; shared memory does not count. Its
-//! sessions with a proof are counted apart from those without one, which anybody can begin.
-//! Memory held by a hanging drive is charged to that share only up to a bound: see [`account`].
+//! sessions with a proof are counted apart from those without one, which anybody can begin. Memory
+//! held by a hanging drive is not charged to that share, up to a bound: see [`account`].
 //!
 //! A queue pair that needs more than its session announced (a peer may ask for more credits, or for
 //! an additional queue pair, later) is charged for the excess: [`Client::charge`].
@@ -256,8 +257,8 @@ impl AccountState {
         if self.account.left(held).is_none() {
             return false;
         }
-        // A pool may hold more than its part, which a drive that hangs does not return: the others
-        // must not grow into what is left for reservations.
+        // A pool may hold more than its part, if a hanging drive does not return the excess: the
+        // other pools must not grow into the memory that is left for reservations.
         let all = layout::shareable(self.account.goal(), self.account.owned(), u64::MAX);
         let mut left = all.saturating_sub(held);
         for place in self.shared_pools.iter() {
@@ -288,8 +289,8 @@ impl Memory {
         )
     }
 
-    /// Calls `done` as soon as all that is accounted for fits the limit. Returns `false` if that
-    /// took longer than [`ROOM_MS`]. Sleeps, with nothing locked.
+    /// Calls `done` as soon as the limit has room for all accounted bytes. Returns `false` if that
+    /// took longer than [`ROOM_MS`], or the caller got a signal. Sleeps, with nothing locked.
     fn when_there_is_room(&self, done: impl FnOnce(&mut AccountState)) -> bool {
         let mut state = self.state.lock();
         let mut left = msecs_to_jiffies(ROOM_MS);
@@ -441,9 +442,9 @@ impl Memory {
         }
     }
 
-    /// Records that a session no longer uses the device of a shared pool. Its wish stays while it
-    /// may have borrowed buffers: they count in the pool, whose other sessions have their part
-    /// in addition to these. Sleeps.
+    /// Records that a session no longer uses the device of a shared pool. Its wish still counts
+    /// while it may have borrowed buffers: these count in the pool, and must not reduce the part of
+    /// the pool's other sessions. Sleeps.
     fn leave_device(&self, shared_pool: &Arc<SharedPool>) {
         let mut state = self.state.lock();
         // Under the lock, so that no session starts to use the device, and no buffers are made.
@@ -473,7 +474,7 @@ impl Memory {
             place.wishes -= wish;
         }
         state.balance(&self.freed);
-        // Even if nothing had to be destroyed.
+        // Notify waiters even if no buffer had to be destroyed.
         self.freed.notify_all();
     }
 
@@ -488,9 +489,9 @@ impl Memory {
         self.state.lock().account.limit()
     }
 
-    /// Sets the limit in bytes. Sleeps until no more bytes are in use. Fails with `EBUSY`, and
-    /// changes nothing, if the existing sessions need more, memory was not returned in time, or
-    /// another caller is setting the limit.
+    /// Sets the limit in bytes. Sleeps until the bytes in use fit the new limit. Fails with
+    /// `EBUSY`, and changes nothing, if the existing sessions need more, memory was not returned in
+    /// time, or another caller is setting the limit.
     pub(crate) fn set_limit(&self, bytes: u64) -> Result {
         let begun = {
             let account = &mut self.state.lock().account;

@@ -422,7 +422,7 @@ impl Session {
         self.host
     }
 
-    /// Returns whose the session is, for limits.
+    /// Returns the owner of the session, for limits.
     pub(crate) fn claimant(&self) -> Claimant {
         Claimant::new(self.host, self.proof.is_some())
     }
@@ -588,7 +588,7 @@ impl Session {
             }
         }
         // No queue is added from here on, and the existing ones stay listed until they are closed:
-        // their counters are read in the list.
+        // readers of their counters find them in the list.
         let queues = || (0..).map_while(|place| self.queue_at(place));
         // Stop requests on all queues first, before waiting for a queue that is being replaced,
         // whose drive may never finish.
@@ -719,7 +719,7 @@ impl Tick for Session {
 
 /// The most requests to attach a volume that may be under way for a session; each is one of the
 /// connection requests that may wait at the target. An initiator may have half as many, but a
-/// request is counted for a moment longer than until its response is sent.
+/// request is still counted for a moment after its response was sent.
 const ATTACHING_MAX: u32 = 16;
 
 /// The number of keep-alive periods after which a session without a volume ends: an initiator
@@ -1012,7 +1012,7 @@ impl Session {
         }
     }
 
-    /// Returns a live volume of the session, with whose backing a new queue pair can be created.
+    /// Returns a live volume of the session, whose backing a new queue pair can use.
     pub(crate) fn backing_volume(&self) -> Option<Arc<Attachment>> {
         self.attachments()
             .find(|attachment| attachment.is_live() && attachment.is_published())

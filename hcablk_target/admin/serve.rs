@@ -200,7 +200,7 @@ impl Admin {
         let Some(tag) = volume.watched.tag() else {
             return;
         };
-        // The remaining watches are checked again later.
+        // Keep the other buffers for requests: the watch is checked again at the next tick.
         if self.state.lock().free.count_ones() < NEWS_LEAVE {
             return;
         }
@@ -238,9 +238,9 @@ impl Admin {
     }
 
     /// Notifies the initiator that a volume is being detached, if it watches the volume. If `asks`,
-    /// the initiator asks then whether all is durable: if it has watched before, its next watch is
-    /// waited for, and the response has time to be sent. Sleeps, for [`NEXT_WATCH_MS`] and
-    /// [`GONE_MS`] at most.
+    /// the initiator will then ask whether all is durable: so this waits until the response has
+    /// been sent, and before that for the next watch of an initiator that watched earlier. Sleeps,
+    /// for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
     pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
             // Without a free buffer the watch gets no response; the initiator's next requests get

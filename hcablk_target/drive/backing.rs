@@ -11,8 +11,8 @@
 //! | mixed | drive | page cache |
 //! | p2p | drive | drive |
 //!
-//! In mode p2p, memory of a PCI device replaces the RAM of the buffers on the drive's side, see
-//! [`p2p`](super::p2p), and of the cache's lines; in all else the mode equals direct.
+//! In mode p2p, memory of a PCI device replaces the RAM of the cache's lines, and that of the
+//! buffers on the drive's side (see [`p2p`](super::p2p)). Otherwise the mode equals direct.
 //!
 //! Requests to the drive bypass the page cache, but respect its contents: see `io/drive.rs`, which
 //! implements this.
@@ -197,7 +197,7 @@ pub(crate) struct Backing {
     /// Bytes of the chunks of large requests; 0: no chunks.
     chunk: u32,
     observer: Arc<Observer>,
-    /// The least bytes that the page cache writes back as a whole.
+    /// The smallest unit in which the page cache writes back, in bytes.
     cache_unit: u64,
     /// The state shared with other volumes on the same device or file, once it is claimed.
     shared: Arc<Shared>,
@@ -389,7 +389,7 @@ impl Backing {
         Ok(self)
     }
 
-    /// Sets the event that is set when the device or file is closed.
+    /// Makes the closing of the device or file set the event `closed`.
     pub(crate) fn tells(mut self, closed: Arc<Event>) -> Self {
         self.closed = Some(Closed(closed));
         self
@@ -407,7 +407,8 @@ impl Backing {
         self.drive.as_deref().map(|drive| &**drive)
     }
 
-    /// Returns the use of these reservations, which may outlive the volume's use.
+    /// Returns the volume's use of these reservations: a change of reservations may hold it longer
+    /// than the volume does.
     pub(crate) fn drive_use(&self) -> Option<&Arc<DriveUse>> {
         self.drive.as_ref()
     }
@@ -495,7 +496,7 @@ impl Backing {
         synced
     }
 
-    /// Returns the least bytes that the page cache writes back as a whole: a power of two.
+    /// Returns the smallest unit in which the page cache writes back, in bytes: a power of two.
     #[inline]
     pub(crate) fn cache_unit(&self) -> u64 {
         self.cache_unit
@@ -561,8 +562,9 @@ impl Backing {
         self.shared.is_also_cached(self.file())
     }
 
-    /// Returns whether the data of a write may change until the write is done. A copy, checksum or
-    /// parity on the target would not match the written data.
+    /// Returns whether the data of a write may change while the write is carried out. It may not if
+    /// the volume's cache copies the data, or the drive computes a checksum or parity: these would
+    /// not match the written data.
     pub(crate) fn bears_change(&self) -> bool {
         // The page cache copies the data.
         let copied = self.write_route() == Route::Cache;

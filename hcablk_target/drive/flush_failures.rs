@@ -24,7 +24,7 @@ use hcablk_core::{
 use kernel::prelude::*;
 
 /// Returns whether error `e` of a sync or write in a file system can mean that flushing the drive
-/// failed: a file system has not begun requests that it refuses.
+/// failed. With the other errors the file system has refused the request before it began.
 pub(crate) fn may_be_of_flush(e: Error) -> bool {
     let refusals = [ENOSPC, EROFS, EFBIG, EPERM, EINVAL];
     !(refusals.contains(&e) || e == errno::edquot() || e == errno::eopnotsupp())

@@ -6,9 +6,10 @@
 //!
 //! # Ownership
 //!
-//! A waiting request or chunk is in the line of its host, in its box, whose type is not known here.
-//! It refers to its volume, whose [`HostLine`] thus exists while anything waits in it. Nothing here
-//! refers to the workqueue: its work may drop the last reference to this.
+//! A waiting request or chunk is in the line of its host, in a box whose type this module does not
+//! know. It refers to its volume, whose [`HostLine`] thus exists while anything waits in it.
+//! Nothing here refers to the workqueue, since the workqueue's work may drop the last reference to
+//! an [`IoTurns`].
 //!
 //! One lock, for any context, protects all of it; nothing is allocated or freed under it, and no
 //! other lock is taken inside.
@@ -123,8 +124,8 @@ impl HostLine {
         self.turns.state.lock().arrive(self.at, work)
     }
 
-    /// Ends the run of a request or chunk that [arrived](Self::arrive). Returns the one, of any
-    /// line, that runs in its place. Any context.
+    /// Ends the run of a request or chunk that [arrived](Self::arrive). Returns the request or
+    /// chunk, of any line, that runs in its place. Any context.
     pub(crate) fn end(&self) -> Option<DeferredBox> {
         self.turns.state.lock().end()
     }

@@ -17,8 +17,8 @@
 //!
 //! A queue has a [`PeerLease`], see `io/p2p.rs`. A request that got buffers with peer memory has a
 //! reference to it until the request is idle again. A request that is given up leaves that
-//! reference with its queue, so that an unbinding waits until the queue pair is destroyed. The
-//! lease describes how a provider that is unbound gets its memory back.
+//! reference with its queue, so that an unbinding waits until the queue pair is destroyed. See
+//! [`PeerLease`] for the way in which an unbound provider gets its memory back.
 //!
 //! The module's parameter `p2p_virtual=1` treats soft-RoCE as an HCA that does DMA to PCI devices:
 //! on x86 the kernel's address of peer memory works like ordinary memory. It exists for tests of

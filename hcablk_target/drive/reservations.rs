@@ -12,7 +12,7 @@
 //!
 //! # Locks and contexts
 //!
-//! `control` is held while a file is written, and `turns` decides which change may: see
+//! `control` is held while a file is written, and `turns` decides which change is made next: see
 //! [`ChangeTurns`]. `state` is held while a request is checked. Requests read `held` first, which
 //! is their only cost while there is no reservation.
 
@@ -78,8 +78,8 @@ pub(crate) use self::drives::{
     Keep, //
 };
 
-/// The requester of a change: disk `disk` of `host`, as its number `sequence`; and the time of the
-/// request.
+/// The origin of a requested change: disk `disk` of `host`, which gave it the number `sequence`;
+/// and the time of the request.
 #[derive(Clone, Copy)]
 pub(crate) struct Asking {
     pub(crate) host: HostId,
@@ -255,7 +255,8 @@ impl Drive {
         })
     }
 
-    /// Makes the change in a copy.
+    /// Makes the change in a copy of the reservations, which it returns with the outcome and the
+    /// victims.
     fn prepare(
         &self,
         asking: Asking,

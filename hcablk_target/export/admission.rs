@@ -411,14 +411,14 @@ mod tests {
             assert_eq!(
                 with(5, there(|s| s.has_queue = false)),
                 Decision::Join,
-                "the one before is gone already"
+                "the former queue pair has ended"
             );
             assert_eq!(
                 with(5, there(|s| s.queues = 3)),
                 Decision::Refuse(Reason::Malformed)
             );
             assert_eq!(with(5, there(|s| s.ending = true)), no_session);
-            assert_eq!(with(6, there(|_| ())), no_session, "not to begin anew");
+            assert_eq!(with(6, there(|_| ())), no_session, "begins no session");
             assert_eq!(with(4, there(|_| ())), Decision::Refuse(Reason::StaleEpoch));
             assert_eq!(with(5, None), no_session);
         }

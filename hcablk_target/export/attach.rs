@@ -169,8 +169,8 @@ impl Registry {
         }
     }
 
-    /// Counts a request of `claimant` among those that wait for the drive of `volume`. Each
-    /// claimant and each drive may have a limited number.
+    /// Counts a request of `claimant` among those that wait for the drive of `volume`. Their number
+    /// is limited for each claimant and for each drive.
     pub(super) fn wait_for_drive_of(
         &self,
         claimant: Claimant,
@@ -241,7 +241,8 @@ impl_has_work! {
     impl HasWork<Self> for Attaching { self.work }
 }
 
-/// A session that waits for a volume: it must not end meanwhile because it has none.
+/// A session that waits for a volume. It is counted, so that it does not end meanwhile for lack of
+/// a volume.
 struct Counted(Arc<Session>);
 
 impl core::ops::Deref for Counted {
@@ -367,8 +368,8 @@ impl Attaching {
     fn find(&self, request: &ConnectRequest) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         let (registry, proven) = (&self.registry, self.session.proven());
         let claimant = self.session.claimant();
-        // Alone, the volume is served as in version 2: without an eager ring, which needs RDMA
-        // READ.
+        // A session that can have only this volume serves it as in version 2, without an eager ring
+        // if RDMA READs are posted.
         let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
         let needs_own_session =
             |backing: &Backing| backing.wants_peers() || !(has_no_ring || backing.bears_change());
@@ -381,7 +382,8 @@ impl Attaching {
             let decision = decide(request, &view);
             let volume = found.volume.as_ref();
             let needs_own = volume.and_then(|v| v.with_backing(needs_own_session));
-            // Decided first, since the request for a session of the volume waits for older ones.
+            // Decided before anything waits: the initiator will request a session for this volume
+            // alone, and that request waits for the older sessions.
             if needs_own == Some(true) && decision.is_grant() {
                 return Err(OWN_SESSION);
             }
@@ -417,8 +419,8 @@ impl Attaching {
                     old.end(EndReason::Replaced);
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
                 }
-                // A host whose proof does not hold for the volume must not learn whether that
-                // exists, as if it had made the proof for this volume.
+                // A host whose proof does not hold for the volume must not learn whether the volume
+                // exists. It gets the refusal that a wrong proof for the volume itself gets.
                 (
                     Decision::Refuse(Reason::UnknownVolume | Reason::Forbidden | Reason::NotProven),
                     volume,

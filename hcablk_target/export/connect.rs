@@ -2,8 +2,8 @@
 
 //! Handles connection requests: decides about them, and establishes their queue pairs.
 //!
-//! The connection manager's thread only copies the request. Everything else happens on a workqueue
-//! of its own, so that many queue pairs can be established at the same time, and sessions can end
+//! The connection manager's thread only copies the request. Everything else happens on a separate
+//! workqueue, so that many queue pairs can be established at the same time, and sessions can end
 //! meanwhile. A request that waits for the end of an earlier session stops waiting when its
 //! initiator gives up.
 

@@ -2,9 +2,9 @@
 
 //! The hosts of a volume: the allowed ones, the newest instance of each, and the evicted ones.
 //!
-//! The administrator sets both. An *allowed* host may use the volume by configuration. An *evicted*
-//! host may not, allowed or not, until it is admitted again: a cluster manager evicts a host when
-//! it cannot be sure that the host has stopped.
+//! The administrator sets the allowed and the evicted ones. An *allowed* host may use the volume by
+//! configuration. An *evicted* host may not, allowed or not, until it is admitted again: a cluster
+//! manager evicts a host when it cannot be sure that the host has stopped.
 
 use super::{
     instances::Instances,

@@ -443,8 +443,9 @@ impl Registry {
         (view, session.cloned())
     }
 
-    /// Returns the session without volumes that `request`, for a volume, names in an older epoch;
-    /// one that was begun with a proof if `proven`.
+    /// Returns the session of an older epoch and without volumes that has the session id and host
+    /// of `request`, which is for a volume. `proven`: look only for sessions that began with a
+    /// proof, otherwise only for those without one.
     pub(crate) fn bare_session(
         &self,
         request: &ConnectRequest,
@@ -532,11 +533,11 @@ impl Registry {
         self.lists.lock().attachments_of(host, volume)
     }
 
-    /// Lists a volume that was attached to a new session, and records its epoch. Fails with `EBUSY`
-    /// if its host has sessions of another instance there, with `EEXIST` if there is one of its
-    /// name, with `EMFILE` if its host has `most` there, with `ESTALE` if it was fenced, and with
-    /// `ENODEV` if the volume is no longer exported. Checks and lists under one lock: simultaneous
-    /// requests cannot exceed the limit, and no two are of different instances.
+    /// Lists an attachment, and records its epoch. Fails with `EBUSY` if its host has attachments
+    /// of another instance on the volume, with `EMFILE` if the host has `most` there, with `EEXIST`
+    /// if one of the same session id is listed, with `ESTALE` if it was fenced, and with `ENODEV`
+    /// if it is ending or the volume is no longer exported. Checks and lists under one lock:
+    /// simultaneous requests cannot exceed the limit, and no two are of different instances.
     pub(crate) fn add_attachment(
         &self,
         attachment: &Arc<Attachment>,

@@ -33,8 +33,8 @@
 //! path:
 //!
 //! - A request that bypasses the page cache first checks whether its range has cached pages: one
-//!   load if the file has no pages at all. A read has dirty pages written back first. A write that
-//!   finds pages goes through them to the drive, and drops them.
+//!   load if the file has no pages at all. Before a read, dirty pages are written back. A write
+//!   that finds pages goes through them to the drive, and drops them.
 //! - A reader of the page cache may have put old data into it while a write bypassed it. So each
 //!   such write checks again when it has completed, and if there are pages it is repeated through
 //!   them. That is correct in any order with the writes of others, since the write is not
@@ -261,8 +261,8 @@ impl TargetRequest {
     }
 
     /// Returns whether the data that the request has written may be lost because its initiator
-    /// sends no flush: the drive's cache was enabled after the initiator was informed that there is
-    /// none.
+    /// sends no flush: the volume's `write_cache` is *through*, or the drive's cache was enabled
+    /// after the initiator was informed that there is none.
     #[inline]
     fn is_unstable(&self, task: Task) -> bool {
         let volume = &self.volume;
@@ -375,8 +375,8 @@ pub(crate) fn bio_done(mut request: KBox<TargetRequest>, result: Result<(), Driv
     finish_here(&queue, request, result);
 }
 
-/// Returns whether a flush that failed can have this status: a drive has not begun a request that
-/// it refuses.
+/// Returns whether a flush that failed can have this status. With the other statuses the drive has
+/// refused the request before it began.
 fn may_be_of_flush(status: DriveStatus) -> bool {
     !matches!(
         status,
@@ -384,14 +384,14 @@ fn may_be_of_flush(status: DriveStatus) -> bool {
     )
 }
 
-/// Begins the drive's part of a request that has its buffers and, for a
-/// write, its data. Process context.
+/// Begins the drive's part of a request that has its buffers and, for a write, its data. Process
+/// context.
 #[inline(never)]
 pub(crate) fn begin(queue: &Queue, request: KBox<TargetRequest>) {
     begin_here(queue, request);
 }
 
-/// Does what [`begin`] does, in the frame of the caller.
+/// As [`begin`], but inlined into the caller.
 #[inline(always)]
 pub(crate) fn begin_here(queue: &Queue, mut request: KBox<TargetRequest>) {
     request.marks.enter_drive();
@@ -461,7 +461,7 @@ fn submit_bio(queue: &Queue, request: KBox<TargetRequest>, op: BioOp, offset: u6
     submit_here(queue, request, op, offset);
 }
 
-/// Does what [`submit_bio`] does, in the frame of the caller.
+/// As [`submit_bio`], but inlined into the caller.
 #[inline(always)]
 fn submit_here(queue: &Queue, request: KBox<TargetRequest>, op: BioOp, offset: u64) {
     match submit(request, op, offset >> 9) {
@@ -494,8 +494,9 @@ fn run_step(queue: &Queue, mut request: KBox<TargetRequest>) {
     request.met_pages = task.route != Route::Cache && task.meets_pages(backing);
     match (task.op, task.route) {
         (BioOp::Discard { .. }, Route::Device) => {
-            // Discarded blocks may have any contents; the program on this host that wrote them gets
-            // any error. Pages that are discarded only in part are written back whole.
+            // Discarded blocks may have any contents, so an error is not the initiator's: the
+            // program on this host that wrote the pages gets it. Pages that are discarded only in
+            // part are written back whole.
             let rewriting = backing.rewrites().begin();
             let _ = file.write_back(offset, length, &mut file.new_wb_err_cursor());
             drop(rewriting);
@@ -682,7 +683,7 @@ pub(crate) fn finish(queue: &Queue, request: KBox<TargetRequest>, result: Result
     finish_here(queue, request, result);
 }
 
-/// Does what [`finish`] does, in the frame of the caller.
+/// As [`finish`], but inlined into the caller.
 #[inline(always)]
 fn finish_here(queue: &Queue, mut request: KBox<TargetRequest>, result: Result<(), DriveStatus>) {
     let mut status = match result {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Handles eager writes, whose data is in the eager ring before the target knows of them, and their
-//! responses. [`grant`](hcablk_core::proto::eager_ring) accounts for the slots of the ring, under
-//! `Queue::work`, in the order in which requests arrive.
+//! responses. [`eager_ring`](hcablk_core::proto::eager_ring) accounts for the slots of the ring,
+//! under `Queue::work`, in the order in which requests arrive.
 //!
-//! A slot is freed just before its response is posted, without that lock: the response marks the
-//! slot ([`RespondedSlots`]), and the next write that takes a slot frees the marked ones. The
-//! initiator can write to all of the ring at any time, but cannot read it; no decision here depends
-//! on the contents of the ring.
+//! Just before a response is posted, its slot is marked, without that lock ([`RespondedSlots`]).
+//! The next write that takes a slot frees the marked ones. The initiator can write to all of the
+//! ring at any time, but cannot read it; no decision here depends on the contents of the ring.
 
 use super::{
     queue::{
@@ -75,7 +74,7 @@ pub(super) fn immediate_extent(value: u32, length: usize) -> Option<(Extent, boo
 pub(super) struct RespondedSlots(KVec<Atomic<u32>>);
 
 impl RespondedSlots {
-    /// Allocates the tables for `open_writes` eager writes. May sleep.
+    /// Allocates the marks for `open_writes` eager writes. May sleep.
     pub(super) fn new(open_writes: usize) -> Result<Self> {
         let mut slots = KVec::with_capacity(open_writes, GFP_KERNEL)?;
         for _ in 0..open_writes {

@@ -115,7 +115,7 @@ impl TargetRequest {
         self.peer = None;
         self.lines = None;
         if copies {
-            // The drive reads the buffers by its own mapping. The HCA may be the next to write
+            // The drive reads the buffers through its own mapping. The HCA may be the next to write
             // there.
             self.sync_for_hca();
         }
@@ -187,7 +187,7 @@ pub(crate) fn view(
     sinks: bool,
 ) -> Option<PeerLease> {
     let lines = backing.cache()?.lease()?;
-    // The first request that misses lost memory reports the loss.
+    // If the memory is lost, the first request that enters the cache reports that.
     lines.memory()?;
     let drive = backing.device()?;
     if sinks || must_copy(pd) && !p2p_virtual() {

@@ -5,12 +5,12 @@
 //!
 //! # Lifetime
 //!
-//! Each request refers to its volume, even while it is idle: always to one that the queue pair has.
-//! So the device of a volume stays open until the queue is closed, which drops its requests first,
-//! or until the volume is removed: [`Queue::withdraw`] lets no request for the volume begin,
-//! requests under way drop their reference when they become idle, and [`Queue::forget`] makes the
-//! others drop it. The function that removes the volume waits for [`Gone`], since the last step of
-//! a request may refer to the volume for a moment longer, in any context.
+//! Each request, even an idle one, refers to a volume that the queue pair has. So the device of a
+//! volume stays open until the queue is closed, which drops its requests first, or until the volume
+//! is removed: [`Queue::withdraw`] stops requests for the volume from beginning, requests under way
+//! drop their reference when they become idle, and [`Queue::forget`] makes the idle ones drop it.
+//! The function that removes the volume waits for [`Gone`], since the last step of a request may
+//! refer to the volume for a moment longer, in any context.
 
 use super::{
     queue::{
@@ -102,7 +102,7 @@ pub(crate) struct VolumeConfig {
     pub(crate) backing: Arc<Backing>,
     /// The errors of the session's writes that are not reported yet.
     pub(crate) write_errors: Arc<WriteErrors>,
-    /// The session that reports these errors, among those of the disk.
+    /// The number of the session, among those of the disk, for reports of these errors.
     pub(crate) session_number: SessionNumber,
     /// The queue pair's counters of requests for the volume.
     pub(crate) counters: Arc<Counters>,
@@ -244,8 +244,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets no new request for a volume begin. Requests that wait for transfer buffers get the
-    /// status `Gone`. May sleep, but does not wait for the drive.
+    /// Stops new requests for a volume from beginning. Requests that wait for transfer buffers get
+    /// the status `Gone`. May sleep, but does not wait for the drive.
     pub(crate) fn withdraw(&self, handle: Handle) {
         let volume = {
             let work = self.work.lock();
@@ -349,7 +349,7 @@ impl QueueVolume {
         &self.config.write_errors
     }
 
-    /// Returns the session that reports write errors, among those of the disk.
+    /// Returns the number of the session, among those of the disk, for reports of write errors.
     #[inline]
     pub(super) fn session_number(&self) -> SessionNumber {
         self.config.session_number

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A round of the completion handler finds responses whose SEND has completed and newly received
-//! requests. The responses wait, by number, for the next request, which takes the lock in any case,
-//! or for the end of the round: so the usual request takes the lock once for both. Their
-//! `TargetRequest`s stay in the table of work under way meanwhile. Only the completion handler does
-//! this.
+//! requests. The numbers of the responses are stored until the next request, which takes the lock
+//! in any case, or until the end of the round. So a usual request takes the lock once for both.
+//! Their `TargetRequest`s stay in the table of work under way meanwhile. Only the completion
+//! handler does this.
 //!
 //! # Requests that are given up
 //!
@@ -57,7 +57,7 @@ const ROOM: usize = 16;
 /// completion handler.
 pub(super) struct CompletedSends {
     count: Atomic<usize>,
-    /// The number of the `TargetRequest` that each was posted as, which may be the first of a list.
+    /// The number of the `TargetRequest` in the work id of each, which may be the first of a list.
     first: [Atomic<u32>; ROOM],
 }
 
@@ -299,8 +299,8 @@ impl Drop for KeptMemory {
 }
 
 impl Queue {
-    /// Makes a `TargetRequest` idle again after an error that ends the session, and lets no new
-    /// request begin: see the module. Any context.
+    /// Makes a `TargetRequest` idle again after an error that ends the session, and stops new
+    /// requests from beginning: see the module. Any context.
     pub(super) fn give_up(&self, mut request: KBox<TargetRequest>) {
         let mut work = self.work.lock();
         work.close();

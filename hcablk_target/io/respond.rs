@@ -159,7 +159,7 @@ impl Queue {
         self.post_here(request, &chain);
     }
 
-    // `inline(never)`, as below.
+    // Out of line, as `send_usual`.
     #[inline(never)]
     fn send_one_piece(&self, request: KBox<TargetRequest>) {
         self.send_with_data::<1, 1>(request);

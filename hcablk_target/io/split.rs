@@ -3,7 +3,7 @@
 //! Splits a large request into chunks (`chunk_kib`) and tracks their progress. Uses nothing but
 //! `core`: its tests run on the host.
 //!
-//! A request is split if its length is that of two chunks, or more.
+//! A request is split if it is at least two chunks long.
 //!
 //! ```text
 //!  a read's chunk:    with the drive ──done──► arrived: RDMA WRITE posted ──► settled
@@ -16,7 +16,7 @@
 //! A chunk settles exactly once, and the one that settles last continues the request: until then
 //! neither a buffer nor the initiator's key is released. The first failure becomes the request's.
 
-/// The most chunks of one request: of one of 4 MiB that begins anywhere in a chunk.
+/// The most chunks of one request: those of 4 MiB that begin anywhere in a chunk.
 pub(crate) const CHUNKS_MAX: usize = 65;
 /// The most chunks of one request of 1 MiB.
 pub(crate) const CHUNKS_USUAL: usize = 17;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// Checks for many sizes that the chunks cover the request exactly once and in order, that none
-    /// exceeds its stripe, and that there are never more of them than room.
+    /// exceeds its stripe, and that their number does not exceed [`Split::most`].
     #[test]
     fn chunks_cover_the_request() {
         for wanted in [64, 128, 256, 512] {

@@ -16,13 +16,13 @@
 //!
 //! # The share of a host
 //!
-//! Both together of one host never exceed half of the limit ([`HOST_DIVISOR`]) when the host asks
-//! for more: one host cannot exclude the others, however many sessions and queue pairs it requests.
-//! Its sessions with a proof and those without one have a share each ([`Claimant`]): a peer that
-//! begins sessions in its name does not use up the share of those that are certainly the host's. A
-//! host with sessions of both kinds may have both shares. The share has no setting of its own. A
-//! host that is alone gets more by a higher limit, which by itself takes no memory; a larger share
-//! would have to be lowered in time for the next host.
+//! A host that requests more bytes may not exceed half of the limit ([`HOST_DIVISOR`]) with its
+//! reserved and coming bytes: one host cannot exclude the others, however many sessions and queue
+//! pairs it requests. Its sessions with a proof and those without one have a share each
+//! ([`Claimant`]): a peer that begins sessions in its name does not use up the share of those that
+//! are certainly the host's. A host with sessions of both kinds may have both shares. The share has
+//! no setting of its own. The administrator gives more to a host that is alone with a higher limit,
+//! which itself takes no memory; a larger share would have to be lowered in time for the next host.
 //!
 //! A session that has ended is *stranded* while a drive does not finish its requests. Its bytes
 //! stay in the account, since the drive may reach them. But the host's share is not charged for
@@ -263,7 +263,7 @@ impl Places {
         }
     }
 
-    /// Returns the place of a queue pair.
+    /// Frees the place of a queue pair, if it has one.
     pub(super) fn give(&mut self, part: Part) {
         self.free += u64::from(part.place);
     }
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(account.begin_change(200), None, "one at a time");
         assert!(
             account.reserve(&mut other, 1).is_err(),
-            "nothing new beyond what shall be"
+            "nothing beyond the future limit"
         );
         account.end_change(50);
         assert_eq!(account.limit(), 50);
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(account.reserve(&mut one, 20), Ok(()));
         account.grant(20);
         Account::strand(&mut one, 20);
-        assert_eq!(account.owned(), 20, "the limit knows of it");
+        assert_eq!(account.owned(), 20, "stranded bytes count");
         assert_eq!(account.reserve(&mut one, 50), Ok(()));
         account.grant(50);
         assert!(account.reserve(&mut one, 1).is_err());
@@ -442,11 +442,11 @@ mod tests {
         let mut places = Places::new(2, 10);
         let first = places.take(10);
         assert_eq!(first.extra, 0);
-        assert_eq!(places.take(15).extra, 5, "a larger one than was said");
+        assert_eq!(places.take(15).extra, 5, "larger than announced");
         let third = places.take(10);
-        assert_eq!(third.extra, 10, "one more than was said");
+        assert_eq!(third.extra, 10, "one more than announced");
         places.give(third);
-        assert_eq!(places.take(10).extra, 10, "that made no place");
+        assert_eq!(places.take(10).extra, 10, "it had no place");
         places.give(first);
         assert_eq!(places.take(7).extra, 0);
     }

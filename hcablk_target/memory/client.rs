@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A session's part of a port's memory, and the charges of its queue pairs. [`memory`](super)
-//! describes which object frees what.
+//! describes which object frees which memory.
 
 use super::{
     account::{
@@ -34,12 +34,12 @@ use kernel::{
 /// A session's part of the memory. See the module for its end.
 pub(super) struct Membership {
     pub(super) memory: Arc<Memory>,
-    /// Whose the session is.
+    /// The owner of the session, for limits.
     pub(super) claimant: Claimant,
     pub(super) shared_pool: Arc<SharedPool>,
     pub(super) index: usize,
-    /// The session's first entry in the account, which borrows nothing: the client exists while an
-    /// entry does.
+    /// The session's first borrower in the account, which borrows nothing: the account has the
+    /// client only while the client has a borrower.
     pub(super) borrower: usize,
     pub(super) reserved: u64,
     /// Whether `reserved` is stranded in the account.
@@ -116,15 +116,15 @@ impl Client {
         }
     }
 
-    /// Records that the session no longer uses the RDMA device: its queue pairs are severed. The
-    /// last session of the device takes all shared buffers from it. The session's memory stays in
-    /// the account. Process context; may sleep.
+    /// Records that the session no longer uses the RDMA device: its queue pairs are severed. When
+    /// the last session leaves the device, all shared buffers are unmapped from it. The session's
+    /// memory stays in the account. Process context; may sleep.
     pub(crate) fn leave_device(&self) {
         self.part.leave_device();
     }
 
-    /// Prints the session's bytes: reserved, that it may borrow, and borrowed; and how often it
-    /// waited for others.
+    /// Prints the session's bytes (reserved, allowed to borrow, borrowed), and the number of times
+    /// that it waited for buffers of others.
     pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
         let standing = self.shared_pool().standing(self.index());
         let page = PAGE_SIZE as u64;

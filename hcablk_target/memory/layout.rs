@@ -88,9 +88,9 @@ pub(crate) fn counts(bytes: u64) -> [u32; SIZE_CLASSES] {
 const SESSION: usize = 16 << 20;
 
 /// Returns the bytes of data that each of a session's `queues` queue pairs may have, for requests
-/// of up to `asked` bytes: its part of the `set` bytes of the session. With 0 its part of the
-/// default, but never less than twice the largest request, a quarter of which is the eager ring. So
-/// every session gets what it asks for, however many queue pairs it has.
+/// of up to `asked` bytes: its part of the `set` bytes of the session. If `set` is 0: its part of
+/// the default, but at least twice the largest request, a quarter of which is the eager ring. So
+/// every session gets the request size that it asks for, however many queue pairs it has.
 pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
     let part = |bytes: usize| bytes / queues.max(1);
     match set {
@@ -102,9 +102,9 @@ pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
 /// The part of the limit that is never shared is the limit divided by this.
 const UNSHARED_DIVISOR: u64 = 4;
 
-/// Returns the bytes that are shared, out of `limit` bytes in total, if `reserved` bytes are
-/// permanently owned and `wishes` bytes is all that could be used. A part of the limit is left for
-/// the reservations of new sessions: a drive that hangs does not return what its requests borrowed.
+/// Returns the bytes that are shared, out of `limit` bytes in total, if `reserved` bytes belong to
+/// sessions and these want to borrow `wishes` bytes. A part of the limit is left for the
+/// reservations of new sessions, since a hanging drive does not return the buffers of its requests.
 pub(crate) fn shareable(limit: u64, reserved: u64, wishes: u64) -> u64 {
     wishes.min((limit - limit / UNSHARED_DIVISOR).saturating_sub(reserved))
 }

@@ -17,9 +17,9 @@
 //! destroyed: the HCA may still use them, and on iWARP so may the peer, with any queue pair of the
 //! session. If the device cannot invalidate such a region, the buffers are never returned.
 //!
-//! A request has buffers of one length. If buffers of that length are short, others are tried: with
-//! buffers of 32 KiB every request can use the queue's own, at the latest when the earlier requests
-//! have ended.
+//! A request has buffers of one length. If too few buffers of that length are free, other lengths
+//! are tried. Every request can use the queue's own buffers, of 32 KiB, at the latest when the
+//! earlier requests have ended.
 
 use super::{
     choice::{
@@ -309,7 +309,7 @@ impl Pool {
     }
 
     /// Waits until others have returned enough buffers, of any size class; or, if there can never
-    /// be enough, for own buffers. `buffers` of 32 KiB are missing.
+    /// be enough, for own buffers. `buffers` is the number of missing buffers of 32 KiB.
     fn wait_for(&mut self, size_class: usize, length: usize, buffers: usize) {
         // A waiting queue must not withhold buffers that do not suffice for itself.
         self.give_back_kept();

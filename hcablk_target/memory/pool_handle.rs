@@ -2,9 +2,10 @@
 
 //! The right of a queue pair to borrow shared buffers, within its client's limit.
 //!
-//! The queue's [`Pool`](super::pool::Pool) has a reference, and returns all its buffers before it
-//! drops it; so does the queue, which checks whether others wait. The last reference leaves the
-//! account, in process context, like everything of a queue.
+//! The queue's [`Pool`](super::pool::Pool) has a reference to the handle, and returns all its
+//! buffers before it drops this reference. The queue has a second one, to check whether others wait.
+//! Dropping the last reference removes the borrower from the account, in process context, in which
+//! everything of a queue is dropped.
 
 use super::{
     layout::SIZE_CLASSES,
@@ -50,7 +51,7 @@ impl PoolHandle {
         self.shared_pool().attach(self.index, queue);
     }
 
-    /// Lets no queue be woken from now on. Process context.
+    /// Stops wakes of the queue. Process context.
     pub(crate) fn detach(&self) {
         self.shared_pool().detach(self.index);
     }

@@ -12,22 +12,23 @@
 //! the account ([`FairShare`]) counts the buffers of each client, and lends none twice.
 //!
 //! Buffers are mapped with a protection domain of the pool's own, on the connection of the first
-//! session on the device. This only keeps the device: a user of a buffer names it with the key of
-//! its own domain. The shared pool is dropped with the last session of the device.
+//! session on the device. This domain only keeps the device: a user of a buffer names the buffer
+//! with the key of the user's own domain. The shared pool is dropped with the last session of the
+//! device.
 //!
-//! # Sessions that a drive keeps
+//! # Sessions whose drive hangs
 //!
 //! Each session is a *user* of the device until it is [severed](SharedPool::leave_device) or ends.
 //! The end of the last use unmaps all buffers, lent or not, and destroys the domain: when a device
-//! is removed all its sessions are severed at least, and nothing stays mapped. Memory that a drive
-//! uses stays until the drive has finished. A severed pool lends nothing: sessions that begin then
-//! use a new pool.
+//! is removed, all its sessions have ended or are severed, and nothing stays mapped. Memory that a
+//! drive uses stays until the drive has finished. A severed pool lends nothing: sessions that begin
+//! then use a new pool.
 //!
 //! # Locks and contexts
 //!
 //! One irq lock protects the account and the lists; it is taken inside `Queue::work`, and no other
-//! lock is taken inside. Queues are woken under it with [`Queue::wake`]: so a woken queue is
-//! attached, and its reference is never the last. The numbers of buffers change only under
+//! lock is taken inside. Queues are woken under it, with [`Queue::wake`], while they are attached:
+//! so a waker never drops the last reference to a queue. The numbers of buffers change only under
 //! `Memory::state`.
 
 use super::{
@@ -188,8 +189,8 @@ impl SharedPool {
 
     /// Stops counting a session, which has no queue pair left, as a user of the device. After the
     /// last one all buffers are unmapped, and their memory stays. The caller holds `Memory::state`,
-    /// so that no other session becomes a user. (Leaked buffers do, while their session is a user
-    /// itself.) Sleeps.
+    /// so that no other session becomes a user. (Leaked buffers can become one, but only while
+    /// their session is a user itself.) Sleeps.
     pub(super) fn leave_device(&self) {
         let mut on_device = self.on_device.lock();
         on_device.users -= 1;
@@ -384,7 +385,7 @@ impl SharedPool {
         self.wake_waiters(&mut inner);
     }
 
-    /// Sets the target numbers of buffers, and destroys free ones beyond it. Returns whether any
+    /// Sets the target numbers of buffers, and destroys free ones beyond these. Returns whether any
     /// were destroyed. May sleep; `Memory::state` is locked.
     pub(super) fn aim(&self, targets: [u32; SIZE_CLASSES]) -> bool {
         {

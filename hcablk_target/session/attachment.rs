@@ -152,7 +152,8 @@ pub(crate) struct Attachment {
     /// The handle with which the session's messages name the volume: written once, before requests
     /// name it.
     handle: Atomic<u32>,
-    /// The state of this volume alone: it stays live while the whole session ends.
+    /// The state of this volume: it begins to end alone, or when the teardown of its session
+    /// begins.
     #[pin]
     state: IrqLock<SessionState<EndReason>>,
     /// The watch of the initiator on the volume.
@@ -595,7 +596,7 @@ impl Attachment {
         self.changer.forget_admin();
     }
 
-    /// Drops the volume's drive, which may close the device. Under no lock. May sleep.
+    /// Drops the volume's backing, which may close the device. Under no lock. May sleep.
     pub(super) fn release(&self) {
         drop(self.gone.lock().take());
         // A function that has just finished a request may refer to the volume for a moment longer,
@@ -710,7 +711,8 @@ impl Attachment {
                 write_cache: Some(now.wants_flushes),
             },
             limits: VolumeLimits {
-                // The target reads the data of atomic writes by RDMA READ, with a key.
+                // The data of an atomic write never comes with the request: the target posts an
+                // RDMA READ.
                 atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
                 ..now.limits
             },

@@ -9,9 +9,9 @@
 //!  Idle ───────────► Making ──────────────► Idle; response sent, unless the admin queue pair is gone
 //! ```
 //!
-//! Each session has one changer, which outlives the session until the change is made. So it holds
-//! no object of the HCA, and no part of the volume except the drive's reservations. The eviction of
-//! the host drops its changes that have not begun.
+//! Each attachment has one changer, which outlives the attachment until the change is made. So it
+//! holds no object of the HCA, and no part of the volume except the drive's reservations. The
+//! eviction of the host drops its changes that have not begun.
 
 use crate::{
     admin::Admin,
@@ -58,7 +58,7 @@ pub(super) struct RequestedChange {
     pub(super) ticket: Ticket,
 }
 
-/// Carries out the changes of reservations of one session: see the module.
+/// Carries out the changes of reservations of one attachment: see the module.
 #[pin_data]
 pub(super) struct Changer {
     volume: Arc<Volume>,

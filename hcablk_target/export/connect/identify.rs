@@ -153,7 +153,7 @@ impl Connect {
         };
         let candidates = candidates.map_err(|_| (named, Refusal::NO_MEMORY))?;
         let channel = self.peer.channel();
-        // In any case: the duration must not reveal what exists.
+        // Verify even if the proof cannot be valid: the duration must not reveal what exists.
         let key = challenged.verify(proof, candidates.pairs.iter(), &channel);
         let key = key.and_then(|(place, key)| Some((candidates.pairs.made(place)?, key)));
         let (Some((made, key)), None) = (key, candidates.why_none) else {

@@ -42,7 +42,7 @@ use hcablk_core::{
 use kernel::prelude::*;
 
 impl Registry {
-    /// Sends the reply to a question that arrived at the address `own`.
+    /// Returns the reply to a question that arrived at the address `own`.
     pub(crate) fn reply(&self, question: &Question, proven: Proven, own: IpAddr) -> DiscoveryReply {
         let mut listing = Listing::new(question);
         let lists = self.lists.lock();

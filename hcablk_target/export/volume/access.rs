@@ -69,9 +69,9 @@ impl Volume {
         self.give_up_changes(host);
     }
 
-    /// Gives up changes of reservations that `host` has requested over sessions that have ended or
-    /// are ending; initiators repeat requests of other sessions. Returns whether a change that had
-    /// begun before is still being made.
+    /// Gives up all requested changes of the drive's reservations that have not begun, so that none
+    /// is made that `host` requested over a session that has ended or is ending. Initiators repeat
+    /// the others. Returns whether a change of `host` that had begun before is still being made.
     pub(crate) fn give_up_changes(&self, host: HostId) -> bool {
         self.registry
             .drives()
@@ -118,7 +118,8 @@ impl Volume {
         self.state.lock().hosts.admit(host)
     }
 
-    /// Returns the evicted hosts, each with whether sessions of it still end. Fails with `ENOMEM`.
+    /// Returns the evicted hosts, each with whether it is draining: its sessions have not ended, or
+    /// a change of reservations is being made for it. Fails with `ENOMEM`.
     pub(crate) fn evicted(&self) -> Result<KVec<(HostId, bool)>> {
         let hosts = self.state.lock().hosts.evicted()?;
         let attachments = self
@@ -185,9 +186,9 @@ impl Volume {
         }
     }
 
-    /// Lets no session `id` of `host` begin with `epoch` or an earlier one while the volume is
-    /// exported, and ends the existing one. Returns whether the fenced session can no longer reach
-    /// the drive. May sleep.
+    /// Prevents session `id` of `host` from beginning with `epoch` or an earlier one while the
+    /// volume is exported, and ends the existing one. Returns whether the fenced session can no
+    /// longer reach the drive. May sleep.
     pub(crate) fn fence_session(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
         if let Export::Exported { records, .. } = &self.state.lock().export {
             records.fence(host, id, epoch);

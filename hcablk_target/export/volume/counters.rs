@@ -61,8 +61,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Waits until all existing completions are counted, but not for a handler that a hanging drive
-    /// blocks. Holds no lock while it sleeps.
+    /// Waits until all existing completions are counted, for [`SETTLE_MS`] at most, since a hanging
+    /// drive may block a handler. Holds no lock while it sleeps.
     fn settle(&self) -> Result {
         let start: Instant<Monotonic> = Instant::now();
         self.for_each_queue(|queue| queue.kick())?;
