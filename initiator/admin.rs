@@ -250,7 +250,7 @@ impl Admin {
         self.state.lock().life().is_of_target()
     }
 
-    /// Sends nothing any more, and wakes callers that wait for a response. May sleep.
+    /// Stops sending, and wakes callers that wait for a response. May sleep.
     pub(crate) fn stop(&self) {
         let timer = {
             let mut place = self.timer.lock();

@@ -137,7 +137,7 @@ pub(crate) enum Failure {
     ExportEnds,
     /// The target broke the protocol.
     Protocol(Violation),
-    /// The peer broke the protocol before it has proven to be the target.
+    /// The peer broke the protocol before it had proven to be the target.
     Stranger(Violation),
     /// An invariant of our own is broken.
     Broken(&'static str),
@@ -250,7 +250,8 @@ impl Failure {
             | Self::OtherKeys
             | Self::NoChallenge
             | Self::Stranger(_)
-            // The other paths may still lead to the export of before the target's restart.
+            // The other paths may still lead to the export that existed before the target's
+            // restart.
             | Self::OtherExport => true,
             Self::Refused(reject) => match reject.reason {
                 Reason::UnknownVolume

@@ -253,8 +253,8 @@ impl Head {
         self.going.wait_ms(ms).is_ok()
     }
 
-    /// Gives the hardware queues `first`, the queues of the session of `epoch` and `origin` on
-    /// `path`, and calls `add`, which adds the disk.
+    /// Adds `first`, the queues of the session of `epoch` and `origin` on `path`, to the hardware
+    /// queues, and calls `add`, which adds the disk.
     pub(crate) fn with_first<R>(
         &self,
         (path, epoch, origin): (u8, Epoch, Origin),

@@ -5,8 +5,8 @@
 //! A target ends a session before it admits one of the same id and a later epoch, and waits until
 //! the drive has finished the requests of the first. So a disk's name owns its id until the number
 //! is needed for another name, and epochs only grow, across all disks: even a disk that was
-//! disconnected, removed and configured again is ordered after the rest of its past. When all
-//! numbers were used, a new name gets that of the disk that was removed first.
+//! disconnected, removed and configured again is ordered after the remaining requests of its former
+//! sessions. When all numbers were used, a new name gets that of the disk that was removed first.
 //!
 //! Each path of a disk has its own id, which differs in the number of the path. Requests of one
 //! path are issued again on another only after the target has fenced the first (`head/fencing.rs`).

@@ -28,9 +28,9 @@ const EAGER_WRITE: u32 = 32768;
 const MAX_IO_KIB: u32 = TRANSFER_USUAL >> 10;
 /// Default of `message_requests`.
 const MESSAGE_REQUESTS: u32 = BATCH_MAX as u32;
-/// Default of `ctrl_loss_tmo`, nvme's.
+/// Default of `ctrl_loss_tmo`, as in nvme.
 const CTRL_LOSS_TMO_S: u32 = 600;
-/// Default of `keep_alive_tmo`, nvme's.
+/// Default of `keep_alive_tmo`, as in nvme.
 const KEEP_ALIVE_TMO_S: u16 = 5;
 /// Default of `batch_upper`.
 const BATCH_UPPER: u32 = 32;
@@ -94,7 +94,7 @@ pub(crate) struct Settings {
     pub(crate) expect_wwid: Option<VolumeId>,
     /// 0: one for each processor.
     pub(crate) queues: u8,
-    /// Queue pairs for polled I/O, besides those.
+    /// Queue pairs for polled I/O, in addition to `queues`.
     pub(crate) poll_queues: u8,
     pub(crate) depth: u16,
     pub(crate) io_timeout_s: u32,

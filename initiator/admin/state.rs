@@ -830,7 +830,7 @@ mod tests {
         }
     }
 
-    /// A session to which a volume is attached that is watched.
+    /// Returns the state of a session with an attached volume that is about to be watched.
     fn with_volume() -> AdminState {
         let mut state = AdminState::new();
         assert!(state.go_live(false));

@@ -125,7 +125,7 @@ impl Asking {
             .connect_held(parameters, bytes)
             .map_err(not_sent)?;
         match self.link.wait(ConnectStep::Response, deadline)? {
-            // The owner of the key verifies the bytes.
+            // A caller with a key verifies the bytes.
             News::Rejected(reject, bytes) if reject.reason == reason => Ok(bytes),
             News::Rejected(reject, _) => Err(Failure::Unsealed(reject)),
             _ => Err(Failure::NotATarget),

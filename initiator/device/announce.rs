@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Uevents of a disk, sent by a thread of their own.
+//! Uevents of a disk, sent on a workqueue of their own.
 //!
 //! The kernel sends all uevents under one mutex, whose holder may wait for memory
 //! (`uevent_net_broadcast_untagged()`). Freeing that memory may require writes to this very disk.
@@ -9,7 +9,7 @@
 //! # Locks and contexts
 //!
 //! `announcer` is held while a uevent is sent: removing the disk waits for that, and fails the
-//! disk's requests first. `waiting` is held for looks and changes only.
+//! disk's requests first. `waiting` is held for look-ups and changes only.
 
 use crate::{
     failure::Failure,

@@ -62,14 +62,14 @@ fn not_begun(failure: Failure) -> Attempt {
 }
 
 impl Device {
-    /// Returns the deadline of an attempt that starts now: not later than the moment from which on
-    /// requests fail, since only the code between attempts fails them; and not long after the disk
-    /// is due to be removed.
+    /// Returns the deadline of an attempt that starts now: no later than the time at which requests
+    /// begin to fail, since only the code between attempts fails them; and not long after the time
+    /// at which the disk is due for removal.
     fn attempt_end(&self, plan: &Plan, pace: &Pace) -> Deadline {
         let loss = plan.head.loss();
         let fail_fast = loss.fail_fast.filter(|_| plan.head.requests_wait());
         let fail_fast = fail_fast.map(Deadline::left_ms);
-        // The last attempt gets its least time, too.
+        // Even the last attempt gets the minimum time.
         let gone = loss.end.map(|end| end.left_ms().max(pace.least_ms()));
         let limit = pace.whole_ms(plan.path.usual_ms());
         Deadline::new(
@@ -209,8 +209,9 @@ impl Device {
     }
 
     /// Makes `session` a path of the disk after all other lost paths are fenced; returns `false` if
-    /// the path needs no session any more. Sleeps until the drive has finished what it had begun.
-    /// If the session cannot be used afterwards, it is lost like any session of the disk.
+    /// the path needs no session any more. Sleeps until the drive has finished the requests that it
+    /// had begun. If the session cannot be used afterwards, it is lost like any session of the
+    /// disk.
     fn fence_and_install(
         &self,
         session: &Arc<Session>,
@@ -315,7 +316,7 @@ impl Device {
             lost.stop_device_watch();
         }
         plan.path.set_state(PathState::Live, None);
-        // A target that reports no instance may have forgotten all.
+        // A target that reports no instance may have forgotten all earlier writes.
         let is_other = volume.instance.is_none() || volume.instance != active.volume.instance;
         if is_other {
             // The new export instance counts its generations from the start.

@@ -53,7 +53,7 @@ use kernel::{
 pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
 
 impl Device {
-    /// Makes the disk of `session`, with the limits of `geometry` and of the device. Sleeps.
+    /// Creates the disk of `session`, with the limits of `volume` and of the RDMA device. Sleeps.
     pub(super) fn add_disk(
         &self,
         session: &Arc<Session>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reports state changes of a disk and its paths: each by a tracepoint, those that last also by
+//! Reports state changes of a disk and its paths: each with a tracepoint, lasting ones also with
 //! [uevents](super::announce) of the block device.
 //!
 //! Code that changes states calls [`Device::announce_changes`] afterwards, in process context and
@@ -25,7 +25,8 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Least nanoseconds between two events about the target's portals: each may run a program.
+/// Minimum time between two events about the target's portals, in nanoseconds: each may run a
+/// program.
 const PORTALS_NS: u64 = 1_000_000_000;
 
 /// The states announced last. A path that does not exist has state New.

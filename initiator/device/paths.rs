@@ -264,7 +264,7 @@ impl Device {
         path.set_enabled(None);
         path.set_state(PathState::New, None);
         path.interrupt(Failure::Forced);
-        // Requests on the path are fenced, or recorded as still to be fenced.
+        // The requests of the path are fenced, or recorded as unfenced.
         if let Some(session) = session_of(&active.sessions, number).cloned() {
             session.finish();
         }
@@ -278,10 +278,9 @@ impl Device {
         Ok(())
     }
 
-    /// Releases the RDMA device of a path that is not reconnecting: the removal of the device may
-    /// wait for that. The path's session has ended. The caller holds `control`, for which
-    /// reconnecting paths wait, so this must not wait for memory; it drops what is returned after
-    /// `control`. Sleeps.
+    /// Releases a path's session, which has ended, and thus its RDMA device: the removal of the
+    /// device may wait for that. The caller holds `control`, for which reconnecting paths wait, so
+    /// this must not wait for memory; the caller drops what is returned after `control`. Sleeps.
     pub(super) fn release_path(&self, active: &mut Active, number: u8) -> ReleasedPath {
         let place = active.sessions.get_mut(usize::from(number));
         let session = place.and_then(Option::take);
@@ -317,7 +316,7 @@ impl Device {
 
     /// Changes `ctrl_loss_tmo`, `fast_io_fail_tmo` or `reconnect_delay`, at any time. If the disk
     /// has no session now, changed time limits count from now. Fails with `EBUSY` if `change` would
-    /// decide anew whether the disk outlives its connection: connecting the disk decides that.
+    /// alter whether the disk outlives its connection, which is decided when the disk is connected.
     /// Waits while the disk is being connected.
     pub(crate) fn set_limits(&self, change: impl Fn(&mut Settings)) -> Result {
         let mut control = self.lock_control()?;

@@ -68,8 +68,8 @@ impl Device {
         false
     }
 
-    /// Removes the disk, if it is that of `head` (any disk without `head`) and no path of it is
-    /// live; returns whether the disk was removed: no further attempt is made then. Sleeps.
+    /// Removes the disk if no path of it is live, and it is the disk of `head` (`None`: any disk).
+    /// Returns whether the disk was removed; no further attempt is made then. Sleeps.
     pub(super) fn give_up(&self, head: Option<&Arc<Head>>, failure: Failure) -> bool {
         let mut control = self.control.lock();
         // The device may have a new disk by now.
@@ -110,7 +110,7 @@ impl Device {
         self.announce_changes();
     }
 
-    /// Returns whether the path still needs the session after the one of `plan`; it then shows
+    /// Returns whether the path still needs a session to replace that of `plan`. If so, shows
     /// `failure` as the reason for the missing session.
     fn still_waits(&self, plan: &Plan, failure: Failure) -> bool {
         let control = self.control.lock();
@@ -127,7 +127,7 @@ impl Device {
         waits
     }
 
-    /// Returns whether the path needs the session after the one of `plan`.
+    /// Returns whether the path needs a session to replace that of `plan`.
     pub(super) fn is_wanted(&self, control: &Control, plan: &Plan) -> bool {
         Self::has_disk(control, &plan.head)
             && plan.is_for(&plan.path.info())

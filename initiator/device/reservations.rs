@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The persistent reservations of a disk's drive, for users of the disk. The target has them, for
+//! The persistent reservations of a disk's drive, for users of the disk. The target holds them for
 //! this host; any path may carry the request.
 //!
 //! If a session is lost with the response to a change, a new session repeats the change with the
@@ -91,7 +91,7 @@ impl DiskReservations {
         while *reserving {
             if self.reserved.wait_interruptible(&mut reserving) {
                 if !*reserving {
-                    // The wake-up that this waiter leaves unused may have been another's.
+                    // This waiter leaves without its turn: pass on a wake-up that it may have got.
                     self.reserved.notify_one();
                 }
                 return Err(EINTR);

@@ -61,7 +61,7 @@ impl Head {
 
     /// Lets requests use `queue`, the replacement of another queue in the session of this epoch on
     /// `path`; `false`: the session is ending, and its requests may have been issued elsewhere
-    /// already. Fails as [`HwQueues::put`].
+    /// already. Fails as [`HwQueues::add`].
     pub(crate) fn put_instead(
         &self,
         (path, epoch): (u8, Epoch),

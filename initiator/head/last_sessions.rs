@@ -265,7 +265,7 @@ mod tests {
         last.granted(2, Epoch(100), &origin(9, 2));
         assert_eq!(last.obstacle(2, &origin(9, 2)), other, "when none is");
         last.granted(2, Epoch(100), &origin(9, 0));
-        assert_eq!(last.obstacle(2, &origin(9, 0)), other, "untold");
+        assert_eq!(last.obstacle(2, &origin(9, 0)), other, "unknown instance");
     }
 
     #[test]

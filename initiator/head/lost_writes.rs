@@ -19,22 +19,23 @@
 //!
 //! # Who writes
 //!
-//! The block layer reports each open with its mode, and each close without. So only a lower bound
-//! of the number of writers is known ([`Openers`]): each close may have been a writer's. An
+//! The block layer reports each open with its mode, but each close without a mode. So only a lower
+//! bound of the number of writers is known ([`Openers`]): each close may have been a writer's. An
 //! exclusive opener (a mounted file system, md, dm, swap) holds a claim, which is visible. While it
 //! is uncertain whether a writer has the disk open at a loss, the state is Unopened: flushes may
 //! then fail for one writer more than necessary, and never for one less.
 
 use hcablk_core::blkdev::OpenMode;
 
-/// The openers of a disk, its partitions included. Each lower bound is that of openers for writing.
+/// The openers of a disk, its partitions included. Fields `least_…` are lower bounds of the openers
+/// for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Openers {
     open: u32,
     least_plain: u32,
     least_exclusive: u32,
-    /// The claims of exclusive openers at the last reported open or close: one of a partition, two
-    /// of the whole disk.
+    /// The claims of exclusive openers at the last reported open or close: an opener of a partition
+    /// has one, an opener of the whole disk two.
     claims: u32,
     /// The last open was an exclusive one, whose claim is not visible yet.
     is_claiming: bool,
