@@ -9,8 +9,8 @@
 //! - [`flush_errors`]: errors of flushes that an initiator has not been notified of.
 //! - [`flush_failures`]: the failed flushes of a drive, for all its volumes.
 //! - [`write_errors`]: errors of acknowledged writes that a disk has not been notified of.
-//! - [`host_turns`]: the order of hosts when many requests wait for a drive; [`io_turns`]: these
-//!   requests.
+//! - [`host_turns`]: the order of hosts when many requests wait for a drive; [`io_turns`]: holds
+//!   these requests.
 //! - [`observed`]: the last observed state of a volume.
 //! - [`p2p`]: mode p2p, the memory of PCI devices.
 

@@ -98,9 +98,9 @@ pub(crate) struct Rewrites {
 pub(crate) struct RewriteMark(u32);
 
 impl Rewrites {
-    /// Records that pages may be read and written whole, until the returned guard is dropped. Must
-    /// be called before the pages are: a request that no longer finds a page then finds this. Any
-    /// context.
+    /// Records that pages may be read, changed and written back whole, until the returned guard is
+    /// dropped. Must be called before a page is read: a direct write that no longer finds a page
+    /// then finds this record. Any context.
     pub(crate) fn begin(&self) -> Rewriting<'_> {
         self.begun.fetch_add(1, Full);
         Rewriting(self)

@@ -368,8 +368,8 @@ impl Attaching {
     fn find(&self, request: &ConnectRequest) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         let (registry, proven) = (&self.registry, self.session.proven());
         let claimant = self.session.claimant();
-        // A session that can have only this volume serves it as in version 2, without an eager ring
-        // if RDMA READs are posted.
+        // A session that can have only this volume serves it as in version 2: it can do without an
+        // eager ring, if RDMA READs may be posted.
         let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
         let needs_own_session =
             |backing: &Backing| backing.wants_peers() || !(has_no_ring || backing.bears_change());
@@ -394,7 +394,7 @@ impl Attaching {
                         return Err(FULL);
                     }
                     let exported = volume.export().ok_or(WITHDRAWN)?;
-                    // The volume may have been exported anew since it was looked at.
+                    // The volume may have been exported again since the decision.
                     if needs_own_session(&exported.backing) {
                         return Err(OWN_SESSION);
                     }

@@ -3,9 +3,9 @@
 //! Limits the connection requests that wait for drives. Uses nothing but `core`: its tests run on
 //! the host.
 //!
-//! Each waiting request occupies a worker of the target, which has far more workers than requests
-//! may wait. The limits reserve room: for other drives, if one hangs, for other hosts, if one
-//! repeats its requests for a hanging drive, and for the host itself, if a peer without a proof
+//! Each waiting request occupies a worker of the target, and far fewer requests may wait than there
+//! are workers. The limits reserve room for other drives, if one hangs; for other hosts, if one
+//! repeats its requests for a hanging drive; and for the host itself, if a peer without a proof
 //! repeats them in its name.
 
 use crate::claimant::Claimant;

@@ -119,7 +119,8 @@ impl TargetRequest {
         }
     }
 
-    /// Iterates over the data that is in RAM: neither in peer memory nor in cache lines.
+    /// Iterates over the RAM for the request's data: its transfer buffers, inline data or ring
+    /// slot. Peer memory and cache lines of the request are ignored.
     pub(crate) fn ram_pages(&self) -> impl Iterator<Item = PageRange<'_>> {
         self.buffer_pages(None, false)
     }

@@ -14,10 +14,10 @@
 //! A [`Chunk`] has everything it needs: a bio, a copy of the request's extent and key, the numbers
 //! of its transfer buffers. It has one owner at a time: the table of idle chunks
 //! (`ChunkedRequests::idle`), the drive, the table of RDMA READs (`ChunkedRequests::rdma_reads`;
-//! chunks of writes only), or the workqueue (a bounce of mode p2p). Its request meanwhile is in
-//! `Queue::chunked`, with its progress; the function that settles the last chunk gets the request.
-//! A chunk becomes idle before it settles: when the request can end, all its chunks can be used
-//! again.
+//! chunks of writes only), or the workqueue (a bounce of mode p2p, or a bio for which the drive had
+//! no room). Its request meanwhile is in `Queue::chunked`, with its progress; the function that
+//! settles the last chunk gets the request. A chunk becomes idle before it settles: when the
+//! request can end, all its chunks can be used again.
 //!
 //! # Send queue
 //!
@@ -470,8 +470,8 @@ impl Queue {
         }
     }
 
-    /// Makes `chunk`, none of whose work is under way any more, idle, and continues its request if
-    /// it was the last chunk. Any context.
+    /// Makes `chunk` idle, which has no more work under way, and continues its request if it was
+    /// the last chunk. Any context.
     pub(super) fn settle_chunk(
         &self,
         chunk: KBox<Chunk>,

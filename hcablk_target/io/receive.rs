@@ -244,7 +244,7 @@ impl Queue {
     }
 
     /// Reads the next request of a message into `request`, and assigns transfer buffers or lets it
-    /// wait. Returns whether more requests of the message follow ([`Received::behind`]).
+    /// wait. Returns whether more requests of the message follow ([`Received::after_one`]).
     // The most frequent kinds of messages are decoded by specialized code.
     fn admit(
         &self,
@@ -327,7 +327,8 @@ impl Queue {
 
     /// Admits the request of a message that was `decoded`, as [`Self::admit`] does. `more`: other
     /// requests of the message follow.
-    // `inline(always)`: each caller knows something about the arguments, so parts of it fold away.
+    // `inline(always)`: callers pass constants for some arguments, so parts of the function fold
+    // away.
     #[inline(always)]
     fn admit_decoded(
         &self,

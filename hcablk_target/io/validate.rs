@@ -165,7 +165,7 @@ mod tests {
         [
             ("read", false, Op::Read(extent, remote)),
             (
-                "write by a key",
+                "write with a key",
                 true,
                 Op::Write {
                     extent,
@@ -241,8 +241,7 @@ mod tests {
             read_only: true,
             ..same_limits()
         };
-        // Also for blocks that do not exist: in the protocol's table the refusal of writes
-        // precedes.
+        // Also for blocks that do not exist: the protocol checks first whether writes are refused.
         for (offset, length) in [(0, 4096), (CAPACITY, 4096), (512, 512)] {
             for (what, changes, op) in operations(offset, length) {
                 if changes {

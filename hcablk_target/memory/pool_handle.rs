@@ -3,9 +3,9 @@
 //! The right of a queue pair to borrow shared buffers, within its client's limit.
 //!
 //! The queue's [`Pool`](super::pool::Pool) has a reference to the handle, and returns all its
-//! buffers before it drops this reference. The queue has a second one, to check whether others wait.
-//! Dropping the last reference removes the borrower from the account, in process context, in which
-//! everything of a queue is dropped.
+//! buffers before it drops this reference. The queue has a second reference, to check whether
+//! others wait. Dropping the last reference removes the borrower from the account, in process
+//! context, in which everything of a queue is dropped.
 
 use super::{
     layout::SIZE_CLASSES,
@@ -46,7 +46,7 @@ impl PoolHandle {
         self.client.most_pages()
     }
 
-    /// Lets `queue` be woken when its wait is over, or when others want its unused buffers.
+    /// Sets the queue to wake when its wait is over, or when others want its unused buffers.
     pub(crate) fn attach(&self, queue: Arc<Queue>) {
         self.shared_pool().attach(self.index, queue);
     }

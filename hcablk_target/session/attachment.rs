@@ -711,8 +711,8 @@ impl Attachment {
                 write_cache: Some(now.wants_flushes),
             },
             limits: VolumeLimits {
-                // The data of an atomic write never comes with the request: the target posts an
-                // RDMA READ.
+                // The data of an atomic write never comes with the request, so the target must post
+                // an RDMA READ.
                 atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
                 ..now.limits
             },
