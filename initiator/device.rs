@@ -8,7 +8,7 @@
 //!   ▲                    │ failed                │▲ last path lost, ctrl_loss_tmo is not 0
 //!   └────────────────────┘                       │└─────► Queueing ── enable=0, closed ──► New
 //!                                                │          │ fast_io_fail_tmo is over: FailingFast, which is
-//!                                                │          │ the same but that requests fail
+//!                                                │          │ the same except that requests fail
 //!                             last path lost, or │          │ refused for good, or too late,
 //!                              ended by force    ▼          │ or ended by force
 //!  Connecting ◄──────── Failed ◄───────────── Failing ◄─────┘
@@ -26,7 +26,7 @@
 //!
 //! A disk has one or several [`path`]s, each with a session of its own; it is *degraded* while it
 //! is live and one of its enabled paths is not. While no path is live, the disk is *queueing*: it
-//! stays, its requests wait, and a worker for each path reconnects that ([`reconnect`]).
+//! stays, its requests wait, and a worker for each path reconnects the path ([`reconnect`]).
 //!
 //! `control` serialises connecting, disconnecting and the removal of a disk whose session failed;
 //! it is held while those sleep. The values that attributes show have locks of their own, so that

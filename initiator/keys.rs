@@ -70,7 +70,8 @@ impl Keys {
     }
 
     /// Returns the pair key with which both sides prove their identity; `None` if no key is set, or
-    /// if the target's is missing and the administrator allows `insecure`. Fails if one is missing.
+    /// if only the host's is set and the administrator allows `insecure`. Otherwise fails if one is
+    /// missing.
     pub(crate) fn pair(&self, insecure: bool) -> Result<Option<Key>, Failure> {
         match (&self.host, &self.target) {
             (Some(host), Some(target)) => Ok(Some(host.pair(target))),

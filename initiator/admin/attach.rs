@@ -47,8 +47,8 @@ impl Admin {
         }
     }
 
-    /// Detaches the volume, none of whose requests is under way; the target then ends the session,
-    /// which has no other. Does nothing if no volume is attached. Sleeps until the response,
+    /// Detaches the volume, which has no requests under way. The target then ends the session,
+    /// which has no other volume. Does nothing if no volume is attached. Sleeps until the response,
     /// [`DETACH_MS`] at most.
     pub(crate) fn detach(&self) {
         if self.send_attach(|state| state.ask_detach()).is_ok() {

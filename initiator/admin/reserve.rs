@@ -2,8 +2,8 @@
 
 //! Requests to read or change the drive's reservations.
 //!
-//! There is one at a time. A caller without a response repeats the request, on this or
-//! another session: the target recognises a change that it has made by its sequence number.
+//! There is one at a time. A caller without a response repeats the request, on this or another
+//! session: the sequence number of a change shows the target that it has made the change already.
 
 use super::{
     state::{

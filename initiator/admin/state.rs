@@ -33,8 +33,7 @@ use hcablk_core::proto::{
 /// The tags of requests, and the numbers of their buffers: each kind has one.
 pub(super) mod tag {
     pub(in super::super) const KEEP_ALIVE: u16 = 0;
-    /// Also the tag of durability requests, which are sent when this path fences no others any
-    /// more.
+    /// Also the tag of durability requests, which are sent only after the last fence request.
     pub(in super::super) const FENCE: u16 = 1;
     pub(in super::super) const WATCH: u16 = 2;
     pub(in super::super) const RESERVE: u16 = 3;

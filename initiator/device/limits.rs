@@ -11,10 +11,10 @@
 //! the queue's usage counter, so that a freeze lasts until the path is back; and each write to an
 //! attribute of the queue in sysfs freezes it with `limits_lock` held. So nothing here waits for
 //! either: the lock is only tried, and the freeze ends after [`FREEZE_MS`] in any case. The
-//! sessions' timers retry limits that could not be applied, ever more seldom. In the meantime the
-//! disk makes no false promise: the target's block layer splits requests that are too long for the
-//! drive, ends those that the drive no longer supports as not supported, and makes writes stable
-//! itself for a disk that sends no flushes.
+//! sessions' timers retry limits that could not be applied, at growing intervals. In the meantime
+//! the disk makes no false promise: the target's block layer splits requests that are too long for
+//! the drive, ends those that the drive no longer supports as not supported, and makes writes
+//! stable itself for a disk that sends no flushes.
 //!
 //! When the volume no longer supports discards or writes of zeroes, they are disabled at once,
 //! without a freeze: their callers check the limit first, and handle a request that ends as not
