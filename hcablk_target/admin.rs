@@ -258,8 +258,8 @@ impl Admin {
         self.pair.detach();
     }
 
-    /// Returns the device's objects that the queue pair still has. The queue pair must be
-    /// [closed](Self::close). Sleeps.
+    /// Destroys the queue pair's remaining objects of the device, and unmaps its memory. The queue
+    /// pair must be [closed](Self::close). Sleeps.
     pub(crate) fn sever(&self) {
         self.pair.sever();
         DmaBuffer::sever_all(|| Iterator::chain(self.incoming.blocks(), self.outgoing.blocks()));

@@ -22,10 +22,10 @@
 //! # No deadlock
 //!
 //! A request waits at the head of its queue. The queue's own buffers become free when the earlier
-//! requests end. Those have their buffers, and so depend only on drive and wire. Then the own
-//! buffers suffice for the request, as for every request that the session agreed to, and it
-//! continues without a single shared buffer. If one session agrees to larger requests, that changes
-//! only its own reservation.
+//! requests end. Those have their buffers, and so depend only on drive and wire. Then the queue's
+//! own buffers suffice for the request, as for every request that the session agreed to, and the
+//! request continues without a single shared buffer. If one session agrees to larger requests, that
+//! changes only its own reservation.
 //!
 //! # The limit
 //!
@@ -512,7 +512,7 @@ impl Memory {
         state.account.end_change(before);
         state.balance(&self.freed);
         pr_warn!(
-            "memory_mib stays at {}: requests under way do not end\n",
+            "memory_mib stays at {}: requests in flight do not return enough memory\n",
             before >> 20
         );
         Err(EBUSY)

@@ -2,8 +2,10 @@
 
 //! The target: serves block devices and files to initiators.
 //!
-//! Each module uses only modules that follow it in this list, and calls the earlier ones through
-//! traits or callbacks. The exception is the module `parameters`, which `module!` creates here.
+//! Each module uses the modules that follow it in this list. Some name types of earlier ones as
+//! well: queue pairs and admin queue pairs their session, a session its volumes and the registry,
+//! drives the parts of a request, and pools of memory their queue pair. All read the parameters of
+//! the module through functions in this file.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
 //! - [`export`]: the exported volumes, the addresses, the hosts, and their connections.

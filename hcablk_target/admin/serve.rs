@@ -115,8 +115,8 @@ impl Admin {
                 }
             }
             op => match self.session.attachment(volume) {
-                // In a session of several volumes, a volume cannot be named before the response to
-                // its attachment was sent.
+                // In a session of several volumes, an initiator knows a volume's handle only from
+                // the response to its attachment.
                 Some(attachment) if attachment.is_published() || !self.session.is_of_host() => {
                     self.serve_volume(&attachment, tag, op);
                 }

@@ -254,7 +254,7 @@ impl Backing {
                 }
                 if mode != Mode::Cached && file.direct_unit() == 0 {
                     return Err((
-                        "the file system has no direct I/O for this file: only mode cached",
+                        "the file system has no direct I/O for this file: use mode cached",
                         errno::eopnotsupp(),
                     ));
                 }
@@ -354,7 +354,7 @@ impl Backing {
         mib: u32,
     ) -> Result<Self, (&'static str, Error)> {
         if mib != 0 && !matches!(self.mode, Mode::Direct | Mode::P2p) {
-            return Err(("a volume with a cache has mode direct or p2p", EINVAL));
+            return Err(("cache_mib requires mode direct or p2p", EINVAL));
         }
         let manner = Manner {
             alone: mib != 0,

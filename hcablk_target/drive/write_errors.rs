@@ -232,8 +232,8 @@ impl WriteErrors {
     }
 }
 
-/// A session's use of a record, which is kept while there is one: without the record, the initiator
-/// would see another instance, and believe that no request of the session is left.
+/// A session's use of a record. A record in use is never dropped: without it, the initiator would
+/// see another instance, and believe that no request of the session is left.
 pub(crate) struct WriteErrorsUse {
     errors: Arc<WriteErrors>,
     session_number: SessionNumber,

@@ -94,7 +94,7 @@ const FULL: Refusal = Refusal::new(
 
 const OWN_SESSION: Refusal = Refusal::new(
     Reason::OwnSession,
-    "its session must begin with it, because of its memory or its data",
+    "it needs a session of its own, because of its memory or its data",
 );
 
 const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");

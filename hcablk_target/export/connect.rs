@@ -357,7 +357,7 @@ impl Connect {
         id: &Id,
     ) -> Option<&'static str> {
         if session.is_of_host() != request.volume.is_none() {
-            return Some("its session is of another version");
+            return Some("its session uses a different protocol version");
         }
         // Names alone do not suffice to join a session that was begun with a proof.
         if session.handle() != seal.map(|seal| seal.proof.handle()) {

@@ -4,8 +4,8 @@
 //!
 //! One lock protects the lists of volumes, attached volumes and portals; it is held for look-ups
 //! and changes only, never while waiting. Keys, challenges and drive waiters have their own locks.
-//! An attached volume is listed from its creation until it has ended completely, so a caller that
-//! does not find it knows that its requests can no longer write.
+//! An attachment is listed from its creation until it has ended completely: once it is no longer
+//! listed, none of its requests can write.
 
 use super::{
     admission,
@@ -110,8 +110,8 @@ impl Lists {
 pub(crate) struct WorkQueues {
     /// Ports and their memory retry here when a resource becomes available.
     pub(crate) control: Arc<WorkQueue>,
-    /// Connections are established here. They wait for the ends of sessions, which must find other
-    /// workers.
+    /// Connections are established here. This work waits for the ends of sessions, which therefore
+    /// run on other workqueues.
     pub(crate) connect: Arc<WorkQueue>,
     /// Completions of admin queue pairs are handled here. No work on it waits for a drive, so that
     /// keep-alives, fences and watches get their responses even if a drive hangs.
@@ -528,7 +528,7 @@ impl Registry {
         })
     }
 
-    /// Returns the current number of sessions of a host on a volume.
+    /// Returns the current number of attachments of a host on a volume.
     pub(crate) fn attachments_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
         self.lists.lock().attachments_of(host, volume)
     }

@@ -66,7 +66,7 @@ impl TargetRequest {
         }
     }
 
-    /// Returns the queue's own buffers, and drops the reference to their peer memory.
+    /// Puts the queue's own buffers back, and drops the reference to their peer memory.
     #[inline(never)]
     fn return_own(&mut self, pool: &mut Pool) {
         for number in self.own.iter().take(self.own_count) {

@@ -470,8 +470,8 @@ impl Queue {
         }
     }
 
-    /// Makes `chunk` idle, which has no more work under way, and continues its request if it was
-    /// the last chunk. Any context.
+    /// Handles a chunk that has no more work under way: makes it idle, and continues its request if
+    /// it was the last chunk. Any context.
     pub(super) fn settle_chunk(
         &self,
         chunk: KBox<Chunk>,
@@ -934,7 +934,7 @@ impl RequestChunks {
         (self.progress.chunks().into(), self.progress.early().into())
     }
 
-    /// Returns the chunks to the list of free ones.
+    /// Puts the chunks back into the list of free ones.
     #[inline]
     pub(crate) fn give(&mut self, free: &mut KVec<u16>) {
         if self.count != 0 {

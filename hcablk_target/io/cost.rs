@@ -7,7 +7,7 @@
 //! The result is never less than the bytes allocated. Sizes of this module's own objects are exact,
 //! rounded up to what the allocator returns: a power of two. Sizes of the objects of the kernel and
 //! the RDMA drivers are the constants here, which are at least what mlx4, mlx5, rxe and siw
-//! allocate; a ring has a power of two of places, and each place a power of two of bytes.
+//! allocate; the number of places of a ring, and the bytes of each place, are powers of two.
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;

@@ -301,13 +301,14 @@ impl Queue {
         self.pair.own_number()
     }
 
-    /// Starts an update of the counters, without waiting for it.
+    /// Makes the completion handler look for completions, which updates the counters, without
+    /// waiting for it.
     pub(crate) fn kick(&self) {
         self.pair.cq().kick();
     }
 
-    /// Returns whether the update is done, that is, no completion is being handled. The handler may
-    /// sleep while a drive hangs.
+    /// Returns whether the handler has finished, that is, no completion is being handled. The
+    /// handler may sleep while a drive hangs.
     pub(crate) fn is_settled(&self) -> bool {
         self.pair.cq().is_settled()
     }

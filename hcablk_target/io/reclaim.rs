@@ -222,9 +222,9 @@ impl Queue {
     fn keep_stray(&self, work: &mut Work, request: KBox<TargetRequest>) {
         work.close();
         if let Err(request) = self.inflight.park(request.index, request) {
-            keep(request, "there are two Requests of one number");
+            keep(request, "two requests have the same number");
         }
-        self.broken("more Requests are idle than were allocated");
+        self.broken("more requests are idle than were allocated");
     }
 
     /// Releases a request for which there is no place in the list of waiting ones, and ends the

@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(
             account.reserve(&mut other, 41),
             Err(refused),
-            "what is coming counts"
+            "coming bytes count"
         );
         assert!(account.reserve(&mut other, u64::MAX).is_err());
         assert_eq!(account.reserve(&mut other, 40), Ok(()));
@@ -360,10 +360,7 @@ mod tests {
             Err(false)
         );
         assert_eq!(account.reserve(&mut one, 10), Ok(()));
-        assert!(
-            account.reserve(&mut one, 1).is_err(),
-            "what is coming counts"
-        );
+        assert!(account.reserve(&mut one, 1).is_err(), "coming bytes count");
         assert_eq!(account.reserve(&mut other, 50), Ok(()));
         // Bytes that are withdrawn or freed can be reserved again.
         account.withdraw(&mut one, 10);

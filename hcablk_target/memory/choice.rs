@@ -7,7 +7,7 @@
 //! uses RAM instead, for all its data: a drive accepts only one kind in one bio. A request waits
 //! only if the wait ends: all buffers are returned eventually.
 
-/// The free buffers, and the number with peer memory.
+/// The numbers of free buffers, and of all buffers with peer memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Free {
     /// Buffers without peer memory.

@@ -348,7 +348,7 @@ impl Pool {
             .is_some_and(|handle| handle.is_pressed())
     }
 
-    /// Returns unused borrowed buffers, if others want them. Any context.
+    /// Gives unused borrowed buffers back, if others want them. Any context.
     pub(crate) fn give_back_if_pressed(&mut self) {
         if self.is_pressed() {
             self.give_back_kept();

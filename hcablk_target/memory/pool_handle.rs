@@ -86,7 +86,7 @@ impl PoolHandle {
         self.shared_pool().cancel_wait(self.index);
     }
 
-    /// Returns all `buffers`, of `size_class`, to the shared pool. Any context; takes the shared
+    /// Gives all `buffers`, of `size_class`, back to the shared pool. Any context; takes the shared
     /// pool's lock.
     pub(crate) fn give_back(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
         self.shared_pool()

@@ -123,7 +123,8 @@ impl OnDevice {
 #[pin_data]
 pub(super) struct SharedPool {
     pd: Arc<ProtectionDomain>,
-    /// The memory of the port, which has a reference to this while this has clients or buffers.
+    /// The memory of the port, which has a reference to the pool while the pool has clients or
+    /// buffers.
     memory: Arc<Memory>,
     /// Whether unused buffers must be returned: a copy, which is read without the lock.
     pressed: Atomic<bool>,

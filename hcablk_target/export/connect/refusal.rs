@@ -57,7 +57,7 @@ impl Refusal {
                 Reason::Superseded => "a later instance of this host has connected",
                 Reason::Withdrawn => "the volume is being disabled",
                 Reason::StaleEpoch => "its epoch is not newer than that of its session",
-                Reason::NoSession => "its session is gone",
+                Reason::NoSession => "its session has ended",
                 _ => "it does not fit its session",
             },
         )
