@@ -7,8 +7,8 @@
 //!
 //! - In version 3 of the protocol the session starts without its volume, which is then attached
 //!   (`admin/attach.rs`).
-//! - A keep-alive is sent every half of `keep_alive_tmo`. The session ends if one gets no response
-//!   within the whole of it: the target responds at once, regardless of its drive.
+//! - A keep-alive is sent after each half of `keep_alive_tmo`. The session ends if one gets no
+//!   response within the whole of it: the target responds at once, regardless of its drive.
 //! - [`Admin::ask_fence`] asks whether requests of another path can still reach the drive
 //!   (`admin/fence.rs`), and [`Admin::ask_durable`], at the end, whether acknowledged writes are
 //!   durable.

@@ -100,8 +100,8 @@ impl Announcements {
     }
 
     /// Sets the disk that sends the uevents from now on; waiting news are announced by the former
-    /// disk. Sleeps until a running uevent is sent. When the disk is being removed, none of its
-    /// requests may wait any more.
+    /// disk. Sleeps until a uevent that is being sent has been sent. When the disk is being
+    /// removed, none of its requests may wait any more.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
         self.has_disk.store(announcer.is_some(), Relaxed);
         let mut place = self.announcer.lock();

@@ -51,7 +51,8 @@ impl Announced {
 }
 
 impl Device {
-    /// Sets the disk that announces changes to user space. Sleeps until a running uevent is sent.
+    /// Sets the disk that announces changes to user space. Sleeps until a uevent that is being sent
+    /// has been sent.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
         // Nothing was announced for the new disk.
         self.announced.lock().portals = 0;

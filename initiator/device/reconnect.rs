@@ -52,7 +52,7 @@ use kernel::{
 impl Device {
     /// Returns whether the disk outlives its sessions. Without a wwid, a volume that returns may be
     /// a different one. A target may forget writes that it acknowledged from a volatile cache, so
-    /// it must also report when it does.
+    /// it must also report that loss.
     pub(super) fn is_to_reconnect(&self, settings: &Settings, volume: &VolumeInfo) -> bool {
         if settings.ctrl_loss_tmo_s == Some(0) {
             return false;

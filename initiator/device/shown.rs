@@ -96,7 +96,7 @@ impl Device {
         f(&self.shown.lock())
     }
 
-    /// Returns whether flushes fail since the target has lost acknowledged writes. May sleep.
+    /// Returns whether flushes fail because the target has lost acknowledged writes. May sleep.
     pub(crate) fn has_lost_writes(&self) -> bool {
         let lost_writes = self.shown.lock().lost_writes.clone();
         lost_writes.is_some_and(|lost_writes| lost_writes.is_lost())
