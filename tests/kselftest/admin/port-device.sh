@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a port that listens at one address listens again on its own when the address's RDMA device was removed and added, and a disk is connected again.
+# Proves: a port that listens at one address resumes by itself after the RDMA device of that address was removed and added again, and a disk reconnects.
 # turn: 23
 # takes: 10
 # guests: target c1
@@ -18,7 +18,7 @@ same "the port stays enabled" 1 "$(on target "cat $port/enable")"
 must on target "rdma link add $rdma_link type $rdma netdev $netdev"
 check "the port listens again" wait_until target 30 "! grep -q . $port/error"
 check "the disk is connected again" wait_until c1 60 "grep -q live $initiator/vol1/state"
-check "the disk is written again" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
+check "the disk can be written again" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
 # A waiting port can be disabled.
 must on target "rdma link delete $rdma_link"
 must wait_until target 30 "grep -q 'error -19' $port/error"

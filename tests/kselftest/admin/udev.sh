@@ -32,7 +32,7 @@ check "a new file system gets a by-uuid link" links_to by-uuid/$uuid "$device"
 check "a new file system gets a by-label link" links_to by-label/shared "$device"
 check "the file system is mounted by its UUID" on c1 "mkdir -p /mnt && mount UUID=$uuid /mnt && umount /mnt"
 
-# The disk cannot be read now: udev must not try when it gets events of states.
+# The disk cannot be read now: udev must not try on an event about a change of state.
 must vm pause target
 check "the disk has no path" wait_until c1 60 "grep -q queueing $initiator/vol1/state"
 check "udev settles while the disk has no path" on c1 'udevadm settle --timeout=20'

@@ -9,7 +9,8 @@
 
 volumes=$target/volumes
 
-# try VOLUME PATH MODE MIB: exports the volume by hand; prints the error's number and the reason.
+# try VOLUME PATH MODE MIB: enables the volume through configfs; prints "enabled", or the reason and
+# the error's number.
 try() {
 	on target "modprobe hcablk_target; mkdir -p $volumes/$1 && cd $volumes/$1 && echo $2 > path && echo $3 > mode && echo $4 > cache_mib &&
 		if env echo 1 > enable; then echo 0 > enable; echo enabled; else cat error; fi 2>&1; cd / && rmdir $volumes/$1" | tail -n 1

@@ -40,7 +40,7 @@ make_drive fast1 0 64 memory_backed=1
 make_drive fast2 0 64 memory_backed=1
 make_drive fast3 0 64 memory_backed=1
 make_drive slow 20000000 64 memory_backed=1
-# Data that is read into registered memory moves whole.
+# Writes move whole if each RDMA READ needs a memory region (force_mr).
 written=16 fetches=16
 ! on target 'grep -q hcablk_target.force_mr=1 /proc/cmdline' || written=0 fetches=1
 for by in dm md; do
@@ -134,7 +134,7 @@ for how in bounce direct; do
 	connect c1 p
 	check "p2p, $how: memory of every shape is read and written right" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 1"
 	loads p "p2p, $how"
-	same "p2p, $how: no data went through RAM" 0 "$(count p p2p_fallbacks)"
+	same "p2p, $how: no request fell back to RAM" 0 "$(count p p2p_fallbacks)"
 	disconnect c1 p
 	must on target 'hcablk target unexport p && hcablk target unlisten --all && modprobe -r hcablk_target'
 done

@@ -42,7 +42,8 @@ ms() {
 	printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100))
 }
 
-# compare "NAME" DRIVE STREAMS KIB: exports the drive, STREAMS drives side by side, with chunks of KIB KiB and without.
+# compare "NAME" DRIVE STREAMS KIB: exports DRIVE, which consists of STREAMS drives side by side,
+# with chunks of KIB KiB and without.
 compare() {
 	local name=$1 path=$2 streams=$3 kib=$4 pattern drive_time wire on off ideal
 	export_volume on "$path" --chunk-kib="$kib" c1
@@ -58,7 +59,8 @@ compare() {
 			read -r on off wire <<< "$(medians c1 $pattern "$disk_on" "$disk_off" "$disk_wire")"
 			((on * 100 >= off * 85)) || break
 		done
-		# All chunks of one side overlap with the other, except its first ones.
+		# At best the slower of drive and wire works all the time, and only the first chunks
+		# of the other do not overlap with it.
 		ideal=$((drive_time > wire ? drive_time + wire * streams * kib / 1024 : wire + drive_time * streams * kib / 1024))
 		table+=("$(printf '%-18s %-5s %8s %8s %8s %8s %8s %7d %% %7d %%' "$name" $pattern "$(ms "$drive_time")" "$(ms "$wire")" \
 			"$(ms "$off")" "$(ms "$on")" "$(ms $ideal)" $(((on - ideal) * 100 / ideal)) $(((off - on) * 100 / off)))")

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a target that listens at one port by IPv6 and at another by IPv4 serves at these two ports only, at each until it is removed.
+# Proves: a target that listens at one port over IPv6 and at another over IPv4 serves only at these two ports, and at each only until that port is removed.
 # turn: 23
 # takes: 20
 
@@ -15,8 +15,8 @@ queues_at() {
 must on target 'hcablk target listen --address :: --port 7750'
 export_volume vol1 "$drive" --no-port c1 c2
 like "nothing listens at the usual port" listens "$(on c2 "hcablk connect $target_address6 vol1" 2>&1)"
-device=$(on c1 "hcablk connect $target_address6 vol1 --port 7750") || die "c1 cannot connect by IPv6"
-pass "c1 connects by IPv6"
+device=$(on c1 "hcablk connect $target_address6 vol1 --port 7750") || die "c1 cannot connect over IPv6"
+pass "c1 connects over IPv6"
 like "the queue pairs of c1 are at that port, from its IPv6 address" "^[0-9]+ fd77::2\$" "$(queues_at 7750)"
 check "c1 moves data over IPv6" on c1 "hcablk-scatter $device random 61 16"
 

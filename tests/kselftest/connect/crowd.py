@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-# Proves: hosts with as many unfinished connection requests as the target allows, or with requests that wait for a hung drive, keep no other host from connecting, reconnecting and disconnecting.
+# Proves: hosts that use up the limits on unfinished connection requests, or on requests that wait for a hung drive, do not prevent another host from connecting, reconnecting and disconnecting.
 # tier: heart
 # turn: 12
 # takes: 30
@@ -14,7 +14,8 @@ import uuid
 
 from hcablk import RDMA, c1, c2, check, like, must, refuse, skip, target, test, within
 
-# The most connection requests under way in all, the most of one host that wait for drives, and the most sessions of a host.
+# Limits: connection requests under way in all, requests of one host that wait for drives, and
+# sessions of one host.
 ALL, OWN, SESSIONS = 40, 32, 16
 # The most requests that wait for one drive while no request waits for another: half of all.
 DRIVES = 64
@@ -54,7 +55,7 @@ class Crowd:
         self.job = guest.start(command, 280)
 
     def settles(self, what, granted, refused, waiting):
-        """Check that the crowd's last report comes to have these numbers."""
+        """Check that the crowd's last report has these numbers soon."""
         line = f"granted {granted}, refused {refused}, waiting {waiting}"
         check(what, self.guest.wait(f"tail -n 1 {self.file} | grep -qx '{line}'"))
 
@@ -90,7 +91,7 @@ def writes(disk):
 
 
 def sessions_that_come_to_nothing(well):
-    """A host requests sessions, and goes no further after they are granted."""
+    """A host requests sessions, and does not establish those that are granted."""
     crowd = Crowd(c2, request(c2.id, well, 815, 1), "session", SESSIONS + 8)
     crowd.settles(f"a host gets at most {SESSIONS} sessions that it does not finish", SESSIONS, 8, 0)
     like("another host gets a session meanwhile", "^established", ask(c1, f"{request(c1.id, well, 4712, 1)} close"))

@@ -27,7 +27,8 @@ reject() {
 peer() {
 	on c1 "hcablk-peer connect $target_address 7744 $*" 2>&1
 }
-# session REQUEST…: as peer, through a queue pair of a session whose admin queue pair is connected before.
+# session REQUEST…: as peer, but over an I/O queue pair of a session whose admin queue pair it
+# connects first.
 session() {
 	on c1 "hcablk-peer session $target_address 7744 $*" 2>&1
 }
@@ -111,15 +112,15 @@ reason() {
 	must wait_until target 30 "dmesg | grep -q 'session $(printf %016x "$session") of .* ended: '" >&2
 	on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$session") of $id ended: //p'"
 }
-same "the log has why a session ended: a message to which no response is possible" \
+same "the log reports why a session ended: a message to which no response is possible" \
 	"queue 0: a message of 2 bytes to which no response is possible" "$(reason 40001 0100 wait)"
-like "the log has why a session ended: a message that is too long" "^queue 0: receiving failed: .+\$" "$(reason 40002 "$(printf '01%.0s' {1..4137})" wait)"
-like "the log has why a session ended: data that cannot be read, with its tag and key" \
+like "the log reports why a session ended: a message that is too long" "^queue 0: receiving failed: .+\$" "$(reason 40002 "$(printf '01%.0s' {1..4137})" wait)"
+like "the log reports why a session ended: data that cannot be read, with its tag and key" \
 	"^queue 0: an RDMA READ failed: .+ \(tag 7, generation 9, key 0x1234\)\$" "$(reason 40003 "$(message 2 0 0 4096 1)" wait)"
 place=$(message 2 0 0 4194304 4 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 8 0)/")
-same "the log has why a session ended: an eager write without a ring slot" \
+same "the log reports why a session ended: an eager write without a ring slot" \
 	"queue 0: an eager write of 4194304 bytes that has no ring slot (tag 7, generation 9)" "$(reason 40004 "$place" wait)"
-same "the log has why a session ended: an admin message on another queue pair" \
+same "the log reports why a session ended: an admin message on another queue pair" \
 	"queue 0: a message of 40 bytes to which no response is possible" "$(reason 40005 "$(admin_message 33 5 0)" wait)"
 # admin_reason SESSION MESSAGE…: as reason, for messages on the admin queue pair.
 admin_reason() {
@@ -127,16 +128,17 @@ admin_reason() {
 	must wait_until target 30 "dmesg | grep -q 'session $(printf %016x "$1") of .* ended: '" >&2
 	on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$1") of $id ended: //p'"
 }
-# First, since the log has at most ten of these lines in five seconds.
-like "the log has why a session ended: nothing came on the admin queue pair" "^admin queue pair: nothing was received for 1[0-9] s\$" "$(admin_reason 40101)"
-same "the log has why a session ended: an I/O request on the admin queue pair" \
+# This check goes first, since it takes longer than five seconds: the log has at most ten of these
+# lines in five seconds.
+like "the log reports why a session ended: nothing came on the admin queue pair" "^admin queue pair: nothing was received for 1[0-9] s\$" "$(admin_reason 40101)"
+same "the log reports why a session ended: an I/O request on the admin queue pair" \
 	"admin queue pair: a message of 40 bytes that is not an admin request" "$(admin_reason 40006 "$(message 3 0 0 0 0)")"
-same "the log has why a session ended: a keep-alive with too long a timeout" \
+same "the log reports why a session ended: a keep-alive with too long a timeout" \
 	"admin queue pair: a message of 40 bytes that is not an admin request" "$(admin_reason 40007 "$(admin_message 33 601 0)")"
-same "the log has why a session ended: a short message on the admin queue pair" "admin queue pair: a message of 2 bytes that is not an admin request" "$(admin_reason 40008 2100)"
-like "the log has why a session ended: a message too long for the admin queue pair" "^admin queue pair: receiving failed: .+\$" "$(admin_reason 40009 "$(printf '21%.0s' {1..65})")"
+same "the log reports why a session ended: a short message on the admin queue pair" "admin queue pair: a message of 2 bytes that is not an admin request" "$(admin_reason 40008 2100)"
+like "the log reports why a session ended: a message too long for the admin queue pair" "^admin queue pair: receiving failed: .+\$" "$(admin_reason 40009 "$(printf '21%.0s' {1..65})")"
 # The keep-alive promises a further one within a second.
-like "the log has why a session ended: the promised keep-alive did not come" "^admin queue pair: nothing was received for [34] s\$" "$(admin_reason 40102 "$(admin_message 33 1 0)")"
+like "the log reports why a session ended: the promised keep-alive did not come" "^admin queue pair: nothing was received for [34] s\$" "$(admin_reason 40102 "$(admin_message 33 1 0)")"
 admin_answer() {
 	peer "$(request 2 2 16 $admin 1 "$(new_session)" 1)" "$1" close | sed -n 's/^answer //p'
 }
@@ -148,7 +150,7 @@ same "a fence of the session's own path is invalid" "${answer:0:16}0100${answer:
 same "a watch is answered when the volume differs from the watch's state" "${answer:0:32}$(le 8 $((size / 512)))" "$(admin_answer "$(admin_message 35 1 0)")"
 like "an I/O queue pair ends when its admin queue pair is lost" disconnected \
 	"$(session "$(request 2 2 16 0 1 "$(new_session)" 1)" lose)"
-# The log does not have each usual end, and the earlier checks made many: try until one is logged.
+# The log limits the rate of usual ends, and the earlier checks made many: try until one is logged.
 usual() {
 	local session
 	for session in {40010..40100}; do
@@ -158,7 +160,7 @@ usual() {
 		return
 	done
 }
-same "the log has why a session ended: the initiator disconnected" "queue 0: the initiator disconnected" "$(usual)"
+same "the log reports why a session ended: the initiator disconnected" "queue 0: the initiator disconnected" "$(usual)"
 
 check "a client vanishes without a disconnect" on c1 "hcablk-peer connect $target_address 7744 $(request 2 2 16 $admin 1 4721 1) drop"
 check "the target ends the session of a client that vanished" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"

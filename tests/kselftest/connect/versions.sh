@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a volume is attached to a session of its own, and a target that refuses that is asked for a session of the volume.
+# Proves: a session begins without a volume, and the volume is attached to it; if the target refuses that, the initiator requests a session that begins with the volume.
 # turn: 23
 # takes: 25
 # timeout: 240
@@ -30,7 +30,8 @@ disconnect c1 vol1
 same "vol1 is attached to a session" "1 1" "$(attached vol1) $(begun hcablk)"
 check "the initiator detaches vol1 at an orderly end" wait_log target 30 "vol1: session [0-9a-f]+ of $id ended: its initiator has detached it"
 
-# Its data must not change while it is written: the session has no eager ring.
+# The data of a write to a volume with a cache must not change meanwhile: the session has no eager
+# ring.
 export_volume vol2 "$drive2" --cache-mib=1 c1
 connect c1 vol2
 keeps_data vol2
@@ -54,7 +55,8 @@ keeps_data vol1
 must on c1 "echo 0 > $initiator/vol1/enable && rmdir $initiator/vol1"
 same "with an initiator of version 2 a session begins with its volume" "1 1" "$(attached vol1) $(begun vol1)"
 
-# The target knows the host by another volume; what it says about this one counts.
+# Another volume allows the host, so the target grants it a session: the error must be that of
+# attaching this volume.
 must on target "hcablk target forbid vol1 $id"
 like "a volume that the host may not use is refused as such" "does not allow" "$(on c1 "hcablk connect $target_address vol1" 2>&1)"
 like "a volume that is not there is refused as such" "exports no volume" "$(on c1 "hcablk connect $target_address nothere" 2>&1)"

@@ -59,7 +59,8 @@ for ways in "--small-read 8192 --small-write 0 --eager-write 131072" "--small-re
 	done"
 	same "$ways: all requests to a healthy drive succeed" "$(same_for_all "done")" "$(on c1 "$operations; operations $device")"
 	for status in medium space io target transport protection reservation; do
-		# The protocol has one status for the later kinds: the drive has failed.
+		# The protocol has one status for io, target, transport and protection: the drive
+		# has failed.
 		remote_error="Input/output error"
 		case $status in
 		medium) local_error="No data available" remote_error=$local_error ;;

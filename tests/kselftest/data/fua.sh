@@ -26,8 +26,8 @@ counter() {
 	awk -v name="$1" '$1 == name { print $2 }' <<< "$2"
 }
 
-# drive_saw DEVICE: prints the drive's commands since the trace was emptied, "FUA-BYTES OTHER-BYTES FUA-WRITES FLUSHES", and a word
-# MIB:BYTES for every second MiB that was written with FUA.
+# drive_saw DEVICE: prints the drive's commands since the trace was emptied, "FUA-BYTES OTHER-BYTES
+# FUA-WRITES FLUSHES", and a word MIB:BYTES for each 2 MiB, from MIB on, that got FUA writes.
 drive_saw() {
 	on target "dev=\$(lsblk -dno MAJ:MIN $1 | tr -d ' ' | tr : ,)
 		awk -v dev=\"\$dev\" '

@@ -38,7 +38,8 @@ must on target "echo 'p:hcablk/bio submit_bio page=bio->bi_io_vec->bv_page:x64 o
 	echo 1 > /sys/kernel/tracing/events/hcablk/bio/enable"
 base=0x$(on target 'hcablk-watch base')
 
-# places BYTES|any: prints up to two pages from which bios of BYTES bytes went: where their data begins, and an address within it.
+# places BYTES|any: prints two addresses for each of the two pages that bios of BYTES bytes used
+# most: the start of the data, and one within it.
 places() {
 	local size=$1
 	[ "$size" != any ] || size="[0-9]*"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a disk whose drive was read-only when its paths connected is written as soon as the drive allows writes, and no path is lost by that.
+# Proves: a disk whose drive was read-only when its paths connected can be written as soon as the drive allows writes, and no path is lost.
 # turn: 2
 # takes: 10
 

@@ -22,7 +22,7 @@ begin() {
 	must path_is c1 vol1 1 live
 	must on c1 "echo round-robin > $initiator/vol1/policy"
 }
-# hold: hangs the first half's drive with a write of 64 KiB on each path; then one path is lost
+# hold: hangs the first half's drive with four writes of 64 KiB, spread over both paths; then one path is lost
 hold() {
 	must on target 'dmsetup suspend --nolockfs gate'
 	for n in 1 2 3 4; do
@@ -35,7 +35,7 @@ hold() {
 begin
 hold
 for n in 513 514 515; do
-	check "the other drive is written meanwhile ($n)" on c1 "dd if=/dev/zero of=$device bs=64k seek=$n count=1 oflag=direct"
+	check "a write to the other drive succeeds while the first one hangs ($n)" on c1 "dd if=/dev/zero of=$device bs=64k seek=$n count=1 oflag=direct"
 done
 same "the four writes wait" 4 "$(on c1 "awk '{ print \$2 }' /sys/block/$disk/inflight")"
 # Statistics are read while the lost path's session ends.

@@ -52,7 +52,7 @@ add_path c1 vol1 2 "$second"
 check "a target that does not allow this host is refused as a path" path_is c1 vol1 2 refused
 remove_path vol1 2
 add_path c1 vol1 2 10.77.0.250
-# Attempts follow one another.
+# Attempts follow one another: the path may be waiting or connecting.
 check "an attempt to connect an address without a host fails" wait_until c1 60 "[ -s $initiator/vol1/paths/2/error ]"
 same "the path to that address is not live" waiting "$(on c1 "cat $initiator/vol1/paths/2/state" | sed s/connecting/waiting/)"
 same "the disk is degraded then" degraded "$(on c1 "cat $initiator/vol1/state")"
@@ -60,7 +60,7 @@ check "the degraded disk works" fio c1 --name=w --filename="$device" --rw=randwr
 remove_path vol1 2
 same "without that path the disk is live" live "$(on c1 "cat $initiator/vol1/state")"
 
-# A path that is enabled before its disk connects with the disk.
+# A path that is enabled before its disk: it connects when the disk does.
 must on c1 "echo 0 > $initiator/vol1/enable"
 same "a path of a disabled disk has the state new" new "$(on c1 "cat $initiator/vol1/paths/1/state")"
 must on c1 "echo 10.77.0.250 > $initiator/vol1/address && echo $((2 * slow)) > $initiator/vol1/connect_timeout && echo 1 > $initiator/vol1/enable"
@@ -69,7 +69,7 @@ must on c1 'ip neigh del 10.77.0.250 dev eth0'
 check "the first path is tried at its own address" wait_until c1 30 'ip neigh show 10.77.0.250 | grep -qE "INCOMPLETE|FAILED"'
 check "a disk connects over the path that works" path_is c1 vol1 1 live
 same "the disk is degraded without its first path" degraded "$(on c1 "cat $initiator/vol1/state")"
-# The first path has no directory, only tracepoints.
+# The first path has no directory: only tracepoints report its state.
 tracing=/sys/kernel/tracing
 refusals() {
 	wait_until c1 60 "[ \$(grep -c 'path=0 state=refused' $tracing/trace) = $1 ]"

@@ -20,7 +20,7 @@ on_drive() {
 }
 victim=$(host_id c1) other=$(host_id c2)
 
-# The target's memory of evictions must outlast its machine: it is on a drive.
+# The target's record of evictions must survive a restart of its machine: it is on a drive.
 must on target "modprobe -a dm_mod ext4 && mkfs.ext4 -q -F $drive2 64M && mkdir -p /mnt/state && mount $drive2 /mnt/state && $(keep /mnt/state/reservations) && rm -rf /var/lib/hcablk && mkdir -p /var/lib && ln -s /mnt/state /var/lib/hcablk"
 gate() {
 	must on target "modprobe dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&

@@ -58,7 +58,7 @@ writes "a write of 4 KiB with FUA by RDMA WRITE is copied" 4096 copied eager_wri
 disconnect c1 vol1
 
 begin --small-write 0 --eager-write 0
-writes "a write that the target fetches is mapped" 4096 mapped registrations
+writes "a write that the target reads by RDMA READ is mapped" 4096 mapped registrations
 disconnect c1 vol1
 
 # Few tags, so that the same slots serve one request after the other, while the device completes late and sends packets again.
