@@ -9,7 +9,7 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/hca.sh"
 
-# unbound: one volume's drive hangs; $ending: its export ends then.
+# unbound "DESCRIPTION": unbinds the target's HCA while one volume's drive hangs and, if $ending is set, while the export of that volume ends.
 unbound() {
 	local hung card
 	hca_pair
@@ -45,12 +45,12 @@ unbound() {
 	must on target "echo ${card##*/} > /sys/bus/pci/drivers/hcablk_hca/bind"
 	hca_again 1
 	check "$1: the other volume is connected again" wait_until c1 120 "[ \$(cat $initiator/vol1/state) = live ]"
-	check "$1: and works" on c1 "hcablk-scatter $device random 5 8"
+	check "$1: the other volume works after it has reconnected" on c1 "hcablk-scatter $device random 5 8"
 	check "$1: the drive still hangs" drive_holds write
 	must on c1 'hcablk disconnect --force --if-exists hung'
 	refuse "$1: the small write has failed" join small
-	refuse "$1: so has the large write" join fetched
-	refuse "$1: and the read" join reading
+	refuse "$1: the large write has failed" join fetched
+	refuse "$1: the read has failed" join reading
 
 	must on target 'dmsetup resume gate'
 	if [ -n "$ending" ]; then
@@ -62,7 +62,7 @@ unbound() {
 		'dd if=/dev/mapper/door bs=4k count=1 iflag=direct status=none | cmp - /tmp/pattern'
 	if [ -z "$ending" ]; then
 		connect c1 hung
-		check "$1: and the volume works again" on c1 "hcablk-scatter $device random 6 8 && hcablk disconnect hung"
+		check "$1: the volume of the drive that hung works again" on c1 "hcablk-scatter $device random 6 8 && hcablk disconnect hung"
 		must on target 'hcablk target unexport hung'
 	fi
 	must on target 'dmsetup remove door && dmsetup remove gate'

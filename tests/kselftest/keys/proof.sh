@@ -52,7 +52,7 @@ disconnect c1 vol1
 # Each key is wrong once.
 other=$(on c2 'hcablk key show host')
 must on c1 "cp -r /etc/hcablk/keys /tmp/keys && echo '$other' > /etc/hcablk/keys/host"
-refused "an id of another host with the own key" "does not accept the proof"
+refused "the key of another host" "does not accept the proof"
 like "the target's log has the wrong key as the reason" "$id for volume vol1: its proof was not made with the keys" "$(in_log target "refused $id")"
 must on c1 "cp /tmp/keys/host /etc/hcablk/keys/host && echo '$other' > /etc/hcablk/keys/targets/default"
 refused "the key of another target" "does not accept the proof"

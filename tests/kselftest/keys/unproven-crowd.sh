@@ -43,8 +43,9 @@ unproven() {
 began=$(now_ms)
 like "a host that proves nothing is challenged" "$share hellos, 0 processes failed" "$(unproven)"
 first=$(objects) first_used=$(used) identifiers=$(on target 'rdma resource show cm_id | wc -l')
-# A challenge counts for its address for ten seconds. So the check needs as many hellos within ten seconds of the first of the ones
-# before; if the machine is too busy for that, only the host test of challenges.rs checks it.
+# A challenge counts for its address for ten seconds. So the check needs the same number of hellos again within ten
+# seconds of the first one of the previous round; if the machine is too busy for that, only the host test of
+# challenges.rs checks it.
 for _ in 1 2 3; do
 	before=$(objects) before_began=$began began=$(now_ms)
 	like "further hellos of the same address are challenged" "$share hellos, 0 processes failed" "$(unproven)"

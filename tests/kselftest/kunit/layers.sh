@@ -25,7 +25,7 @@ for f in failslab fail_page_alloc; do
 	[ ! -e ignore-gfp-highmem ] || echo N > ignore-gfp-highmem
 done'
 
-# The suites run while the module is loaded.
+# Loading the module runs the suites.
 ON_SECONDS=280 must on target "modprobe hcablk_kunit address=$(
 	IFS=. read -r a b c d <<< $target_address
 	printf '0x%02x%02x%02x%02x' "$a" "$b" "$c" "$d"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: after a crash of the target lost acknowledged writes of two files on ext4, every fsync of every file fails until the file system is unmounted.
+# Proves: when a crash of the target loses acknowledged writes of two files on ext4, every fsync of every file fails until the file system is unmounted.
 # turn: 14
 # takes: 55
 # guests: target c1

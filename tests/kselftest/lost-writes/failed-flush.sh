@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a flush that a drive failed fails once for each writer of that drive, also of other hosts and other volumes; a failed FUA write concerns only its writer if the drive has FUA.
+# Proves: when a drive fails a flush, one flush of each writer of that drive fails, also of other hosts and other volumes; a failed FUA write concerns only its writer if the drive has FUA.
 # tier: heart
 # turn: 1
 # takes: 25

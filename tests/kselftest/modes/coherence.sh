@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: data written in one mode, or on the target itself, is what the next read in every other mode returns.
+# Proves: a read in any mode returns the data that was last written in any other mode, or on the target itself.
 # tier: heart
 # turn: 2
 # takes: 50

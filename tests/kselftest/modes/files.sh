@@ -42,7 +42,7 @@ for mode in direct cached mixed; do
 	connect c1 s
 	must on c1 "dd if=/dev/urandom of=$device bs=1M count=4 oflag=direct"
 	must on target 'truncate -s 2M /mnt/files/shrinks'
-	check "$mode: what is left of a shrunk file is read" on c1 "dd if=$device of=/dev/null bs=64k count=32 iflag=direct"
+	check "$mode: the rest of a shrunk file is read" on c1 "dd if=$device of=/dev/null bs=64k count=32 iflag=direct"
 	same "$mode: reading beyond the shrunk end fails or returns nothing" 0 "$(on c1 "dd if=$device bs=64k skip=32 count=1 iflag=direct | wc -c")"
 	must on target 'rm /mnt/files/shrinks'
 	check "$mode: a removed file keeps serving" on c1 "dd if=/dev/zero of=$device bs=64k count=8 oflag=direct conv=fsync"

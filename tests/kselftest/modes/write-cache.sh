@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: an export with the write cache `through` answers writes from stable media in every mode, and a drive whose cache is switched on during an export loses nothing either; clients follow the switch.
+# Proves: an export with the write cache `through` answers writes only when they are on stable media, in every mode, and a drive whose cache is switched on during an export loses nothing either; clients follow the switch.
 # turn: 13
 # takes: 140
 # guests: target c1
@@ -13,7 +13,7 @@
 cache_of() {
 	on "$1" "cat /sys/block/$2/queue/write_cache"
 }
-# flushes: prints how many the drive has completed
+# flushes: prints the number of flushes that the drive has completed
 flushes() {
 	on target "awk '{ print \$16 }' /sys/block/$drive_name/stat"
 }

@@ -29,10 +29,10 @@ for how in $ways; do
 	like "$how: the card's memory is in use" "^$(host_id c1) [0-9a-f]{16} 0 $card [0-9]+ $how" \
 		"$(on target "sort $target/volumes/p/peers")"
 	must vm trace target 'pci_nvme_map_addr*'
-	check "$how: memory of every shape" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 3"
-	check "$how: many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-1m \
+	check "$how: memory of every shape is written and read right" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 3"
+	check "$how: fio verifies many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-1m \
 		--blockalign=512 --iodepth=32 --size=$(few 6)M --offset=4M --verify=crc32c --verify_fatal=1"
-	check "$how: small requests" fio c1 "--name=s --filename=$device --rw=randrw --bs=4k --iodepth=8 \
+	check "$how: fio verifies small requests" fio c1 "--name=s --filename=$device --rw=randrw --bs=4k --iodepth=8 \
 		--size=1M --verify=crc32c --verify_fatal=1"
 	trace=$HCABLK_LOGS/p2p-$how.trace
 	traced target 'pci_nvme_map_addr*' > "$trace" || die "QEMU's trace"

@@ -57,7 +57,7 @@ lend "$small_card"
 export_volume p "$drive" --mode=p2p --provider="$small_card" c1
 connect c1 p
 same "all of the small card's memory was taken" 0 "$(on target "cat $(of "$small_card")/p2pmem/available")"
-check "more requests than the memory holds" fio c1 "--name=v --filename=$device --rw=randrw --bs=256k --iodepth=64 \
+check "fio verifies more requests than the memory holds" fio c1 "--name=v --filename=$device --rw=randrw --bs=256k --iodepth=64 \
 	--numjobs=2 --size=$(few 16)M --offset_increment=32M --verify=crc32c --verify_fatal=1"
 less "some requests use the memory" 0 "$(count p2p_bytes)"
 less "other requests fall back" 0 "$(count p2p_fallbacks)"

@@ -36,17 +36,17 @@ same "the session waits for the drive" 1 "$(on target "wc -l < $target/volumes/h
 must on target "rdma link add $rdma_link type $rdma netdev br0"
 must wait_until target 60 "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
 check "the other volume is connected again" wait_until c2 120 "[ \$(cat $initiator/vol1/state) = live ]"
-check "and works" on c2 "hcablk-scatter $well random 5 8"
+check "the other volume works after it has reconnected" on c2 "hcablk-scatter $well random 5 8"
 same "the drive still hangs" 1 "$(on target "wc -l < $target/volumes/hung/clients")"
 must on c1 'hcablk disconnect --force hung'
 refuse "the small write has failed" join small
-refuse "so has the large write" join fetched
-refuse "and the read" join reading
+refuse "the large write has failed" join fetched
+refuse "the read has failed" join reading
 
 must on target 'dmsetup resume gate'
 check "when the drive continues, the session ends" wait_until target 60 "[ -z \"\$(cat $target/volumes/hung/clients)\" ]"
 connect c1 hung
-check "and the volume works again" on c1 "hcablk-scatter $device random 6 8"
+check "the volume of the drive that hung works again" on c1 "hcablk-scatter $device random 6 8"
 disconnect c1 hung
 disconnect c2 vol1
 check "the target holds no memory for sessions any more" wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $target/ports/1/memory"

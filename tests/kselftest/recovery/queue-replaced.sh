@@ -51,7 +51,7 @@ spawn held c1 "$(writing 0 3 held)"
 spawn more c1 "taskset -c 0 dd if=$device of=/dev/null bs=4k skip=64 count=4 iflag=direct"
 check "a replacement is created for a queue pair that timed out" is_replaced "$pairs"
 for n in 513 514 515 516; do
-	check "the other queue works meanwhile ($n)" on c1 "$(writing 1 $n on$n)"
+	check "the other queue works while the drive holds the first queue's write ($n)" on c1 "$(writing 1 $n on$n)"
 done
 same "no queue pair is replaced while the drive holds a request of it" "0 0" "$(replaced)"
 let_go
@@ -61,7 +61,7 @@ same "one queue was replaced" "1 1" "$(replaced)"
 less "the requests of that queue were issued again" 1 "$(stat_of c1 $initiator/v retries)"
 same "no request has failed" "0 0" "$(stat_of c1 $initiator/v errors) $(stat_of target $target/volumes/v errors)"
 for n in 3 513 516; do
-	check "the data is there ($n)" holds $n
+	check "the data is on the disk and on the drive ($n)" holds $n
 done
 same "the session stays the same" "$first $session" "$(on c1 "cat $initiator/v/device $initiator/v/session" | xargs)"
 check "the initiator's log reports the replacement" wait_log c1 60 'v: queue [01] of path 0 did not respond in time and was replaced'
@@ -80,7 +80,7 @@ let_go
 check "the load reads what it has written" join load
 read -r after _ <<< "$(replaced)"
 less "queues were replaced" "$before" "$after"
-check "memory of every shape" on c1 "hcablk-scatter $device random 77 8"
+check "memory of every shape is written and read right after replacements" on c1 "hcablk-scatter $device random 77 8"
 same "no request has failed under load" "0 0" "$(stat_of c1 $initiator/v errors) $(stat_of c1 $initiator/v protocol_errors)"
 disconnect c1 v
 same "no queue pair is left" 0 "$(queue_pairs c1)"

@@ -45,7 +45,8 @@ device_anew() {
 device_anew
 must wait_until c1 60 "ping -c 1 -W 1 $target_address"
 connect c1 vol1 --keep-alive-tmo 600
-# The target's own keep-alives notice a lost client within ten seconds, in which a slow guest makes no device.
+# The target's own keep-alives notice a lost client within ten seconds, which is too short for a slow guest to create a
+# device.
 must vm pause target
 device_anew
 must vm resume target

@@ -53,7 +53,7 @@ def outlives_losses():
     check("the data written over the reboot is read back", load.join())
     same("no request has failed over the reboot", 0, disk.stat("errors"))
     less("the session has a later epoch", first, int(disk.attribute("session").split()[1]))
-    check("memory of every shape", disk.scatter("random", 69, 16))
+    check("memory of every shape is written and read right after the reboot", disk.scatter("random", 69, 16))
 
     load = verify(disk)
     target.cut()
@@ -121,7 +121,7 @@ def ends_when_it_must():
     check("requests wait until ctrl_loss_tmo expires", disk.wait("queueing"))
     ends_within(load, 30, "ctrl_loss_tmo expires")
     check("the disk is removed when ctrl_loss_tmo expires", c1.wait(f"[ ! -e {disk.sysfs} ]", 30))
-    check("its state is failed", disk.wait("failed"))
+    check("the removed disk's state is failed", disk.wait("failed"))
     disk.disconnect()
 
 
@@ -132,7 +132,7 @@ def requests_end_before_the_disk():
     volume.unexport(force=True)
     check("requests wait until fast_io_fail_tmo expires", disk.wait("queueing"))
     ends_within(load, 30, "fast_io_fail_tmo expires")
-    same("the state is failing-fast", "failing-fast", disk.attribute("state"))
+    same("the disk's state is failing-fast", "failing-fast", disk.attribute("state"))
     check("the disk stays after fast_io_fail_tmo", c1.run(f"[ -b {disk.device} ]"))
     refuse("a new request fails at once", c1.run(f"dd if={disk.device} of=/dev/null bs=4k count=1 iflag=direct"))
     volume = export()

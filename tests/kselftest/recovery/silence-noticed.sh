@@ -27,7 +27,8 @@ same "the connection stays live while the drive hangs" live "$(on c1 "cat $initi
 must on target 'dmsetup resume gate'
 check "the read that the drive held ends" join held
 
-# Milliseconds, by the client's clock, from the moment at which its card starts to drop packets until the path is lost.
+# stamp REGEX: prints the time of the last matching line of a log, in milliseconds. The client's clock measures from the
+# moment at which its card starts to drop packets until the path is lost.
 stamp() {
 	sed -nE "s/^\[ *([0-9]+)\.([0-9]{3})[0-9]*\].*$1.*/\1\2/p" | tail -n 1
 }

@@ -30,18 +30,18 @@ for how in names keys; do
 	netem target eth0 delay 1200ms
 	lose
 	export_volume vol1 "$drive" c1
-	check "by $how: later attempts wait longer, until the disk is connected" is_live 150
+	check "with $how: later attempts wait longer, until the disk is connected" is_live 150
 	last=$(epoch)
 	netem target eth0
 	# Seven attempts without patience, one with it, and a few that wait longer and longer.
-	less "by $how: few attempts were needed" $((last - first)) 24
-	check "by $how: the disk works" on c1 "hcablk-scatter $device random 178 4"
-	same "by $how: no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
+	less "with $how: few attempts were needed" $((last - first)) 24
+	check "with $how: the disk works" on c1 "hcablk-scatter $device random 178 4"
+	same "with $how: no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
 
 	# The delay is gone: attempts wait as at first.
 	lose
 	export_volume vol1 "$drive" c1
-	check "by $how: the disk is connected after another loss" is_live 60
+	check "with $how: the disk is connected after another loss" is_live 60
 	disconnect c1 vol1
 	must on target 'hcablk target unexport vol1'
 done

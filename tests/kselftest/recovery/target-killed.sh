@@ -45,4 +45,4 @@ check "the idle client's module unloads" on c2 'rmmod hcablk hcablk_core'
 must vm start target
 export_volume vol1 "$drive" c1
 connect c1 vol1
-check "a new connection to the new target works" on c1 "hcablk-scatter $device random 71 16"
+check "a new connection to the restarted target works" on c1 "hcablk-scatter $device random 71 16"

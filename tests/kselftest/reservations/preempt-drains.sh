@@ -75,7 +75,7 @@ while [ $made -lt "$preemptions" ]; do
 		mapfile -t sums <&"$part"
 		exec {part}<&-
 		[ ${#sums[@]} = 2 ] || die "preemption $made: the victim is preempted on drive $n"
-		[ "${sums[0]}" = "${sums[1]}" ] || { late=$((late + 1)) && echo "# preemption $made came $late. too early" >&2; }
+		[ "${sums[0]}" = "${sums[1]}" ] || { late=$((late + 1)) && echo "# preemption $made returned too early ($late so far)" >&2; }
 		[ "${sums[0]}" = "${befores[n]}" ] || wrote=$((wrote + 1))
 		made=$((made + 1))
 	done

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: while a drive hangs with the buffers that an ended session has borrowed, a session of another volume borrows what is left of both sessions' shared memory.
+# Proves: while a drive hangs with the buffers that an ended session has borrowed, a session of another volume borrows the rest of both sessions' shared memory.
 # turn: 14
 # takes: 50
 # waits: yes
