@@ -35,8 +35,8 @@ void hcablk_c_requeue(struct request *rq)
 }
 
 /*
- * Gives a request its full time, from the next setting of the timer on: the rest of an earlier
- * issue's time is over.
+ * Gives a request its full timeout from the next time that its timer is set, instead of the time
+ * that an earlier issue left.
  */
 void hcablk_c_time_anew(struct request *rq)
 {
@@ -53,8 +53,8 @@ void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only)
 }
 
 /*
- * bdev_discard_alignment() without a division by a granularity that becomes 0 in between: nobody
- * holds the lock of the limits here.
+ * As bdev_discard_alignment(), but never divides by a granularity that becomes 0 meanwhile: the
+ * caller does not hold the lock of the limits.
  */
 static unsigned int discard_alignment(struct block_device *bdev, unsigned int granularity)
 {
@@ -145,9 +145,9 @@ void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits
 }
 
 /*
- * queue_limits_commit_update_frozen() with an end to each wait. queue_limits_commit_update()
- * unlocks, and raises a read-ahead that user space has lowered: only other preferences of the
- * drive are a reason for that.
+ * As queue_limits_commit_update_frozen(), but each wait has a time limit.
+ * queue_limits_commit_update() unlocks, and raises a read-ahead that user space has lowered: only
+ * other preferences of the drive are a reason for that.
  */
 int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to,
 			    unsigned int ms)
@@ -416,7 +416,7 @@ static int hcablk_pr_clear(struct block_device *bdev, u64 key)
 	return hcablk_rs_pr_change(bdev->bd_disk, 4, key, 0, 0, false);
 }
 
-/* Reads all keys anew when they change meanwhile, but not for ever. */
+/* Starts again when the keys change meanwhile, but only a limited number of times. */
 static int hcablk_pr_read_keys(struct block_device *bdev, struct pr_keys *info)
 {
 	u32 room = info->num_keys, number = 0, generation = 0, seen, i, tries;

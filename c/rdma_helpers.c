@@ -101,8 +101,8 @@ int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr)
 }
 
 /*
- * Whether the calls below do anything to this mapping. Checks of the DMA API shall see all of
- * them.
+ * Returns whether the calls below do anything for this mapping. With CONFIG_DMA_API_DEBUG always
+ * true, so that its checks see all calls.
  */
 bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr)
 {

@@ -32,7 +32,7 @@
 #	HCABLK_SEED	seed of their messages, and of the values of a sweep; 1 when not set, in CI the number of
 #			the turn
 #	HCABLK_FIRST	the first message's number; 0 when not set
-#	HCABLK_REISSUES	number of requests that tests fencing/ghost-writes and failover/ghost-writes wait to see issued again
+#	HCABLK_REISSUES	number of reissued requests for which tests fencing/ghost-writes and failover/ghost-writes wait
 #	HCABLK_KILLS	how often tests reservations/target-killed and lost-writes/target-killed kill the target's machine; 3 and 2
 #			when not set
 #	HCABLK_PREEMPTIONS
@@ -56,7 +56,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
 fi
 
-: "${HCABLK_KREL:?is not set: run the tests by "make test"}"
+: "${HCABLK_KREL:?is not set: run the tests with "make test"}"
 logs=${HCABLK_LOGS:-$top/build/test-logs}/$(date +%Y%m%d-%H%M%S)-$$
 arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_MODDIR:-}" ] || arguments+=(--modules "$HCABLK_MODDIR")

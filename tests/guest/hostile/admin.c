@@ -33,7 +33,7 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 		return;
 	if (n == REQUEST && b[0] == ATTACH)
 		return take_attach(p, b);
-	/* At the end of an export it asks whether all is durable, instead of a fence; a volume is detached after it was attached. */
+	/* DURABLE, at the end of an export, has the tag of a fence, and DETACH the tag of the earlier ATTACH. */
 	kind = b[0] == DURABLE ? FENCE - KEEP_ALIVE : b[0] == DETACH ? ATTACH - KEEP_ALIVE : b[0] - KEEP_ALIVE;
 	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > (p->attached ? DETACH : PORTALS) || b[1] ||
 	    get(b + 2, 2) != (b[0] == KEEP_ALIVE || b[0] == PORTALS ? 0 : p->handle) || get(b + 4, 2) != kind ||
@@ -44,7 +44,7 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 	}
 	trick = fitting(pick(&r, ADMINISTERING, number), b[0]);
 	if (trick == ADMIN_SILENT || p->mute) {
-		/* No answers from now on: the initiator must notice by its timeout. */
+		/* No answers from now on: the initiator must notice when its timeout expires. */
 		if (!p->mute)
 			expect_end(p, trick_name(trick));
 		p->mute = true;

@@ -46,7 +46,7 @@ static void answers(const unsigned char *b, size_t n)
 {
 	if (n < 8 || n > BUFFER || n != 4 + 4u * b[1] || b[2] || b[3]) {
 		tell("answers", b, n);
-		failed("answers by number that are none");
+		failed("a malformed message of answers by number");
 	}
 	for (size_t at = 4; at < n; at += 4) {
 		unsigned int i = 0, write = get(b + at, 2), status = get(b + at + 2, 2);
@@ -54,7 +54,7 @@ static void answers(const unsigned char *b, size_t n)
 		while (i < flying && (!flight[i].eager || flight[i].write != write))
 			i++;
 		if (i == flying)
-			failed("an answer to eager write %u, which is none", write);
+			failed("an answer to eager write %u, which is not in flight", write);
 		if (flight[i].status != (int)status) {
 			tell("to", flight[i].bytes, REQUEST);
 			failed("status %u where %d was due for an eager write", status, flight[i].status);
@@ -73,7 +73,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 
 	if (n != RESPONSE || b[0] != 0x80 || b[1] || get(b + 2, 2) != 1) {
 		tell("answer", b, n);
-		failed("an answer that is none");
+		failed("a malformed answer");
 	}
 	for (i = 0; i < flying; i++) {
 		m = &flight[i];
@@ -89,7 +89,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 				tell("to", flight[i].bytes, flight[i].length);
 				failed("status %u where %d (%d) was due", status, flight[i].status, flight[i].verdict);
 			}
-		failed("an answer to nothing");
+		failed("an answer to a request that is not in flight");
 	}
 	if (!zero(b + 10, 6)) {
 		tell("answer", b, n);
@@ -107,7 +107,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 
 		memcpy(copy, (void *)(uintptr_t)at, count * SECTOR);
 		if (!is_pattern(copy, sector, count))
-			failed("a read of sector %llu gave something else", (unsigned long long)sector);
+			failed("a read of sector %llu returned other data than the pattern", (unsigned long long)sector);
 		mine->reads_checked++;
 	}
 	forget(i);
@@ -220,7 +220,7 @@ static void put_data(struct connection *c, struct message *m, uint64_t at)
 	else if (length > from->length && m->status != OK)
 		return;
 	if (length > from->length && m->status == OK)
-		failed("an eager write of %u bytes would be taken from memory that is not for it", length);
+		failed("an eager write of %u bytes is longer than the memory that it may send", length);
 	wr.wr.rdma.remote_addr = grant_address + at;
 	wr.wr.rdma.rkey = grant_key;
 	post(c, &wr, &sge);

@@ -108,7 +108,7 @@ void immediate_request(const struct peer *p, const struct ibv_wc *wc, unsigned c
 void check_eager(const struct peer *p, const struct request *q)
 {
 	if (!is_pattern((uint64_t *)(p->ring.memory + q->ring_offset), get(q->bytes + 8, 8) / SECTOR, get(q->bytes + 16, 4) / SECTOR))
-		failed("other data than was written is in the eager ring");
+		failed("the data in the eager ring is not the data of the write");
 }
 
 static void add(unsigned char *b, uint16_t write, unsigned int status)

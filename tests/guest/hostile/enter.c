@@ -218,7 +218,7 @@ static struct connection *replace(struct connection *old, const struct asked *li
 	grant_bytes = get(a.reply + 52, 4);
 	grant_key = get(a.reply + 56, 4);
 	grant_address = get(a.reply + 60, 4) << 32;
-	UNTIL(old, false, "the target did not take the old queue pair down");
+	UNTIL(old, false, "the target did not end the old queue pair");
 	c->admin = old->admin;
 	old->admin = NULL;
 	destroy(old);
@@ -310,9 +310,9 @@ struct connection *enter(struct rng *r, unsigned int *credits)
 		max_transfer = get(a.reply + 20, 4);
 		if (max_transfer % 4096 || max_transfer < 1 << 20 ||
 		    (max_transfer > 1 << 20 && max_transfer > (get(a.request + 10, 2) & ~RESUME) * 4096))
-			failed("the target takes requests of %u bytes", max_transfer);
+			failed("the target accepts requests of %u bytes", max_transfer);
 		if (!(a.reply[5] & 4) || get(a.reply + 36, 4) != INLINE)
-			failed("the target takes %u bytes behind a request", (unsigned int)get(a.reply + 36, 4));
+			failed("the target accepts %u bytes after a request", (unsigned int)get(a.reply + 36, 4));
 		max_discard = get(a.reply + 40, 4);
 		max_zeroes = get(a.reply + 48, 4);
 		own_path = get(a.request + 12, 8) >> 12 & PATHS;

@@ -15,7 +15,7 @@ enum {
 	REQUEST = 40, RESPONSE = 16, BUFFER = 64,
 	/* Data that may follow a request, by the tested target's reply; the saved bytes of a message. */
 	INLINE = 4096, KEPT = 160,
-	/* The largest number of requests in a message: of the protocol, and here. */
+	/* The largest number of requests in a message: in the protocol, and in this program's messages. */
 	MESSAGE_REQUESTS = 16, MESSAGE_REQUESTS_HERE = 4,
 	CONNECT = 56, REPLY = 64, REJECT = 16,
 	/* Memory for data in flight; message number n uses slot n % SLOTS. */
@@ -125,7 +125,7 @@ struct connection *prepare(struct rdma_cm_id *id);
 struct ibv_mr *open_memory(void *at, size_t n, uint64_t address);
 /* Destroys a connection; only the kernel's own disconnect reaches the peer. */
 void destroy(struct connection *c);
-/* Posts a SEND, or the operation of `wr`; a bit of wr_id tells it from a receive. */
+/* Posts a SEND, or the operation of `wr`; a bit of wr_id distinguishes it from a receive. */
 void post(struct connection *c, struct ibv_send_wr *wr, struct ibv_sge *sge);
 void post_message(struct connection *c, struct ibv_send_wr *wr, const unsigned char *bytes, size_t n);
 

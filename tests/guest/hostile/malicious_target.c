@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The malicious target's actions: mostly those of docs/reference/protocol.md, and by the seed others. */
+/* The malicious target's actions: mostly those of docs/reference/protocol.md, and others that the seed selects. */
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -386,7 +386,7 @@ void answer(struct peer *p, unsigned int i)
 	case MUTATE:
 		mutate(&r, b, RESPONSE);
 		if (b[0] == 0x80 && !b[1] && zero(b + 10, 6) && get(b + 8, 2) < STATUSES) {
-			/* Possible credits, and answers to others that have no data yet, cannot be noticed. */
+			/* The initiator cannot notice a possible number of credits, or an answer to another request without data yet. */
 			if (get(b + 2, 2) <= p->credits)
 				put(b + 2, 2, granted);
 			if (in_flight(p, b + 4))
@@ -505,7 +505,7 @@ void answer(struct peer *p, unsigned int i)
 		wr.wr_id = work_id(W_OTHER, i);
 	post_message(p->c, &wr, b, n);
 	if (trick == TWICE) {
-		/* Zero credits: they must not be the reason for its discovery. */
+		/* Zero credits: the initiator must not discover the trick by its credits. */
 		put(b + 2, 2, 0);
 		wr.opcode = IBV_WR_SEND;
 		post_message(p->c, &wr, b, n);

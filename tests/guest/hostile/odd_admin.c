@@ -135,7 +135,7 @@ int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned c
 				continue;
 			if (wc.opcode != IBV_WC_RECV || !is_answer(b, got, wc.byte_len)) {
 				tell("admin answer", got, LIMITS_ANSWER);
-				failed("an answer on an admin queue pair that is none");
+				failed("a malformed answer on an admin queue pair");
 			}
 			post_receive(admin, wc.wr_id);
 			return get(got + 8, 2);

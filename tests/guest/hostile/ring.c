@@ -22,7 +22,7 @@ void ring_begin(unsigned int credits)
 	oldest = coming = 0;
 }
 
-/* Finds the beginning of the next slot, and the bytes that it takes; false: it is not free. */
+/* Finds the beginning of the next slot, and the bytes that it takes; returns false if it is not free. */
 static bool find(uint32_t length, uint32_t *at, uint32_t *bytes)
 {
 	uint64_t need = ((uint64_t)length + UNIT - 1) / UNIT * UNIT;

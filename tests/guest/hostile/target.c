@@ -300,7 +300,7 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 	}
 	if (uses_read_bounce(&p->requests[i])) {
 		if (p->bounce_key && p->bounce_key != now.key)
-			failed("small reads come into two regions");
+			failed("small reads use two regions");
 		p->bounce_key = now.key;
 		return;
 	}
@@ -331,7 +331,7 @@ static void take_message(struct peer *p, const unsigned char *b, size_t n)
 	several += count > 1;
 	for (size_t i = 0; i < count; i++) {
 		if (i && b[i * REQUEST + 2])
-			failed("a request that follows another has more behind it");
+			failed("a request that follows another announces more");
 		take_request(p, b + i * REQUEST, false);
 	}
 }

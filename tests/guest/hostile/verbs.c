@@ -117,7 +117,7 @@ void destroy(struct connection *c)
 	free(c);
 }
 
-/* Posts a SEND, or the operation of `wr`; a bit of wr_id tells it from a receive. */
+/* Posts a SEND, or the operation of `wr`; a bit of wr_id distinguishes it from a receive. */
 void post(struct connection *c, struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
 	struct ibv_send_wr *bad;

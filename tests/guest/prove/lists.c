@@ -2,11 +2,13 @@
 /*
  * A target that answers questions about its volumes wrongly.
  *
- * It has the volumes good0 and good1, and a portal. WRONG is "nothing", "AT=VALUE" for another byte of an answer before it is
- * sealed, "sealed-AT=VALUE" after that, "challenge-AT=VALUE" of a challenge, "short=BYTES", "by-chance", or one of the cases below.
- * A host that announces a proof gets a challenge first, and a sealed answer.
+ * It has the volumes good0 and good1, and a portal. WRONG is "nothing", "AT=VALUE" to change a byte
+ * of an answer before it is sealed, "sealed-AT=VALUE" after it is sealed, "challenge-AT=VALUE" in a
+ * challenge, "short=BYTES", "by-chance", or one of the cases below. A host that announces a proof
+ * gets a challenge first, and a sealed answer.
  *
- * With "by-chance" it prints "good" or "bad" for each answer, by docs/reference/protocol.md.
+ * With "by-chance" it prints "good" or "bad" for each answer, as docs/reference/protocol.md
+ * requires.
  */
 
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* HMAC-SHA256, by FIPS 180-4 and RFC 2104: independent of the kernel's and the modules' code. */
+/* HMAC-SHA256 as in FIPS 180-4 and RFC 2104, independent of the kernel's and the modules' code. */
 
 #include <string.h>
 #include "prove.h"
