@@ -38,7 +38,7 @@ for counter in writes written_bytes read_bytes immediates; do
 done
 immediates=$(stat_of c1 $initiator/vol1 immediates)
 copied=$(stat_of c1 $initiator/vol1 copied_bytes)
-same "all bytes went by RDMA or were copied" \
+same "all bytes moved by RDMA or were copied" \
 	$(($(stat_of c1 $initiator/vol1 read_bytes) + $(stat_of c1 $initiator/vol1 written_bytes))) \
 	$(($(stat_of c1 $initiator/vol1 rdma_bytes) + copied))
 # All requests have 4 KiB and more, and the largest small read has twice that.

@@ -37,7 +37,8 @@ setting() {
 	on c1 "hcablk list --json" | jq -r ".devices[] | select(.name == \"$1\").paths_auto"
 }
 
-# One keep-alive in 5 minutes, so that the client cannot learn of portals by polling.
+# One keep-alive in 5 minutes, so that the client cannot learn of portals by polling. The rounds in which it asks for
+# notices of portals last a second.
 connect c1 vol2 --ctrl-loss-tmo 600 --queues 1 --keep-alive-tmo 600
 connect c1 vol1 --ctrl-loss-tmo 600 --queues 2 --keep-alive-tmo 600 --paths auto
 same "the disk with --paths auto gets a path for each portal" true "$(setting vol1)"

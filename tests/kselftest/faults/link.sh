@@ -58,8 +58,8 @@ flaps() {
 	must wait_until c1 60 "ping -c 1 -W 1 $target_address"
 	[ $survived = 1 ] || connect c1 vol1
 }
-# Soft-RoCE ends a connection when its own card refuses a packet. At the target's end the bridge has the card, and drops
-# packets; requests that register no memory are then sent again.
+# Soft-RoCE ends a connection when its own card refuses a packet. The target's card is a port of a bridge, which drops
+# packets instead; requests that register no memory are then sent again.
 flaps c1 16 1
 bears "a short cut at the target" sent_again 6 flaps target 4
 disconnect c1 vol1

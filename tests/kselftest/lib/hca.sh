@@ -19,7 +19,7 @@ hca_pair() {
 	must on "$hca_guest" "hcablk-hca-pair $hca_parameters"
 }
 
-# hca_again NUMBER: makes a device of a pair, whose card was unbound from its driver and is bound again.
+# hca_again NUMBER: makes one device of the pair again after its card was unbound from its driver and bound again.
 hca_again() {
 	local port=hcaport$1 peer=$((1 - $1))
 	must on "$hca_guest" "cd /sys/class/net && ip link set $port up && ip address add 10.78.0.$(($1 + 1))/24 dev $port noprefixroute &&
@@ -66,7 +66,7 @@ hca_verify() {
 	for dev in hca0 hca1; do
 		same "$dev: nothing was refused, lost or sent again" "0 0 0 0" \
 			"$(counted $dev naks) $(counted $dev dma_faults) $(counted $dev resent) $(counted $dev flushed)"
-		less "$dev: the data went by DMA" $((24 << 20)) "$(counted $dev dma_bytes)"
+		less "$dev: the data moved by DMA" $((24 << 20)) "$(counted $dev dma_bytes)"
 	done
 }
 

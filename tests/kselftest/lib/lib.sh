@@ -116,7 +116,8 @@ must() {
 	esac
 }
 
-# _nothing TEXT: is the text empty, or a checksum of nothing? Then the command that should have printed it may have failed.
+# _nothing TEXT: succeeds if the text is empty or a checksum of nothing: the command that should have printed it may
+# have failed.
 _nothing() {
 	case $1 in
 	'' | d41d8cd98f00b204e9800998ecf8427e* | e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855*) return 0 ;;

@@ -154,7 +154,7 @@ fault_stopped() {
 	done
 }
 mend_stopped() { :; }
-# By then each client has lost all its paths.
+# ctrl_loss_tmo of a client expires after both paths are lost.
 fault_over() { loses path1; loses path2; }
 mend_over() { heals path2; heals path1; }
 

@@ -78,7 +78,7 @@ def create(legs: list[Leg], options: str = "") -> None:
         f"modprobe raid1 && mdadm --create {ARRAY} --run --level=1 --raid-devices=2 --metadata=1.2 --bitmap=internal "
         f"--bitmap-chunk=1M --size={MIB}M {options} {disks}"
     )
-    # md would copy 1 MB/s next to other I/O.
+    # Without this md copies only 1 MB/s while there is other I/O.
     host.must(f"echo 100000 > {MD}/sync_speed_min")
 
 

@@ -24,8 +24,8 @@ must on target "modprobe -a dm_mod ext4 && mkfs.ext4 -q -F $drive 400M && mkdir 
 	echo \"0 \$(blockdev --getsz $drive2) linear $drive2 0\" | dmsetup create hung && dmsetup mknodes"
 export_volume hung "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname hung')" --mode=cached c1
 export_volume well /mnt/files/image --mode=cached c2
-same "each volume has a workqueue for its queue pairs" "hung well " "$(on target "$workqueues")"
-same "and one for its queue pairs" "hung well " "$(on target "${workqueues//_io_/_soft_}")"
+same "each volume has a workqueue for its requests" "hung well " "$(on target "$workqueues")"
+same "each volume has a workqueue for its queue pairs" "hung well " "$(on target "${workqueues//_io_/_soft_}")"
 connect c2 well
 well=$device
 connect c1 hung --queues 2 --queue-depth 1024 --io-timeout 600

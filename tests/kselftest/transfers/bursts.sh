@@ -10,7 +10,7 @@
 
 [ "$rdma" != siw ] || skip "on iWARP every completion raises an event"
 
-# short_fio OPTIONS: runs what takes a second or two at most.
+# short_fio OPTIONS: runs fio, which takes at most a second or two.
 short_fio() {
 	ON_SECONDS=40 on c1 "fio --output-format=terse --terse-version=3 $*"
 }

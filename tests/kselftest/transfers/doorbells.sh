@@ -45,7 +45,7 @@ for scheduler in none mq-deadline; do
 	must on c1 "echo $scheduler > /sys/block/$disk/queue/scheduler"
 	for how in "libaio --rw=randread" "io_uring --rw=randwrite"; do
 		begin
-		check "16 at a time, $scheduler: $how" on c1 "fio --name=d --filename=$device --direct=1 --bs=4k --iodepth=32 \
+		check "16 requests at a time succeed, $scheduler: $how" on c1 "fio --name=d --filename=$device --direct=1 --bs=4k --iodepth=32 \
 			--iodepth_batch=16 --iodepth_batch_complete_min=16 --number_ios=$n --size=64m --ioengine=$how"
 		end
 		# The scheduler merges a few.
@@ -66,7 +66,7 @@ if [ "$rdma" = rxe ]; then
 	less "all responses are reported" $((all_bells - 5)) "$all_reports"
 fi
 begin
-check "one at a time" on c1 "fio --name=d --filename=$device --direct=1 --bs=4k --iodepth=1 --number_ios=$(few 200) \
+check "one request at a time succeeds" on c1 "fio --name=d --filename=$device --direct=1 --bs=4k --iodepth=1 --number_ios=$(few 200) \
 	--size=64m --ioengine=libaio --rw=randread"
 end
 less "single requests have a doorbell each" $((requests - 1)) "$bells"
@@ -78,7 +78,7 @@ connect c1 fast --queue-depth 64
 check "data is right with fewer credits than requests" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-24k --blockalign=512 \
 	--iodepth=48 --iodepth_batch=24 --numjobs=2 --size=$(few 2)M --offset_increment=16M --verify=crc32c --verify_fatal=1"
 less "requests waited for credits" 0 "$(stat_of c1 $initiator/fast credit_waits)"
-check "memory of every shape" on c1 "hcablk-scatter $device random 28 4"
+check "memory of every shape is written and read right" on c1 "hcablk-scatter $device random 28 4"
 disconnect c1 fast
 
 # The connection is lost while many requests are being issued.

@@ -43,7 +43,7 @@ writes() {
 all() {
 	check "$1: memory of every shape arrives" on c1 "hcablk-scatter $device random $2 3"
 	check "$1: data from scattered pages arrives" on c1 "hcablk-scatter $device gaps $2 3"
-	check "$1: many requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-256k --blockalign=512 \
+	check "$1: fio verifies many requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-256k --blockalign=512 \
 		--iodepth=48 --numjobs=2 --size=$(few 4)M --offset_increment=64M --verify=crc32c --verify_fatal=1"
 	counters
 	same "$1: no errors" "0 0 0" \

@@ -49,7 +49,7 @@ for limit in $(by_turns "0 65536" "512 4096"); do
 	done
 	check "$limit: memory of every shape arrives" on c1 "hcablk-scatter $device random $((limit + 1)) 8"
 	check "$limit: data from scattered pages arrives" on c1 "hcablk-scatter $device gaps $((limit + 2)) 8"
-	check "$limit: many requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-16k --blockalign=512 \
+	check "$limit: fio verifies many requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-16k --blockalign=512 \
 		--iodepth=64 --numjobs=2 --size=$(few 4)M --offset_increment=64M --verify=crc32c --verify_fatal=1"
 	counters
 	same "$limit: client and target count the same" "$(count inline_writes "$client")" \

@@ -39,7 +39,7 @@ whole() {
 	check "$what: $kib KiB are written and read back" fio c1 "--name=v --filename=$device --rw=read --bs=${kib}k --size=$((kib * 4))k \
 		--iodepth=2 --offset=64k $verify --verify_fatal=1"
 	less "$what: reads are not split" $(($(moved reads) - reads)) 8
-	check "$what: memory of every shape" on c1 "hcablk-scatter $device random $((seed + round)) 8"
+	check "$what: memory of every shape is written and read right" on c1 "hcablk-scatter $device random $((seed + round)) 8"
 	same "$what: no errors" "0 0" "$(stat_of c1 $initiator/vol1 errors) $(stat_of c1 $initiator/vol1 protocol_errors)"
 }
 

@@ -60,8 +60,8 @@ tries() {
 		esac
 		less "$what: requests share a doorbell" $((bells * 4)) "$requests"
 	done
-	check "$limit, $way: memory of every shape" on c1 "hcablk-scatter $device random $limit 4"
-	check "$limit, $way: requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-24k --blockalign=512 \
+	check "$limit, $way: memory of every shape is written and read right" on c1 "hcablk-scatter $device random $limit 4"
+	check "$limit, $way: fio verifies requests of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-24k --blockalign=512 \
 		--iodepth=48 --iodepth_batch=24 --numjobs=2 --size=$(few 2)M --offset_increment=16M --verify=crc32c --verify_fatal=1"
 	disconnect c1 fast
 }

@@ -43,7 +43,7 @@ same "poll queues have queue pairs" 3 "$(queue_pairs c1)"
 for how in "--rw=randread --iodepth=1 --bs=4k" "--rw=randwrite --iodepth=8 --bs=4k" "--rw=randread --iodepth=32 --bs=16k"; do
 	begin
 	n=$(few 300)
-	check "polled I/O: $how" polled_fio "--name=p --size=64m $how --number_ios=$n"
+	check "polled I/O succeeds: $how" polled_fio "--name=p --size=64m $how --number_ios=$n"
 	ended=$(($(since reads) + $(since writes)))
 	less "all polled requests ended" $((n - 1)) "$ended"
 	less "responses to polled requests were polled for" $((n - 1)) "$(since polled)"

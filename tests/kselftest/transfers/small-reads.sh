@@ -60,7 +60,7 @@ for limit in $(by_turns "0 65536" "512 8192"); do
 	check "$limit: data of many requests of all sizes is right" fio c1 "--name=v --filename=$device --rw=randrw \
 		--bsrange=512-128k --blockalign=512 --iodepth=32 --size=$(few 8)M --verify=crc32c --verify_fatal=1"
 	counters_of_both vol1
-	same "$limit: data that was not copied went by RDMA" \
+	same "$limit: data that was not copied moved by RDMA" \
 		$(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
 		$(($(count rdma_bytes "$client") + $(count copied_bytes "$client")))
 	same "$limit: each registration was for a request without an immediate value" "$(count registrations "$client")" \
@@ -84,7 +84,7 @@ if [ $asks = 1 ]; then
 	less "some reads had a slot" 0 "$(count immediates "$client")"
 	less "some reads had no slot" "$(count immediates "$client")" "$(count reads "$client")"
 fi
-same "data of reads without a slot went by RDMA" $(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
+same "data of reads without a slot moved by RDMA" $(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
 	$(($(count rdma_bytes "$client") + $(count copied_bytes "$client")))
 disconnect c1 slow
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: fio with the library's engine writes and verifies a volume, polled and by events, in threads and in processes, over a restart of the target; its flushes, trims and FUA writes reach the drive.
+# Proves: fio with the library's engine writes and verifies a volume, polled and with events, in threads and in processes, over a restart of the target; its flushes, trims and FUA writes reach the drive.
 # turn: 22
 # takes: 105
 # waits: yes
@@ -36,7 +36,7 @@ mistake() {
 	local what=$1 regex=$2 said
 	shift 2
 	said=$(on c1 "! $(job --rw=read "$@") 2>&1")
-	like "$what" "$regex" "$said"
+	like "fio reports $what" "$regex" "$said"
 	same "$what: the message has one line" 1 "$(grep -c '^hcablk: ' <<<"$said")"
 }
 mistake "a volume that does not exist" "hcablk: volume nosuch of .*no volume of this name" --volume=nosuch
@@ -54,13 +54,13 @@ must on c1 "rm -f /tmp/o && $(job --rw=write --size=1m --offset=8m --verify_patt
 same "the drive holds what fio wrote" 0 "$(on target "dd if=$drive bs=1M skip=8 count=1 iflag=direct status=none | tr -d Z | wc -c")"
 
 for way in "--events=0" "--events=1"; do
-	check "$way: one block at a time" on c1 "$(job "${verify[@]}" --iodepth=1 --size=1m "$way")"
-	check "$way: many requests at a time" on c1 "$(job "${verify[@]}" --iodepth=64 --iodepth_batch=16 --iodepth_batch_complete_min=8 "$way")"
-	check "$way: requests of all lengths" on c1 "$(job "${verify[@]}" --bsrange=4k-512k --iodepth=16 --size=16m "$way")"
-	check "$way: two threads that share a session" on c1 "$(job "${verify[@]}" --iodepth=16 --thread=1 --numjobs=2 --offset_increment=16m "$way")"
-	check "$way: two processes" on c1 "$(job "${verify[@]}" --iodepth=16 --numjobs=2 --offset_increment=16m "$way")"
+	check "$way: fio verifies one block at a time" on c1 "$(job "${verify[@]}" --iodepth=1 --size=1m "$way")"
+	check "$way: fio verifies many requests at a time" on c1 "$(job "${verify[@]}" --iodepth=64 --iodepth_batch=16 --iodepth_batch_complete_min=8 "$way")"
+	check "$way: fio verifies requests of all lengths" on c1 "$(job "${verify[@]}" --bsrange=4k-512k --iodepth=16 --size=16m "$way")"
+	check "$way: fio verifies the data of two threads that share a session" on c1 "$(job "${verify[@]}" --iodepth=16 --thread=1 --numjobs=2 --offset_increment=16m "$way")"
+	check "$way: fio verifies the data of two processes" on c1 "$(job "${verify[@]}" --iodepth=16 --numjobs=2 --offset_increment=16m "$way")"
 done
-check "requests without memory windows and without the eager ring" on c1 "$(job "${verify[@]}" --bs=32k --iodepth=8 --options=small-read=0,eager-write=0,queue-depth=4)"
+check "fio verifies requests without memory windows and without the eager ring" on c1 "$(job "${verify[@]}" --bs=32k --iodepth=8 --options=small-read=0,eager-write=0,queue-depth=4)"
 like "threads and processes in one run are refused" "must all be threads" \
 	"$(on c1 "! $(job --rw=read --thread=1 --name=w --thread=0) 2>&1")"
 check "fio leaves nothing at the target" wait_until target 60 "$no_queue_pairs"

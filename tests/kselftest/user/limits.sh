@@ -39,7 +39,7 @@ hold events --io-timeout=$limit --event
 hold patient --io-timeout=600
 must on target 'dmsetup suspend --nolockfs hangs'
 check "the drive hangs: a session with polled requests ends" says polled "^lost: .*a request got no response for $limit s"
-check "the drive hangs: a session with requests by events ends" says events "^lost: .*a request got no response for $limit s"
+check "the drive hangs: a session with event-driven requests ends" says events "^lost: .*a request got no response for $limit s"
 refuse "the drive hangs: a session with a longer io-timeout does not end" on c1 'grep -q "^lost" /tmp/patient'
 must on target 'dmsetup resume hangs'
 for name in polled events; do

@@ -62,7 +62,7 @@ must wait_until target 60 "$no_queue_pairs"
 must on target 'hcablk target unexport vol1'
 
 # Writes that were not flushed. The drive keeps them in its cache until then.
-# promises NAME: starts a program that writes, and flushes on a signal
+# promises: starts a program that writes, and flushes on a signal
 promises() {
 	must on c1 "rm -f /tmp/go /tmp/promise"
 	ON_SECONDS=300 spawn promise c1 "hcablk-user $target_address vol1 promise /tmp/go > /tmp/promise 2>&1"

@@ -58,7 +58,7 @@ same "the disk has a volatile cache" "write back" "$(on c1 'cat /sys/block/ublkb
 must on c1 'dd if=/dev/urandom of=/tmp/data bs=64k count=49 status=none && dd if=/tmp/data of=/dev/ublkb0 bs=64k seek=1 oflag=direct conv=fsync status=none'
 same "the drive holds the written data" "$(on c1 'sha256sum < /tmp/data')" \
 	"$(on target 'dd if=/dev/mapper/grows bs=64k skip=1 count=49 iflag=direct status=none | sha256sum')"
-check "memory of every shape" on c1 'hcablk-scatter /dev/ublkb0 random 77 16'
+check "memory of every shape is written and read right" on c1 'hcablk-scatter /dev/ublkb0 random 77 16'
 must on c1 'dd if=/dev/urandom of=/dev/ublkb0 bs=64k seek=200 count=1 oflag=direct status=none && blkdiscard -z -o 13107200 -l 65536 /dev/ublkb0'
 same "zeroes are written to the drive" 0 "$(on target 'dd if=/dev/mapper/grows bs=64k skip=200 count=1 iflag=direct status=none | tr -d "\000" | wc -c')"
 check "a file system is made and mounted" on c1 'modprobe ext4; mkdir -p /mnt/u && mkfs.ext4 -q -F /dev/ublkb0 64M && mount /dev/ublkb0 /mnt/u && cp /tmp/data /mnt/u/data && sync'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a program uses a volume from user space, without any of our modules on its host: memory of every shape, polled and by events.
+# Proves: a program uses a volume from user space, without any of our modules on its host: memory of every shape, polled and with events.
 # turn: 20
 # takes: 110
 # skips: siw
@@ -22,14 +22,14 @@ must on c1 'modprobe rdma_ucm'
 refuse "the client has loaded none of our modules" on c1 "grep -q '^hcablk' /proc/modules"
 export_volume vol1 "$drive" c1 c2
 
-# Data written here is on the drive, and the reverse.
+# Data that the program writes is on the drive, and the reverse.
 like "the volume's size is the drive's" "size $(on target "blockdev --getsize64 $drive")" "$(on c1 "hcablk-user $target_address vol1 info")"
 must on c1 'dd if=/dev/urandom of=/tmp/data bs=64k count=49 status=none'
 sum=$(on c1 'sha256sum < /tmp/data')
 check "a program writes" on c1 "hcablk-user $target_address vol1 write 8192 < /tmp/data"
 same "the drive holds what the program wrote" "$sum" "$(on target "dd if=$drive bs=8k skip=1 count=392 iflag=direct status=none | sha256sum")"
 same "the program reads its data back" "$sum" "$(on c1 "hcablk-user $target_address vol1 read 8192 $((49 << 16)) | sha256sum")"
-same "the program reads its data back by events" "$sum" "$(on c1 "hcablk-user --event $target_address vol1 read 8192 $((49 << 16)) | sha256sum")"
+same "the program reads its data back with events" "$sum" "$(on c1 "hcablk-user --event $target_address vol1 read 8192 $((49 << 16)) | sha256sum")"
 
 # The kernel's driver on the other machine uses the same volume at the same time.
 connect c2 vol1
