@@ -10,8 +10,8 @@
 //! - [`memory`]: memory of any shape, and I/O from and to it.
 //! - [`bench`]: a connection, and a disk whose requests' memory is registered for the peer.
 //!
-//! The suites run when the module is loaded; `tests/kselftest/kunit/layers.sh` loads it and reads
-//! the results. A test that fails returns an error instead of stopping its thread as KUnit's own
+//! Loading the module runs the suites; `tests/kselftest/kunit/layers.sh` loads it and reads the
+//! results. A test that fails returns an error instead of stopping its thread as KUnit's own
 //! assertions do, so that everything it made is taken down and the next test finds the device as it
 //! was.
 

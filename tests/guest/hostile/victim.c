@@ -54,7 +54,7 @@ static size_t untouched(const uint64_t *at, uint64_t from, size_t bytes)
 		if (at[i] == PRIVATE)
 			n++;
 		else if (at[i] != right[i])
-			failed("a read at %llu gave what was never sent", (unsigned long long)from);
+			failed("a read at %llu returned data that was never sent", (unsigned long long)from);
 	}
 	return n;
 }

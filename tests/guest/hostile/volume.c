@@ -74,7 +74,7 @@ int fill_or_check(bool fill, const char *path, uint64_t zone, uint64_t zone_coun
 			else if (is_all(sector, 0))
 				emptied++;
 			else
-				failed("sector %llu holds what nobody wrote: %016llx, %016llx at its end",
+				failed("sector %llu holds data that nobody wrote: %016llx, %016llx at its end",
 				       (unsigned long long)s, (unsigned long long)sector[0],
 				       (unsigned long long)sector[SECTOR / 8 - 1]);
 		}

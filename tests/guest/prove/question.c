@@ -2,14 +2,11 @@
 /*
  * An initiator that asks for a target's volumes or portals, and makes a mistake.
  *
- * WRONG is "nothing", "AT=VALUE" for another byte of the question, "index=N", "short=BYTES", or, with a proof, one of
- * those of shake() and make_pair_of_initiator(), "other-host", "other-question" or "same-proof". It prints one line for
- * each answer:
- *	told COUNT [VOLUME or PORT]	with "!" after it if the target has not sealed the answer to a proof
- *	challenged
- *	REASON	of another reject
- *	nothing	an empty reject
- *	granted
+ * WRONG is "nothing", "AT=VALUE" to change a byte of the question, "index=N", "short=BYTES", or,
+ * with a proof, one of those of shake() and make_pair_of_initiator(), "other-host",
+ * "other-question" or "same-proof". It prints one line for each answer: told COUNT [VOLUME or PORT]
+ * with "!" after it if the target has not sealed the answer to a proof challenged REASON of another
+ * reject nothing an empty reject granted
  */
 
 #include <netdb.h>

@@ -73,10 +73,10 @@ same "a request with a handle above the maximum is refused" "status 1 " "$(ask r
 must on target 'dmsetup suspend --nolockfs gate'
 same "a read of a hung drive is sent" begun "$(ask begin 0 8)"
 must drive_holds read
-same "a read of the second volume is answered meanwhile" "status 0 second" "$(ask read 1 8)"
-same "a write to the second volume is answered meanwhile" "status 0" "$(ask write 1 16 third)"
-same "a write with FUA to the second volume is answered meanwhile" "status 0" "$(ask fua 1 24 fourth)"
-same "zeroes are written to the second volume meanwhile" "status 0" "$(ask zeroes 1 8)"
+same "a read of the second volume is answered while the other drive hangs" "status 0 second" "$(ask read 1 8)"
+same "a write to the second volume is answered while the other drive hangs" "status 0" "$(ask write 1 16 third)"
+same "a write with FUA to the second volume is answered while the other drive hangs" "status 0" "$(ask fua 1 24 fourth)"
+same "zeroes are written to the second volume while the other drive hangs" "status 0" "$(ask zeroes 1 8)"
 same "the zeroes have replaced the second volume's data" "status 0 " "$(ask read 1 8)"
 same "the read of the hung drive is still pending" "pending 1" "$(ask pending)"
 
@@ -99,14 +99,14 @@ same "a drive that does one request at a time is attached" "attached 1 capacity 
 same "a first read of the slow drive is sent" begun "$(ask begin 1 8)"
 same "a second read of the slow drive is sent" begun "$(ask begin 1 800)"
 same "a third read of the slow drive is sent" begun "$(ask begin 1 1600)"
-same "a read of the first volume is answered meanwhile" "status 0 first" "$(ask read 0 8)"
+same "a read of the first volume is answered while the slow drive works" "status 0 first" "$(ask read 0 8)"
 pending=$(ask pending)
 less "the slow drive has not answered its second read by then" 1 "${pending#pending }"
 same "the slow drive answers its three reads" "settled 0 0 0" "$(ask settle)"
 same "a flush of the slow volume does not wait for the other volume" "status 0" "$(ask flush 1)"
 chunks=$(stat_of target $target/volumes/slow chunks)
 same "a read in chunks of the slow drive is sent" begun "$(ask large 1 1024)"
-same "a small read of the slow drive is sent behind it" begun "$(ask begin 1 8)"
+same "a small read of the slow drive is sent after the read in chunks" begun "$(ask begin 1 8)"
 same "a read of the first volume is answered while the chunks wait" "status 0 first" "$(ask read 0 8)"
 same "the slow drive answers the read in chunks and the small read" "settled 0 0" "$(ask settle)"
 same "the target has read two chunks" $((chunks + 2)) "$(stat_of target $target/volumes/slow chunks)"

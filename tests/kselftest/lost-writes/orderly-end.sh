@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: an export that ends in order right after a notice, before its client watches again, has forgotten no write: the next flush succeeds.
+# Proves: an export that ends in order right after a notice, before its client watches again, loses no write: the next flush succeeds.
 # turn: 3
 # takes: 15
 # waits: yes

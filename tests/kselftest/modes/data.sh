@@ -18,10 +18,10 @@ serves() {
 	local what="$1, $3" path=$2 mode=$3 read written cache
 	export_volume m "$path" --mode="$mode" c1
 	connect c1 m
-	check "$what: memory of every shape" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 3"
-	check "$what: many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-256k \
+	check "$what: memory of every shape is written and read right" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 3"
+	check "$what: fio verifies many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-256k \
 		--blockalign=4k --iodepth=32 --size=$(few 4)M --offset=4M --verify=crc32c --verify_fatal=1"
-	check "$what: a flush" on c1 "dd if=/dev/zero of=$device bs=4k count=1 seek=2040 conv=fsync"
+	check "$what: a flush succeeds" on c1 "dd if=/dev/zero of=$device bs=4k count=1 seek=2040 conv=fsync"
 	same "$what: no errors" 0 "$(count m errors)"
 	read=$(count m read_bytes) written=$(count m written_bytes) cache=$(count m cache_bytes)
 	case $mode in

@@ -29,8 +29,8 @@ like "the log reports the failure that ended the session" "^(queue [0-9]+|admin 
 check "the client works after its reboot" on c1 "hcablk-scatter $device random 73 16"
 disconnect c1 vol1
 
-# A client that dies while the drive has its requests: the target notices at once only when it sends, after the drive has
-# finished.
+# A client that dies while the drive has its requests: before the drive has finished the target sends no response, whose
+# failure would reveal the death.
 must on target "echo '0 65536 linear $drive2 0' | dmsetup create gate && dmsetup mknodes"
 export_volume gate /dev/mapper/gate c1
 others=$(queue_pairs c2)

@@ -10,7 +10,7 @@
 . "${0%/*}/../lib/lib.sh"
 
 # Memory reclaim waits for the disk, the disk waits for the fence of its lost session, and the fence waits for locks of the target
-# that exporting a volume holds: all of these allocate without I/O, or they deadlock.
+# that exporting a volume holds: all of these must allocate without I/O, or they deadlock.
 left=$((96 * slow)) written=$((2 * left))
 must on target "modprobe ext4; mkfs.ext4 -q -F $drive && mkdir -p /mnt/volumes && mount $drive /mnt/volumes && truncate -s ${written}M /mnt/volumes/own"
 export_volume own /mnt/volumes/own --mode=cached target

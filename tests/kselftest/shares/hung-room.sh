@@ -9,7 +9,7 @@
 . "${0%/*}/../lib/lib.sh"
 . "${0%/*}/../lib/shares.sh"
 
-# One session may borrow more than there is.
+# One session may borrow more than the port has.
 must on target 'hcablk target listen --id 1 --buffer-mib 64 --memory-mib 100'
 must on target "modprobe dm_mod && echo '0 262144 linear $drive2 0' | dmsetup create gate && dmsetup mknodes &&
 	echo '0 262144 linear /dev/mapper/gate 0' | dmsetup create door && dmsetup mknodes"

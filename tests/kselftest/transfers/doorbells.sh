@@ -50,7 +50,7 @@ for scheduler in none mq-deadline; do
 		end
 		# The scheduler merges a few.
 		less "$how: all requests were made" $((n * 9 / 10)) "$requests"
-		less "$how: some requests share a message" $((bells - 1)) "$work"
+		less "$how: each doorbell is for at least one work request" $((bells - 1)) "$work"
 		less "$how: four or more requests share a doorbell" $((bells * 4)) "$requests"
 		less "$how: each request is answered" $((requests - 1)) "$far_work"
 		all_bells=$((all_bells + far_bells))

@@ -42,7 +42,7 @@ for write in "" "--rw=randwrite"; do
 	connect c1 slow --queues 1
 	begin
 	n=$(few 1920)
-	check "64 requests at a time${write:+, writes}" fio c1 "$many --filename=$device --number_ios=$n $write"
+	check "64 requests at a time succeed${write:+, writes}" fio c1 "$many --filename=$device --number_ios=$n $write"
 	ended=$(($(since reads) + $(since writes)))
 	less "all requests ended" $((n - 1)) "$ended"
 	# The first 64 requests are not quiet: too few are in flight then.
@@ -53,11 +53,11 @@ done
 
 connect c1 slow --queues 1 --batch-upper 0
 begin
-check "64 requests at a time, batching switched off" fio c1 "$many --filename=$device --number_ios=$(few 320)"
+check "64 requests at a time succeed with batching switched off" fio c1 "$many --filename=$device --number_ios=$(few 320)"
 same "no request was quiet" "0 0 0" "$(since quiet) $(since reaps) $(since guards)"
 disconnect c1 slow
 
-# The solicited requests wait for a hung drive; the quiet ones after them do not wait for these.
+# The solicited requests wait for a hung drive; the quiet ones after them do not wait for them.
 volume=mixed
 slow_drive fast 0
 must on target "modprobe dm_mod && echo '0 131072 linear /dev/fast 131072' | dmsetup create gate && dmsetup mknodes &&

@@ -29,7 +29,8 @@ duel() {
 	printf '%s\n' "$(on c2 'cat /tmp/peer; rm /tmp/peer')" "$victim_output" >&2
 }
 
-# trick NAME TEXT: checks that the program reports the trick so. In a session some tricks find an occasion only now and then.
+# trick NAME TEXT: checks that the program reports the trick with TEXT. Some tricks find an occasion in few sessions
+# only.
 trick() {
 	for _ in {1..10}; do
 		duel 16 "$1"

@@ -34,14 +34,14 @@ check "c1 makes an OCFS2" on c1 "mkfs.ocfs2 -q -x -N 4 -b 4096 -C 4096 --cluster
 # Both at the same time, since each waits some seconds for the other's heartbeat.
 mounts c1
 mounts c2
-check "the node with the kernel's driver mounts it" join mount-c1
-check "the node with a program mounts it" join mount-c2
+check "the node with the kernel's driver mounts the file system" join mount-c1
+check "the node with a program mounts the file system" join mount-c2
 check "c1 writes a file" on c1 'dd if=/dev/urandom of=/mnt/o/from-c1 bs=64k count=20 status=none && sync'
 same "c2 reads c1's file" "$(on c1 'sha256sum < /mnt/o/from-c1')" "$(on c2 'sha256sum < /mnt/o/from-c1')"
 check "c2 writes a file" on c2 'dd if=/dev/urandom of=/mnt/o/from-c2 bs=64k count=20 status=none && sync'
 same "c1 reads c2's file" "$(on c2 'sha256sum < /mnt/o/from-c2')" "$(on c1 'sha256sum < /mnt/o/from-c2')"
 check "c2 appends to c1's file" on c2 'echo more >> /mnt/o/from-c1'
-same "c1 sees what c2 appended" more "$(on c1 'tail -c 5 /mnt/o/from-c1')"
+same "c1 reads the text that c2 appended" more "$(on c1 'tail -c 5 /mnt/o/from-c1')"
 
 # A lock of one node excludes the other.
 ON_SECONDS=300 spawn holder c1 "flock -x /mnt/o/lock -c 'touch /tmp/held; until [ -e /tmp/release ]; do sleep 0.1; done'"
@@ -72,10 +72,10 @@ must vm start c2
 serve add "$target_address" vol1
 ocfs2_start c2
 mounts c2
-check "the killed node has booted and mounts it" join mount-c2
+check "the killed node has booted and mounts the file system" join mount-c2
 same "the booted node reads what c1 wrote meanwhile" mine "$(on c2 'cat /mnt/o/dies')"
 for guest in c1 c2; do
-	check "$guest unmounts it" on $guest 'umount /mnt/o'
+	check "$guest unmounts the file system" on $guest 'umount /mnt/o'
 done
 check "the file system is sound" on c2 "fsck.ocfs2 -fn ${disk_of[c2]}"
 ocfs2_stop c1 c2
