@@ -62,7 +62,10 @@ mod tests {
         let (one, other) = (claimant(1, true), claimant(2, true));
         assert_eq!(place(&[], one, &[]), Place::New);
         assert_eq!(place(&[one], other, &[one]), Place::New);
-        assert_eq!(place(&[one, other], other, &[one, other]), Place::Existing(1));
+        assert_eq!(
+            place(&[one, other], other, &[one, other]),
+            Place::Existing(1)
+        );
         // It keeps its place while it has no sessions.
         assert_eq!(place(&[other, one], one, &[]), Place::Existing(1));
     }
@@ -81,7 +84,9 @@ mod tests {
 
     #[test]
     fn claimants_share_places_only_when_all_are_in_use() {
-        let all: Vec<_> = (1..=PLACES as u8).map(|host| claimant(host, true)).collect();
+        let all: Vec<_> = (1..=PLACES as u8)
+            .map(|host| claimant(host, true))
+            .collect();
         assert_eq!(place(&all[1..], all[0], &all), Place::New);
         for host in 100..110 {
             let Place::Existing(place) = place(&all, claimant(host, true), &all) else {
