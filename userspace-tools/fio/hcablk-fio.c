@@ -73,7 +73,7 @@ static struct fio_option options[] = {
 		.type = FIO_OPT_BOOL,
 		.off1 = offsetof(struct engine_options, keys),
 		.def = "0",
-		.help = "1: prove who this host is, by the keys in " KEYS,
+		.help = "1: prove who this host is, with the keys in " KEYS,
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
@@ -104,7 +104,7 @@ static struct fio_option options[] = {
 		.lname = "Options of libhcablk",
 		.type = FIO_OPT_STR_STORE,
 		.off1 = offsetof(struct engine_options, options),
-		.help = "Options of libhcablk (man 3 hcablk), as queue-depth=32,eager-write=0",
+		.help = "Options of libhcablk (man 3 hcablk), for example queue-depth=32,eager-write=0",
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
@@ -150,9 +150,9 @@ struct job {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct source *sources;
 static struct shared *volumes;
-/* The process that has used the library; 0: none of this one's past. */
+/* The process that has used the library: this one, or one that it was forked from. 0: neither has. */
 static pid_t used_by;
-/* Whether jobs are threads, of those that were set up first. */
+/* Whether the first job that was set up is a thread: all jobs must be alike. */
 static bool are_threads;
 
 extern struct ioengine_ops ioengine;
@@ -167,8 +167,8 @@ static void *allocated(void *memory)
 }
 
 /*
- * fio's structures change where neither FIO_IOOPS_VERSION nor the version does: Debian's fio 3.39 has an option more than the
- * release. But fio's table of options says where it has the fields that this engine reads.
+ * fio's structures can differ although FIO_IOOPS_VERSION and the version do not: Debian's fio 3.39 has one option more than
+ * the release. But fio's table of options contains the offsets of the fields that this engine reads.
  */
 static const struct {
 	const char *option;
@@ -253,7 +253,7 @@ static bool set_keys(struct hcablk_options *made, const struct engine_options *o
 	return set_key(made, "host-key", KEYS "/host", why, size) && set_key(made, "target-key", path, why, size);
 }
 
-/* Sets what is in options=NAME=VALUE,… */
+/* Sets the library's options that options=NAME=VALUE,... lists.… */
 static bool set_named(struct hcablk_options *made, const struct engine_options *o, char *why, size_t size)
 {
 	char *named = allocated(strdup(o->options ?: "")), *rest = named, *name;
@@ -369,7 +369,7 @@ static void look_in_child(const struct engine_options *o, struct answer *answer)
 	if (child < 0) {
 		snprintf(answer->why, sizeof(answer->why), "cannot fork: %s", strerror(errno));
 	} else {
-		/* Less than a pipe takes at once, so it comes whole or not at all. */
+		/* The answer is smaller than PIPE_BUF, so it arrives whole or not at all. */
 		while ((got = read(ends[0], answer, sizeof(*answer))) < 0 && errno == EINTR)
 			;
 		if (got != sizeof(*answer))
@@ -380,7 +380,7 @@ static void look_in_child(const struct engine_options *o, struct answer *answer)
 	close(ends[0]);
 }
 
-/* Returns what is known of the volume of these options, and finds it out first if nothing is. */
+/* Returns the state of the volume with these options, and asks for it first if it is not known. */
 static struct source *source_of(const struct engine_options *o)
 {
 	char *key = key_of(o);
@@ -430,7 +430,7 @@ static int engine_setup(struct thread_data *td)
 		return 1;
 	}
 	if (td->o.nr_files != 1) {
-		log_err("hcablk: a job has one volume: leave nrfiles away, and name at most one file\n");
+		log_err("hcablk: a job has one volume: omit nrfiles, and name at most one file\n");
 		return 1;
 	}
 	pthread_mutex_lock(&lock);
@@ -442,7 +442,7 @@ static int engine_setup(struct thread_data *td)
 		log_err("hcablk: " MIXED "\n");
 		source = NULL;
 	}
-	/* With create_serialize=0 the job has begun before. */
+	/* With create_serialize=0 the job has begun already. */
 	if (source && td->o.use_thread && !td->io_ops_data)
 		source->waiting++;
 	pthread_mutex_unlock(&lock);
@@ -521,7 +521,7 @@ static int engine_init(struct thread_data *td)
 	struct job *job = allocated(calloc(1, sizeof(*job)));
 	bool has_begun;
 
-	/* Before the lock: a thread of the parent may have had it when this process was made. */
+	/* Checked without the lock: a thread of the parent may have held it when this process was forked. */
 	if (used_by && used_by != getpid()) {
 		log_err("hcablk: " MIXED "\n");
 		free(job);
@@ -681,7 +681,7 @@ static int engine_commit(struct thread_data *td)
 	return 0;
 }
 
-/* Says once why requests fail, where the library knows more than the error's number. */
+/* Logs once why requests fail, if the library knows more than the error number. */
 static void explain(struct job *job)
 {
 	struct hcablk_volume *volume = job->shared->volume;
@@ -695,7 +695,7 @@ static void explain(struct job *job)
 		log_err("hcablk: the target has lost acknowledged writes that were not flushed\n");
 }
 
-/* Stores up to `most` requests that have ended behind the `found` ones; returns how many there are then. */
+/* Adds requests that have ended to the `found` ones, up to `most` in total; returns the new total. */
 static unsigned int collect(struct job *job, bool sleeps, unsigned int found, unsigned int most, int ms)
 {
 	int count, n;
@@ -731,7 +731,7 @@ static int engine_getevents(struct thread_data *td, unsigned int least, unsigned
 	while (found < least) {
 		before = found;
 		found = collect(job, o->events, found, most, -1);
-		/* Without end it waits only for requests that are in flight. */
+		/* A wait without limit returns nothing only if no request is in flight. */
 		if (o->events && found == before) {
 			log_err("hcablk: %u requests are missing\n", least - found);
 			return -EIO;
@@ -747,7 +747,7 @@ static struct io_u *engine_event(struct thread_data *td, int event)
 	return job->ended[event];
 }
 
-/* There is no file: fio asks for these. */
+/* There is no file, but fio requires these functions. */
 static int engine_open_file(struct thread_data *td, struct fio_file *f)
 {
 	return 0;

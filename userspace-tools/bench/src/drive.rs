@@ -24,10 +24,11 @@ pub(crate) struct Drive {
     pub(crate) block: u64,
 }
 
-/// A smaller drive has no room for the experiments.
+/// The minimum size of a drive: a smaller one has no room for the experiments.
 const LEAST_BYTES: u64 = 64 << 20;
 
-/// Checks that a path is a drive of some size; with `overwrite` also that nobody uses it and that `blkid` finds no signature.
+/// Checks that a path is a drive, and that it has [`LEAST_BYTES`]; with `overwrite` also that
+/// nobody uses it and that `blkid` finds no signature.
 pub(crate) fn check(path: &str, overwrite: bool, stop: &Stop) -> Result<Drive> {
     let cannot = |why: String| Error::new(Kind::Usage, format!("{path} cannot be used: {why}"));
     let kind = std::fs::metadata(path)
@@ -57,7 +58,7 @@ pub(crate) fn check(path: &str, overwrite: bool, stop: &Stop) -> Result<Drive> {
     drop(file);
     if bytes < LEAST_BYTES {
         return Err(cannot(format!(
-            "it has {bytes} bytes, of which {LEAST_BYTES} are needed"
+            "it has {bytes} bytes; at least {LEAST_BYTES} are needed"
         )));
     }
     if overwrite {
@@ -97,7 +98,7 @@ pub(crate) fn size(mut file: &File) -> std::io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Returns the logical block size of a drive; 4096 if the kernel does not say.
+/// Returns the logical block size of a drive; 4096 if the kernel does not report it.
 pub(crate) fn block_size(path: &str) -> u64 {
     let queue = |name: &std::path::Path| {
         let name = name.file_name()?.to_str()?;

@@ -26,7 +26,7 @@ pub(crate) type Counters = BTreeMap<String, i64>;
 /// The settings of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Export {
-    /// Its mode.
+    /// The mode of the volume.
     pub(crate) mode: &'static str,
     /// KiB of the volume's chunks; 0: requests move as a whole.
     pub(crate) chunk_kib: u32,
@@ -70,14 +70,14 @@ pub(crate) struct Lab {
     pub(crate) span: u64,
     /// The id of the client.
     pub(crate) host: String,
-    /// Set when the experiment shall end.
+    /// Set when the experiment must end.
     pub(crate) stop: Stop,
     provider: String,
     exported: Option<Export>,
     port: u64,
-    /// The target's notes before the export.
+    /// The number of the target's notes before the export.
     before_export: usize,
-    /// The client's notes before the connection, while the connection shall last.
+    /// The number of the client's notes before the connection; `None`: there is no connection.
     before_connection: Option<usize>,
 }
 
@@ -110,7 +110,7 @@ impl Lab {
                 before_connection: None,
             }),
             Err(error) => {
-                // The failure matters more than the failure to undo the few changes.
+                // This error matters more than an error from undoing the few changes.
                 let _ = client.finish();
                 let _ = target.finish();
                 Err(error)
@@ -159,7 +159,7 @@ impl Lab {
             .as_str()
             .unwrap_or_default()
             .to_owned();
-        // Modules that were not loaded go at the very end.
+        // Modules that were not loaded before are unloaded at the very end.
         let loaded = |facts: &Facts, name: &str| facts.modules.iter().any(|module| module == name);
         for (node, facts, module) in [
             (target, &target_facts, "hcablk_target"),
@@ -313,7 +313,7 @@ impl Lab {
         ))
     }
 
-    /// Waits until a condition holds, or fails after a time, or when the experiment shall end.
+    /// Waits until a condition holds. Fails after `limit`, or when the experiment must end.
     pub(crate) fn wait(
         &mut self,
         limit: Duration,

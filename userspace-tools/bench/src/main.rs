@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk-bench`: measures hcablk on the user's own machines, and proves an HCA with it. `hcablk bench` starts it.
+//! `hcablk-bench`: measures hcablk on the user's own machines, and checks that an HCA works with
+//! it. `hcablk bench` starts it.
 //!
 //! One process coordinates an experiment: it runs on the client. The target's part is a second process of this program,
 //! which serves requests on its standard input and output; the user chooses their transport (`--ssh`, `--through`).
@@ -16,7 +17,7 @@
 //! | [`memory_load`] | a memory-bound computation |
 //! | [`node`] | a machine that takes part: this one, or one behind a pipe |
 //! | [`lab`] | client and target together: exports, connections, counters |
-//! | [`fio`] | load by fio |
+//! | [`fio`] | loads that fio makes |
 //! | [`pattern`] | I/O of every shape whose data can be checked |
 //! | [`rivals`] | nvme-rdma and NBD over TCP on the same drive |
 //! | [`local_remote`], [`interference`], [`selftest`] | the experiments |

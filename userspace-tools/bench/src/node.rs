@@ -134,7 +134,7 @@ impl Node {
                 Kind::Connection,
                 format!("cannot start the target's part ({}): {why}", argv.join(" ")),
             )
-            .advise("This must work without a password, and hcablk-bench be installed there.")
+            .advise("This must work without a password, and hcablk-bench must be installed there.")
         };
         let (name, arguments) = argv
             .split_first()
@@ -181,7 +181,7 @@ impl Node {
         })
     }
 
-    /// Makes a change, which these steps undo.
+    /// Makes a change; the steps `undo` undo it.
     pub(crate) fn change(&mut self, step: WorkerStep, undo: Vec<WorkerStep>) -> Result<()> {
         let text = match &step {
             WorkerStep::Run { argv, .. } => argv.join(" "),
@@ -206,7 +206,7 @@ impl Node {
         })
     }
 
-    /// Runs `hcablk` with these words and returns its JSON; these steps undo it.
+    /// Runs `hcablk` with these words and returns its JSON; the steps `undo` undo it.
     pub(crate) fn hcablk(&mut self, words: &[&str], undo: Vec<WorkerStep>) -> Result<Value> {
         let argv: Vec<String> = ["hcablk"]
             .iter()
@@ -230,7 +230,7 @@ impl Node {
         })
     }
 
-    /// Undoes the last changes, down to this many notes.
+    /// Undoes the last changes, until this many notes are left.
     pub(crate) fn undo(&mut self, down_to: usize) -> Result<()> {
         self.ask(Ask::Undo { down_to })
     }
@@ -279,7 +279,7 @@ impl Pipe {
                     let answer: Answer = serde_json::from_str(&line).map_err(|_| {
                         Error::new(
                             Kind::Connection,
-                            format!("what answers is not the target's part: {line}"),
+                            format!("the command did not start the target's part; its output: {line}"),
                         )
                     })?;
                     return answer.result();
@@ -288,7 +288,7 @@ impl Pipe {
                 Err(RecvTimeoutError::Timeout) => stop.check()?,
             }
             if begun.elapsed() > limit {
-                // Its answer would be taken for that to a different request.
+                // A late answer would be taken for the answer to the next request.
                 self.to = None;
                 return Err(Error::new(
                     Kind::Connection,
@@ -316,9 +316,9 @@ impl Pipe {
                     let _ = self.child.kill();
                     let _ = self.child.wait();
                     let message =
-                        "the target's part has not ended; what it had changed may be left";
+                        "the target's part has not ended; its changes may still be in place";
                     return Err(
-                        Error::new(Kind::Failed, message).advise("There: hcablk target list")
+                        Error::new(Kind::Failed, message).advise("On the target: hcablk target list")
                     );
                 }
             }

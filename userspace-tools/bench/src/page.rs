@@ -114,7 +114,7 @@ fn class(cell: &str) -> &'static str {
     }
 }
 
-/// Returns the size of which this is the binary logarithm.
+/// Returns the text of the size whose binary logarithm is `log2`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -125,7 +125,7 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
     Ok(disk)
 }
 
-/// Returns the disk of the subsystem of that name.
+/// Returns the disk of the subsystem [`NAME`].
 fn nvme_disk() -> Option<String> {
     for entry in std::fs::read_dir("/sys/class/nvme-subsystem").ok()? {
         let path = entry.ok()?.path();

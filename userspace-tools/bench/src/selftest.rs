@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `selftest`: whether an HCA does all that hcablk asks of it, one line for each check, and a folder that a stranger can send.
+//! `selftest`: checks whether an HCA does all that hcablk requires of it. Prints a line for each
+//! check, and makes a folder that a user can send to others.
 //!
 //! | module | what it checks |
 //! |---|---|
-//! | [`ways`] | every way that data can take, each proven by counters |
+//! | [`ways`] | every data path, each proven by counters |
 //! | [`loads`] | shapes of memory, many requests at a time, batches, polling, interrupts |
 //! | [`endings`] | requests in flight when a session ends, and leftovers |
 //! | [`thresholds`] | nothing: it measures which settings are best here |
@@ -28,11 +29,11 @@ use crate::report::{self, Report};
 use crate::stop::Stop;
 use crate::worker::Ask;
 
-/// How a check ends that does not fail.
+/// The outcome of a check that does not fail.
 enum Outcome {
-    /// All was as it must be.
+    /// All requirements of the check are met.
     Pass(String),
-    /// This machine, or what was asked for, does not allow it.
+    /// The machines, or the options of the run, do not allow the check.
     NotPossible(String),
 }
 
@@ -156,7 +157,7 @@ fn run_checks(
     write_report(&mut context, &lines, report)
 }
 
-/// Writes all that a stranger needs, and returns how many checks failed.
+/// Writes a report that can be read without the machines, and returns how many checks failed.
 fn write_report(context: &mut Context<'_>, lines: &[Line], report: &Report) -> Result<usize> {
     let count = |outcome: &str| lines.iter().filter(|line| line.outcome == outcome).count();
     let (passed, failed, not_possible) = (count("pass"), count("fail"), count("not possible"));
@@ -191,7 +192,7 @@ fn write_report(context: &mut Context<'_>, lines: &[Line], report: &Report) -> R
             .chain(&["--json"])
             .map(|&word| word.to_owned())
             .collect();
-        // `check` has exit code 7 if it finds something: what it prints is what is wanted.
+        // `check` exits with 7 if it finds something; its output is wanted in any case.
         report.write(name, &node.run(&argv, 60)?.stdout)?;
     }
     for (part, lines) in ["client", "target"].iter().zip(&context.log) {

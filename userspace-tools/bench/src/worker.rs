@@ -40,7 +40,7 @@ pub(crate) enum Ask {
         step: WorkerStep,
         undo: Vec<WorkerStep>,
     },
-    /// Undoes the last changes, back to this many notes.
+    /// Undoes the last changes, until this many notes are left.
     Undo { down_to: usize },
     /// Returns the number of notes.
     Noted,
@@ -115,7 +115,7 @@ pub(crate) struct Output {
     pub(crate) stderr: String,
 }
 
-/// A machine, from its own point of view.
+/// Carries out the steps of an experiment on its own machine.
 pub(crate) struct Worker {
     stop: Stop,
     undo: Vec<WorkerStep>,
@@ -237,7 +237,7 @@ impl Worker {
 
 /// Returns the failure of a program.
 pub(crate) fn failure(what: &str, output: &Output) -> Error {
-    // Our own command reports the reason as an object.
+    // `hcablk` reports the reason as a JSON object.
     let said = serde_json::from_str::<Value>(&output.stderr).ok();
     let said = said
         .as_ref()
@@ -306,7 +306,7 @@ fn cannot_start(argv: &[String], error: &std::io::Error) -> Error {
     Error::new(Kind::Failed, format!("cannot start {name}: {error}"))
 }
 
-/// Runs a program to its end; kills the rest of it after `limit`, or when `stop` is set.
+/// Runs a program to its end; kills it and its children after `limit`, or when `stop` is set.
 pub(crate) fn run(argv: &[String], limit: Duration, stop: &Stop) -> Result<Output> {
     let child = command(argv)?
         .stdout(Stdio::piped())

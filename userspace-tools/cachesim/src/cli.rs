@@ -38,7 +38,7 @@ Examples:
 
 Traces, a request a line, the fields separated by commas or white space:
   OP OFFSET LENGTH                             OP is r, w, read or write; bytes
-  FILE OP OFFSET LENGTH                        fio's iolog; its other lines are left out
+  FILE OP OFFSET LENGTH                        fio's iolog; its other lines are ignored
   TIME,HOST,DISK,OP,OFFSET,LENGTH,LATENCY      as MSR Cambridge's
 Lines that begin with # are left out.
 

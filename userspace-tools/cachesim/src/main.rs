@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk-cachesim`: what a target's second-level cache would do with a trace.
+//! `hcablk-cachesim`: simulates a target's second-level cache with a trace.
 //!
 //! | module | holds |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`trace`] | requests: read from text, written as text |
 //! | [`workload`] | streams of requests made from a seed |
 //! | [`policy`] | the algorithms for comparison: LRU, ARC, and the best possible one |
-//! | [`simulate`] | a trace through the caches, and the result |
+//! | [`simulate`] | the run of a trace through the caches, and its results |
 //!
 //! The algorithm itself is the kernel module's own, from the crate `hcablk_core`.
 

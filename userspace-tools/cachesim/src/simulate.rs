@@ -11,7 +11,7 @@ use crate::trace::Request;
 use hcablk_core::logic::mq::lines::{Lines, Visit, LINE_SHIFT, SPAN};
 use hcablk_core::logic::mq::Memory;
 
-/// This machine's memory.
+/// Allocates the cache's tables on the heap.
 struct Heap;
 
 impl Memory for Heap {
@@ -26,7 +26,7 @@ impl Memory for Heap {
 /// The size of a drive that never changes.
 const SIZE: u64 = u64::MAX;
 
-/// The results of a cache. Lines, not requests.
+/// The results of a cache, counted in lines, not in requests.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) policy: &'static str,
@@ -63,7 +63,7 @@ pub(crate) struct Cache {
     pub(crate) policies: Vec<Outcome>,
 }
 
-/// Everything.
+/// The totals of the trace, and the results of all caches.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) version: u32,

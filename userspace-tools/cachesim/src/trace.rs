@@ -64,7 +64,7 @@ fn parse(fields: &[&str]) -> Option<Request> {
         offset: offset.parse().ok()?,
         length: length.parse().ok()?,
     };
-    // The largest address of a drive.
+    // No drive has a larger address.
     let end = request.offset.checked_add(request.length.into())?;
     (request.length != 0 && i64::try_from(end).is_ok()).then_some(request)
 }

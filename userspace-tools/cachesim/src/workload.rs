@@ -7,7 +7,7 @@ use crate::policy::{Lru, Policy as _};
 use crate::trace::Request;
 use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
-/// One of this many requests of a scan stream begins a scan.
+/// On average one of this many requests of a scan stream begins a scan.
 const SCAN_EVERY: u64 = 2_000;
 /// Lines of a scan.
 const SCAN_LINES: u64 = 1_000;
@@ -77,7 +77,8 @@ pub(crate) fn generate(args: &WorkloadArgs) -> Vec<Request> {
             Workload::Loop => requests.len() as u64 % u64::from(args.lines),
             Workload::Scan => scan.next().unwrap_or_else(|| {
                 if rng.below(SCAN_EVERY) == 0 {
-                    // Beyond all other lines, and never the same line twice.
+                    // Beyond all other lines, at a random place, so that two scans hardly ever
+                    // share a line.
                     let from = u64::from(args.lines) + rng.below(1 << 20) * SCAN_LINES;
                     scan = from..from + SCAN_LINES;
                 }

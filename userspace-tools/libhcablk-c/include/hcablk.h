@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * hcablk.h: read and write volumes of an hcablk target from user space, by RDMA, without a
+ * hcablk.h: read and write volumes of an hcablk target from user space, over RDMA, without a
  * kernel module of hcablk on this machine. Link with -lhcablk.
  *
  * Objects. A program makes options, opens a volume with them, takes one queue for each thread
@@ -28,10 +28,10 @@
  * flush as lost.
  *
  * Time limits. A request that gets no response from the target within io-timeout seconds ends the session, and the next
- * one issues it again. A request that is late again and again, or whose sessions are lost, fails with -EIO, and the
- * volume stays open: at the latest ctrl-loss-tmo + 2 * io-timeout seconds after it was issued first, if the program
- * polls or waits. A write that has failed so may have been carried out, or may still be; later writes of the volume are
- * carried out after it.
+ * one issues it again. A request that is late again and again, or whose sessions are lost, fails with -EIO at the
+ * latest ctrl-loss-tmo + 2 * io-timeout seconds after it was first issued, if the program polls or waits. The volume
+ * stays open. A write that failed this way may have been carried out, or may still be carried out; later writes of the
+ * volume are carried out after it.
  *
  * fork(2). A child must not use what its parent has opened. The parent may fork if the kernel
  * copies pinned pages for the child (Linux 5.12 and later).
@@ -66,7 +66,7 @@ const char *hcablk_error(void);
 struct hcablk_options *hcablk_options_new(const char *address, const char *volume, const char *host_id);
 
 /*
- * Sets an option by its name, to a decimal number unless something else is said:
+ * Sets an option by its name. Values are decimal numbers unless noted otherwise:
  *
  *	port		the target's port, 1 to 65535; default 7744
  *	queues		number of queues, 1 to 127; default 1
@@ -76,9 +76,9 @@ struct hcablk_options *hcablk_options_new(const char *address, const char *volum
  *	connect-timeout	seconds that opening may take, 1 to 3600; default 10
  *	ctrl-loss-tmo	seconds that the volume may be without a session, 0 to 4294967295; default
  *			600. 0: the volume ends when the session is lost
- *	fast-io-fail-tmo	seconds without a session after which requests fail with -EIO, those
- *			that wait and those that come, until there is a session again; 0 to 604800,
- *			or -1, the default: they wait for as long as ctrl-loss-tmo says
+ *	fast-io-fail-tmo	seconds without a session after which waiting and new requests fail
+ *			with -EIO, until there is a session again; 0 to 604800, or -1, the default:
+ *			they wait until ctrl-loss-tmo is over
  *	reconnect-delay	seconds between attempts to reconnect, 1 to 3600; default 1
  *	keep-alive-tmo	seconds that the target may leave a keep-alive unanswered, 1 to 600; default 5
  *	io-timeout	seconds that the target may leave a request unanswered, 1 to 3600; default 30.
@@ -204,8 +204,8 @@ struct hcablk_memory *hcablk_memory_new(struct hcablk_volume *volume, void *memo
 void *hcablk_memory_data(struct hcablk_memory *memory);
 
 /*
- * Unregisters memory, and frees it if it is the library's. -EBUSY: a request uses it that has
- * not ended, or was not polled for since.
+ * Unregisters memory, and frees it if the library allocated it. -EBUSY: a request that uses it has not ended, or the
+ * program has not polled since.
  */
 int hcablk_memory_free(struct hcablk_memory *memory);
 
@@ -252,9 +252,8 @@ struct hcablk_completion {
 };
 
 /*
- * Submits requests; they share a doorbell. Returns the number of requests submitted. It stops
- * at the first invalid request, whose reason is in hcablk_error(); if that is the first one, it
- * returns its error.
+ * Submits requests; they share a doorbell. Returns the number of requests submitted. It stops at the first invalid
+ * request; hcablk_error() returns the reason. If none was submitted before it, the call returns its error.
  *
  * Until a request has completed the program must not touch its memory, but may read that of a
  * write. Requests complete in any order, and requests that overlap are carried out in any
@@ -270,9 +269,8 @@ int hcablk_submit(struct hcablk_queue *queue, const struct hcablk_request *reque
 int hcablk_poll(struct hcablk_queue *queue, struct hcablk_completion *completions, unsigned int most);
 
 /*
- * Waits until a request has completed, for at most timeout_ms milliseconds, and returns as
- * hcablk_poll(). A negative time waits without limit, and returns 0 at once when no request is
- * in flight.
+ * Waits until a request has completed, for at most timeout_ms milliseconds, and returns the same as hcablk_poll(). A
+ * negative time waits without limit, and returns 0 at once when no request is in flight.
  */
 int hcablk_wait(struct hcablk_queue *queue, struct hcablk_completion *completions, unsigned int most, int timeout_ms);
 

@@ -16,7 +16,7 @@ thread_local! {
 
 fn negative(errno: Errno) -> c_int {
     match errno as c_int {
-        // One that has no name.
+        // An error number without a name.
         0 => -(Errno::EIO as c_int),
         errno => -errno,
     }
@@ -24,7 +24,7 @@ fn negative(errno: Errno) -> c_int {
 
 /// Records the reason of a failed call, and returns the call's result.
 pub(crate) fn fail(errno: Errno, why: impl Display) -> c_int {
-    // No sentence of ours has a null byte.
+    // No message of this library contains a null byte.
     let why = CString::new(why.to_string()).unwrap_or_default();
     LAST.with_borrow_mut(|last| *last = why);
     negative(errno)
@@ -48,6 +48,6 @@ pub(crate) fn request_failed(error: RequestError) -> c_int {
 /// See `hcablk.h`.
 #[no_mangle]
 pub extern "C" fn hcablk_error() -> *const c_char {
-    // It stays where it is until the thread's next failure.
+    // The string stays valid until the thread's next failure.
     LAST.with_borrow(|last| last.as_ptr())
 }

@@ -63,7 +63,7 @@ pub struct CCompletion {
     reserved: u32,
 }
 
-/// The program's identification of a request.
+/// What the program has set to identify a request: its flag and its number.
 #[derive(Clone, Copy)]
 struct Known {
     flag: *mut u32,
@@ -76,7 +76,8 @@ pub struct CQueue {
     /// The identifications, by the number of the request in the queue.
     known: Vec<Known>,
     free: Vec<usize>,
-    /// Empty lists of pieces of earlier requests: so requests that are no longer than these allocate nothing.
+    /// Empty lists of pieces of earlier requests. A later request with no more pieces than such a
+    /// list allocates nothing.
     lists: Vec<Vec<Buffer>>,
     /// Completions that the program has not yet polled.
     ended: VecDeque<CCompletion>,
@@ -93,7 +94,8 @@ impl CQueue {
         }
     }
 
-    /// Keeps the list of a request that has ended, or was refused, whose memory belongs to the program again.
+    /// Keeps the list of pieces of a request that has ended, for a later request. The memory
+    /// belongs to the program again.
     fn keep(&mut self, mut list: Vec<Buffer>) {
         list.clear();
         if (1..=LIST).contains(&list.capacity()) && self.lists.len() < LISTS {
@@ -227,7 +229,7 @@ unsafe fn request(
     }))
 }
 
-/// Returns the memory of a piece; `None`: there is no such part of it.
+/// Returns the memory of a piece; `None`: the piece is outside of its memory.
 ///
 /// # Safety
 ///

@@ -121,14 +121,14 @@ static void judge(struct slot *slot, int error)
 		if (slot->is_read && data[n] == PRIVATE)
 			untouched++;
 		else if (data[n] != word_at(slot->offset + n * 8) && (!slot->is_read || !error))
-			failed("a %s at %llu has what it was never given", slot->is_read ? "read" : "write",
+			failed("the memory of a %s at %llu has wrong data", slot->is_read ? "read" : "write",
 			       (unsigned long long)slot->offset);
 	}
 	if (slot->is_read)
 		++*(error ? &bad_reads : untouched ? &stale_reads : &good_reads);
 	else
 		++*(error ? &bad_writes : &good_writes);
-	/* From here on nobody reads this or writes here, however the request ended. */
+	/* The request has ended, well or not: from here on nothing may read or write this memory. */
 	keep(data, slot->length);
 	if (!is_kept(slot->arena, PAGE) || !is_kept(slot->arena + PAGE + SLOT, PAGE))
 		failed("memory outside of a request was written");

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `hcablk-cost`: reads or writes a volume at random places, so that the benchmark counts what that takes.
+//! `hcablk-cost`: reads or writes a volume at random offsets, for the benchmark, which counts the
+//! cost.
 //!
 //! ```text
 //! hcablk-cost [OPTION]... ADDRESS VOLUME read|write BYTES DEPTH WARM COUNT poll|event
 //! ```
 //!
-//! It does I/O twice, as the benchmark's jobs of fio do: first WARM requests, then WARM plus COUNT. Before and after each it runs
-//! `hcablk-mark`, which prints the clock. At the end it prints how many polls of each found no completion, and how many nanoseconds
-//! a poll takes. From depth 32 on it submits and reaps 16 requests at a time.
+//! It has two rounds, as the benchmark's fio jobs have: first WARM requests, then WARM plus COUNT.
+//! Before and after each it runs `hcablk-mark`, which prints the clock. At the end it prints the
+//! number of polls of each round that found no completion, and the nanoseconds of such a poll. From
+//! depth 32 on it submits and reaps 16 requests at a time.
 //!
-//! Options are those of the library, as `--queues=2`. This host's id is taken from `/etc/hcablk/host_id`.
+//! The options are those of the library, for example `--queues=2`. This host's id is taken from
+//! `/etc/hcablk/host_id`.
 
 use libhcablk::{Buffer, Notice, Options, Queue, Request, Volume};
 use std::{
@@ -82,7 +85,7 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// Has the benchmark write down what it has counted.
+/// Runs `hcablk-mark`, at which the benchmark records its counters.
 fn mark() -> Result<()> {
     match Command::new("hcablk-mark").status()?.success() {
         true => Ok(()),
@@ -90,7 +93,7 @@ fn mark() -> Result<()> {
     }
 }
 
-/// Returns the nanoseconds of a poll that finds nothing.
+/// Returns the nanoseconds that a poll takes when it finds no completion.
 fn empty_poll(queue: &mut Queue) -> f64 {
     const POLLS: u32 = 1000;
     let round = |_| {
@@ -100,7 +103,7 @@ fn empty_poll(queue: &mut Queue) -> f64 {
         }
         begin.elapsed()
     };
-    // The timer's tick may come in between.
+    // The minimum: a timer interrupt may lengthen a round.
     let least = (0..20).map(round).min().unwrap_or_default();
     least.as_secs_f64() * 1e9 / f64::from(POLLS)
 }
@@ -108,7 +111,7 @@ fn empty_poll(queue: &mut Queue) -> f64 {
 struct Job {
     is_write: bool,
     bytes: u64,
-    /// The size of the area of the volume that is used, in bytes.
+    /// The number of places on the volume for a request of `bytes` bytes.
     blocks: u64,
     depth: usize,
     batch: usize,

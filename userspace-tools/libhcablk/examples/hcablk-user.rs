@@ -13,17 +13,20 @@
 //! hcablk-user [OPTION]... ADDRESS VOLUME allocations
 //! ```
 //!
-//! `verify` writes memory of every shape, reads it as other shapes, and compares, on all queues at once. `hold` reads
-//! one block after the other until the volume ends, and prints the reason; it also prints when a read fails, when the
-//! session is lost, and when a new one has begun. `late` writes a block at OFFSET, where the drive is slow, and then,
-//! no matter how that ended, the first block of the volume, which another queue reads meanwhile; it prints how each
-//! ended. `promise` writes a block, waits until FILE exists, and prints whether it can be flushed. `allocations` prints
-//! how often the thread of a warm queue allocates for requests.
+//! `verify` writes data from memory that is split in different ways, reads it back into memory that
+//! is split differently, and compares, on all queues at once. `hold` reads the first block again
+//! and again until the volume ends, and prints the reason; it also prints when a read fails, when
+//! the session is lost, and when a new one has begun. `late` writes a block at OFFSET, where the
+//! drive is slow. Then it writes the first block of the volume, whether the first write failed or
+//! not. Meanwhile another queue reads the first block. `late` prints the result of each. `promise`
+//! writes a block, waits until FILE exists, and prints whether the block can be flushed.
+//! `allocations` prints how often a queue's thread allocates for requests after the first ones.
 //!
-//! Options are those of the library, as `--queues=2`, and `--keys`, and `--event`: wait by events.
+//! The options are those of the library, for example `--queues=2`, and two more: with `--event` the
+//! calls wait for events instead of polling.
 //!
-//! This host's id is taken from `/etc/hcablk/host_id`; with `--keys` its key and the target's from
-//! `/etc/hcablk/keys`, where the `hcablk` command keeps them.
+//! This host's id is read from `/etc/hcablk/host_id`; with `--keys` its key and the target's are
+//! read from `/etc/hcablk/keys`, where the `hcablk` command stores them.
 
 use std::{
     error::Error,
@@ -45,7 +48,7 @@ use libhcablk::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Bytes of the volume that a queue verifies on.
+/// Bytes of the part of the volume that one queue verifies.
 const AREA: u64 = 16 << 20;
 
 fn main() -> ExitCode {
@@ -236,7 +239,7 @@ fn promise(volume: &Volume, queue: &mut Queue, file: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints how often requests of each kind have the queue's thread allocate, when there were some before.
+/// Prints how often the queue's thread allocates for requests of each kind, after the first few.
 fn count_allocations(volume: &Volume, mut queue: Queue) -> Result<()> {
     for (length, at_a_time, rounds) in [(4096, 32, 50), (1 << 20, 4, 5)] {
         let mut lists = Vec::with_capacity(at_a_time);
@@ -288,7 +291,7 @@ fn count_allocations(volume: &Volume, mut queue: Queue) -> Result<()> {
     Ok(())
 }
 
-/// Numbers that are the same for the same seed.
+/// A pseudorandom sequence: the same numbers for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -388,7 +391,7 @@ impl Verify {
         self.refused()
     }
 
-    /// Lengths around the bounds of all ways that data goes.
+    /// Returns lengths around the limits of all data paths.
     fn lengths(&self) -> Vec<usize> {
         let block = usize::try_from(self.block).unwrap_or(512);
         let mut lengths = Vec::new();
@@ -494,7 +497,7 @@ impl Verify {
         Ok(())
     }
 
-    /// Has many requests under way at a time, those of each round for places of their own.
+    /// Keeps many requests in flight at a time; within a round no two are for the same place.
     fn many(&mut self, notice: Notice) -> Result<()> {
         const SLOT: u64 = 64 << 10;
         let slots = (self.area.end - self.area.start) / SLOT;
@@ -525,7 +528,7 @@ impl Verify {
                     buffer.fill(0);
                     Request::read(offset, buffer)
                 };
-                // All have one flag: it is set at the first end.
+                // All requests share one flag, which the first to end sets.
                 let request = request.notice(notice).user_data(slot).flag(&flag);
                 self.queue.prepare(request).map_err(|refused| refused.0)?;
             }
@@ -560,7 +563,7 @@ impl Verify {
         Ok(())
     }
 
-    /// Writes that are durable when they are acknowledged, and a flush.
+    /// Checks writes that are durable when they are acknowledged, and a flush.
     fn durable(&mut self, notice: Notice) -> Result<()> {
         for length in [4096, 20480, 65536] {
             let offset = self.place(length);

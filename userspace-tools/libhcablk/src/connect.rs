@@ -27,8 +27,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time limit of one attempt to resolve an address: the kernel checks again at its end, and may have missed an
-/// earlier response.
+/// The time limit of one attempt to resolve an address. It is short because the kernel may miss the
+/// response, and looks for it again only at the end of the attempt.
 const RESOLVE: Duration = Duration::from_millis(500);
 
 /// A deadline for waiting.
@@ -39,7 +39,7 @@ pub(crate) struct Deadline<'a> {
     volume: Option<&'a Shared>,
 }
 
-/// Returns the moment that is so far away, or one that nobody sees.
+/// Returns the moment `duration` from now, but at most a year from now.
 fn far(duration: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 86400);
     Instant::now() + duration.min(YEAR)
@@ -82,7 +82,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// Waits until the descriptor is readable, or the deadline has passed: `false`.
+/// Waits until the descriptor is readable. Returns `false` if the deadline passed first.
 pub(crate) fn wait_for(fd: BorrowedFd<'_>, deadline: Deadline<'_>) -> Result<bool, Errno> {
     wait(Some(fd), deadline)
 }
@@ -182,7 +182,7 @@ enum Said {
 struct Proof {
     key: SessionKey,
     handle: u64,
-    /// Requests that were sealed.
+    /// The number of requests that were sealed with the key.
     count: u64,
 }
 
@@ -278,7 +278,7 @@ impl Connector {
         }
     }
 
-    /// Brings a queue pair up that the target has granted.
+    /// Brings up a queue pair that the target has granted.
     fn establish(
         mut id: Id,
         pair: QueuePair,

@@ -49,7 +49,8 @@ enum Phase {
     /// [`Engine::issue`] returned it, and it is not sent yet.
     Issued,
     Sent(DataPath),
-    /// The response with `status` has arrived; it ends when work request `seq` has completed.
+    /// The response with `status` has arrived; the request ends when work request `seq` has
+    /// completed.
     Awaiting {
         status: Status,
         seq: u32,
@@ -71,7 +72,7 @@ pub(crate) struct Signal {
     pub(crate) frees: u16,
 }
 
-/// The data that a response delivers.
+/// What a response brings in addition to its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum With {
     Nothing,
@@ -86,7 +87,7 @@ pub(crate) enum With {
 pub(crate) enum Then {
     /// The request of this tag has ended.
     End(u16, Status),
-    /// The window of this tag must be invalidated by such a work request.
+    /// The window of this tag must be invalidated, by a work request with this signal.
     Invalidate(u16, Signal),
 }
 
@@ -153,7 +154,7 @@ impl Engine {
         })
     }
 
-    /// Takes back a request that was issued and is not sent, with its `slots`.
+    /// Cancels a request that was issued and is not sent, and frees its `slots`.
     pub(crate) fn cancel(&mut self, tag: Tag, slots: u32) {
         if let Some(slot) = self.tags.get_mut(usize::from(tag.index)) {
             slot.phase = Phase::Free;
@@ -213,7 +214,8 @@ impl Engine {
         self.free.len() == self.tags.len()
     }
 
-    /// Returns whether requests wait only for own work requests, whose completions are not solicited.
+    /// Returns whether a request that has its response waits for a work request of this side, whose
+    /// completion is not solicited.
     pub(crate) fn awaits_sends(&self) -> bool {
         !self.awaiting.is_empty()
     }
@@ -222,7 +224,7 @@ impl Engine {
         self.completed_seq.wrapping_sub(seq) < 1 << 31
     }
 
-    /// Handles a message of the target, which `invalidated` a key or none.
+    /// Handles a message of the target; `invalidated` is the key that it invalidated, if any.
     pub(crate) fn message(
         &mut self,
         bytes: &[u8],

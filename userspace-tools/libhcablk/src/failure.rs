@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The failures of a connection, and of a request.
+//! The errors of a session, and those of a request.
 
 use hcablk_core::proto::{connect::Reason, message::Status};
 use nix::errno::Errno;
@@ -61,7 +61,7 @@ pub enum Failure {
     /// The peer speaks a different protocol.
     #[error("the peer is not an hcablk target")]
     NotATarget,
-    /// The device lacks something.
+    /// The RDMA device, or the route to the target, cannot be used.
     #[error("the RDMA device cannot be used: {0}")]
     Device(&'static str),
     /// An object could not be made.
@@ -71,7 +71,7 @@ pub enum Failure {
     #[error("cannot use the directory of session ids: {0}")]
     Identity(Errno),
     /// All session ids of this host are in use.
-    #[error("this host has as many sessions as it can have")]
+    #[error("all session numbers of this host are in use")]
     NoIdentity,
     /// Another program of this host uses the session of this number, or has reserved it.
     #[error("another program of this host has session {0} or has reserved it, or its epochs are used up")]
@@ -82,10 +82,10 @@ pub enum Failure {
     /// The RDMA device was removed.
     #[error("the RDMA device was removed")]
     DeviceRemoved,
-    /// The connection failed.
+    /// A work request of the connection failed.
     #[error("the connection broke: {0}")]
     Work(&'static str),
-    /// A queue pair exceeded its retries.
+    /// A work request was flushed: the queue pair has failed.
     #[error("the target no longer responds")]
     Flushed,
     /// A verb failed.
@@ -106,8 +106,9 @@ pub enum Failure {
     /// The target has a different volume under this name.
     #[error("the target now has a different volume under this name")]
     OtherVolume,
-    /// The volume has a different block size, or a different largest request.
-    #[error("the volume now has a different block size or largest request")]
+    /// The volume has a different block size or a different largest request, or a write cache that
+    /// it did not have when it was opened and whose changes the target does not report.
+    #[error("the volume now has a different block size, largest request or write cache")]
     OtherLimits,
     /// This program closed the volume.
     #[error("the volume was closed")]

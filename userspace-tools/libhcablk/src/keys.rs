@@ -8,10 +8,11 @@ use std::{fmt, str::FromStr};
 
 const PREFIX: &str = "hcablk-key-1:";
 
-/// A key of this host, or of a target. It is not shown, and overwritten when it is dropped.
+/// A key of this host, or of a target. Debug output does not contain it, and its memory is
+/// overwritten when it is dropped.
 pub struct Key(pub(crate) Secret);
 
-/// Why a text is not a key.
+/// The reason why a text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a key: {0}")]
 pub struct BadKey(&'static str);

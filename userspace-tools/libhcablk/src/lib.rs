@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A client of hcablk volumes in user space: by RDMA verbs, without a kernel module of hcablk's on this
-//! side. It speaks the same protocol with the same target as the kernel's driver.
+//! A client of hcablk volumes in user space, over RDMA verbs, without a kernel module of hcablk on
+//! this side. It speaks the kernel driver's protocol, with the same targets.
 //!
 //! ```no_run
 //! use libhcablk::{Options, Request, Volume};
@@ -28,14 +28,14 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `volume`, `session`, `opening`, `identity` | an open volume; what it keeps over its sessions, and its thread; how sessions are made, and named |
+//! | `volume`, `session`, `opening`, `identity` | an open volume; its state that outlives a session, and its thread; how sessions are made; their ids |
 //! | `connect`, `crypto`, `keys` | how queue pairs come up, and how both sides prove who they are |
-//! | `admin` | the admin queue pair, whose states are the kernel driver's |
-//! | `messages` | buffers of messages, of that and of queues |
+//! | `admin` | the admin queue pair, with the state machine of the kernel's driver |
+//! | `messages` | message buffers, of the admin queue pair and of queues |
 //! | `queue`, `request` | the I/O path, and what applications submit |
-//! | `driver` | state machines that are the kernel driver's |
-//! | `plan`, `engine`, `times` | how data moves, the consequences of responses, and requests without a timely response: pure |
-//! | `verbs` | rdma-core; the only unsafe code |
+//! | `driver` | further state machines of the kernel's driver |
+//! | `plan`, `engine`, `times` | pure code: how data moves, the consequences of responses, and requests without a timely response |
+//! | `verbs` | a safe layer over rdma-core, with nearly all unsafe code |
 //!
 //! `docs/design/user-client.md` lists the features that exist and those that do not.
 

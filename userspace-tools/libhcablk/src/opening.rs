@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of a sector, in which sizes are reported.
+/// Bytes of a sector, the unit in which the target reports sizes.
 pub(crate) const SECTOR: u64 = 512;
 
 /// A session that has begun: all of its queue pairs are connected.
@@ -249,7 +249,7 @@ impl Opening {
             Ok(pair)
         })?;
         let Connected { id, pair, reply } = connected;
-        // The proof is for the queue pair that is connected.
+        // The connector has called the closure, for the queue pair that is connected.
         let memory = memory.ok_or(Failure::NotATarget)?;
         Ok((
             Admin::new(pair, memory, self.options.keep_alive_s),
@@ -281,7 +281,8 @@ impl Opening {
     }
 }
 
-/// Returns the size of queues that the device allows.
+/// Returns the size of queues that the options ask for and the device allows; fails if the device
+/// cannot be used.
 fn fit(pd: &ProtectionDomain, options: &Options) -> Result<QueueShape, Failure> {
     let attributes = pd.attributes();
     if !attributes.is_ib {
@@ -293,7 +294,7 @@ fn fit(pd: &ProtectionDomain, options: &Options) -> Result<QueueShape, Failure> 
         return Err(Failure::Device("it has no memory windows of type 2"));
     }
     if attributes.max_qp_rd_atom == 0 {
-        return Err(Failure::Device("it answers no RDMA READ"));
+        return Err(Failure::Device("it supports no RDMA READ"));
     }
     QueueShape::fit(attributes, options.depth)
 }

@@ -5,9 +5,9 @@
 use hcablk_core::proto::{connect::ExportInstance, name::VolumeId};
 use std::{fmt, str::FromStr};
 
-/// The state that a program with an open volume leaves for a program that takes over its work when it was killed: the
-/// volume, and the export of it that acknowledged writes. So the other program can find out whether unflushed writes
-/// are lost.
+/// The state that a program with an open volume leaves for the program that takes over its work if
+/// it is killed: the volume, and the export that acknowledged writes. With it the other program can
+/// find out whether unflushed writes are lost.
 ///
 /// It is stored as text. It belongs to a session number: [`Options::session`](crate::Options::session).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //! A request of an application has its data in *pieces* of registered memory, of any lengths. The
 //! protocol's requests have whole blocks, and the data of each is in one of these places:
 //!
-//! - in the *slot* of its tag, memory of the library: it is copied from and to the pieces. For short requests, and for
-//!   pieces that are not whole blocks.
+//! - in the *slot* of its tag, which is memory of the library: the data is copied between the slot
+//!   and the pieces. For short requests, and for pieces that are not whole blocks.
 //! - in the pieces themselves. This host's device gathers the data of a write for the message or the target's eager
 //!   ring; other requests have one piece, which the target reaches through a window.
 
@@ -34,8 +34,8 @@ pub(crate) struct Limits {
 pub(crate) enum DataPlace {
     /// In its tag's slot.
     Slot,
-    /// In this many pieces, which this host's device gathers. A request with more data than gathered writes have is not
-    /// longer than a slot.
+    /// In this many pieces, which this host's device gathers. Its data is at most
+    /// [`Limits::gathered`] bytes, or a slot's size if that is more.
     Gathered(usize),
     /// In one piece, through a window.
     Window,
@@ -53,8 +53,8 @@ pub(crate) struct Part {
     pub(crate) offset: usize,
 }
 
-/// Data of a request that is not cut into parts yet. So a waiting request has the same size, regardless of the number
-/// of its parts.
+/// Data of a request that is not cut into parts yet. Not cut in advance, so that a waiting request
+/// takes the same memory regardless of the number of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Bytes before it in the application's request.
@@ -150,7 +150,7 @@ impl<P: Piece> Cursor<'_, P> {
         }
     }
 
-    /// Returns the number of pieces that the next `bytes` bytes are in.
+    /// Returns the number of pieces that contain the next `bytes` bytes.
     fn count(mut self, mut bytes: usize) -> usize {
         let mut count = 0;
         while bytes != 0 {
@@ -163,7 +163,7 @@ impl<P: Piece> Cursor<'_, P> {
     }
 }
 
-/// The parts of a span whose data is in these pieces, together whole blocks.
+/// The parts of a span whose data is in these pieces. Together they are whole blocks.
 struct Parts<'a, P> {
     limits: Limits,
     write: bool,
@@ -187,7 +187,7 @@ impl<'a, P: Piece> Parts<'a, P> {
         }
     }
 
-    /// Returns the whole blocks of `bytes`, as far as one request may have them.
+    /// Returns `bytes`, or the largest request if that is less, rounded down to whole blocks.
     fn blocks(&self, bytes: usize) -> u32 {
         let most = u32::try_from(bytes)
             .unwrap_or(u32::MAX)
@@ -229,7 +229,7 @@ impl<'a, P: Piece> Parts<'a, P> {
             return Some((self.blocks(run), DataPlace::Window));
         }
         if self.write {
-            // As much as one request may have, or less if the pieces are too many.
+            // As much as one gathered write may have, or less if that is in too many pieces.
             let most = u64::from(self.limits.gathered.max(self.limits.block));
             let most = u32::try_from(most.min(self.left)).unwrap_or(self.limits.gathered);
             let mut length = most & !(self.limits.block - 1);
@@ -275,7 +275,8 @@ impl<P: Piece> Iterator for Parts<'_, P> {
     }
 }
 
-/// Returns how many of `left` bytes without data one request takes, of at most `largest`, in whole `block`s.
+/// Returns how many of `left` bytes one request without data covers: whole blocks of `block` bytes,
+/// at most `largest` bytes, but at least one block.
 pub(crate) fn bare(left: u64, largest: u32, block: u32) -> u32 {
     let most = (largest & !(block - 1)).max(block);
     u32::try_from(left).unwrap_or(u32::MAX).min(most)
@@ -301,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Cuts a span like a queue: one part at a time.
+    /// Cuts a span one part at a time, as a queue does.
     fn cut(limits: Limits, write: bool, pieces: &[usize], span: Span) -> Vec<Part> {
         let mut left = Some(span);
         std::iter::from_fn(|| {
@@ -323,7 +324,8 @@ mod tests {
             .collect()
     }
 
-    /// All bytes are in parts, in order, in whole blocks that fit their places, wherever the pieces begin.
+    /// Checks that all bytes are in parts, in order, in whole blocks that fit their places,
+    /// wherever the pieces begin.
     fn check(limits: Limits, write: bool, pieces: &[usize]) {
         let whole: usize = pieces.iter().sum();
         let mut at = 0;
@@ -405,7 +407,7 @@ mod tests {
 
     #[test]
     fn every_shape_is_covered() {
-        // An own sequence of numbers: the same shapes each time.
+        // A fixed sequence of pseudorandom numbers: the same shapes each time.
         let mut state = 7_u64;
         let mut random = |below: usize| {
             state = state

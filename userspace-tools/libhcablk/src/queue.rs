@@ -78,7 +78,8 @@ pub(crate) struct QueueShape {
 }
 
 impl QueueShape {
-    /// Returns the part of `depth` that the device allows.
+    /// Returns the size of a queue for `depth` requests, or for fewer if the device does not allow
+    /// that.
     pub(crate) fn fit(attributes: Attributes, depth: u16) -> Result<Self, Failure> {
         let pieces = (attributes.max_sge as usize).saturating_sub(1).min(PIECES);
         if pieces == 0 {
@@ -99,7 +100,8 @@ impl QueueShape {
     fn capacity(self) -> Capacity {
         let depth = u32::from(self.depth);
         Capacity {
-            // A period of work requests can wait for the next signaled one.
+            // The slots of up to a period of work requests become free only when the next signaled
+            // one completes.
             sends: depth * WINDOW_SLOTS + 32 + WINDOW_SLOTS,
             receives: depth,
             pieces: u32::try_from(self.pieces + 1).unwrap_or(1),
@@ -130,8 +132,9 @@ impl Memory {
     ) -> Result<(Self, QueuePair), Failure> {
         let depth = usize::from(shape.depth);
         let make = || {
-            // Before its windows: when a program is killed the kernel destroys the newest objects first, and a queue
-            // pair with a bound window is not destroyed.
+            // The queue pair is made before its windows: when a program is killed the kernel
+            // destroys the newest objects first, and it cannot destroy a queue pair on which a
+            // window is bound.
             let cq = CompletionQueue::new(pd, shape.completions())?;
             let mut pair = QueuePair::new(id, cq, shape.capacity())?;
             let memory = Self {
@@ -165,7 +168,7 @@ pub(crate) struct LivePair {
 }
 
 impl LivePair {
-    /// Makes a link from a connected queue pair.
+    /// Combines a connected queue pair with its memory.
     pub(crate) fn new(memory: Memory, pair: QueuePair) -> Self {
         Self { memory, pair }
     }
@@ -214,7 +217,7 @@ const NO_IO: usize = usize::MAX;
 struct Active {
     io: usize,
     job: Job,
-    /// The number of parts that were issued before it, with wrap.
+    /// Its number in the order in which parts were issued; it wraps.
     order: u64,
     /// The time of its first issue.
     since: Option<Tick>,
@@ -270,7 +273,7 @@ pub struct Queue {
     is_used: bool,
     /// Requests in flight whose end is noticed by polling.
     polled: usize,
-    /// Parts that were issued, and requests that have ended.
+    /// The number of parts that were issued, and that of requests that have ended.
     issued: u64,
     completed: u64,
     /// The number of the last acknowledged write: see [`Unflushed`](crate::driver::unflushed::Unflushed).
@@ -524,7 +527,8 @@ impl Queue {
             Err(error) => return Err(Box::new((error, request))),
         };
         if !self.is_used {
-            // Before the request is issued: from here on a write of an earlier era may be acknowledged.
+            // Before the request is issued: once it is, the queue may acknowledge a write of this
+            // era even after the next era has begun.
             self.is_used = true;
             self.shared.followed(self.index, self.era);
         }
@@ -552,7 +556,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the job for all of a request, which is cut when it is issued.
+    /// Returns the job for a whole request, which is cut when it is issued.
     fn job(&self, request: &Request) -> Result<Job, RequestError> {
         let Limits { block, largest, .. } = self.allowed.limits;
         let mask = u64::from(block) - 1;
@@ -645,11 +649,12 @@ impl Queue {
         if promises && self.shared.has_lost_writes() {
             return Some(RequestError::LostWrites);
         }
-        // Without a session that is not known.
+        // Without a session the limits are not known.
         self.link.as_ref()?;
         match (op, active.job) {
             (Op::Write { .. }, Job::Data(part)) if io.error.is_none() => {
-                // A target that starts no RDMA READs and has no ring accepts only these writes.
+                // A target that starts no RDMA READs accepts only writes that fit into its ring or
+                // a message.
                 let Allowed {
                     limits,
                     inline,
@@ -713,7 +718,7 @@ impl Queue {
         }
     }
 
-    /// Issues a part; `false`: not yet, `None`: a mistake of this program.
+    /// Issues a part. Returns `false` if the part must wait, and `None` if this program has a bug.
     fn issue(&mut self, mut active: Active) -> Option<bool> {
         if self.link.is_none() {
             return Some(false);
@@ -761,8 +766,8 @@ impl Queue {
     /// Polls for responses. Returns the number of ended requests that wait for [`Self::completed`].
     pub fn poll(&mut self) -> usize {
         self.follow();
-        // Before the polling: if a request is late by this tick, the polling finds its response, even if the thread
-        // stands still meanwhile.
+        // Read the tick before polling: then polling finds each response that arrived before a
+        // request was late at this tick, even if the thread does not run in between.
         let now = self.shared.tick();
         if self.link.is_some() {
             self.look();
@@ -779,8 +784,8 @@ impl Queue {
         }
     }
 
-    /// Gives the session up if a request has no response in time at the tick `now`, after all responses until then were
-    /// handled; and fails requests that have been issued again for too long.
+    /// Gives up the session if a request is late at the tick `now`; all responses that arrived
+    /// until then must have been handled. Fails requests that have been issued again for too long.
     #[cold]
     fn look_at_times(&mut self, now: Tick) {
         self.tick = Some(now);
@@ -806,7 +811,8 @@ impl Queue {
                 io.error.get_or_insert(RequestError::Lost(why));
             }
         }
-        // With the other parts of these requests. Each is removed once: the rest stays in order.
+        // Ends the other parts of these requests, too. Each part is removed once and the others are
+        // put back, so they stay in order.
         for _ in 0..self.waiting.len() {
             let Some(active) = self.waiting.pop_front() else {
                 return;
@@ -824,15 +830,17 @@ impl Queue {
         self.finished.pop_front()
     }
 
-    /// Returns the descriptor that becomes readable when a request with [`Notice::Event`] has ended, after
-    /// [`Self::arm`] has returned 0, or when the session is lost, or a new one has begun. The descriptor never changes.
+    /// Returns the queue's descriptor. It becomes readable when a request with [`Notice::Event`]
+    /// ends after [`Self::arm`] has returned 0, when the session is lost, and when a new one has
+    /// begun. The descriptor never changes.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.0.as_fd()
     }
 
-    /// Returns the number of ended requests. If there is none, the descriptor becomes readable at the next end of a
-    /// request with [`Notice::Event`], or of any request if there are others. Otherwise handle the ended requests, and
-    /// call this again before waiting: so completions in the meantime raise no event.
+    /// Returns the number of ended requests. If there is none, the descriptor becomes readable when
+    /// the next request with [`Notice::Event`] ends, or the next of any kind while requests with
+    /// [`Notice::Polled`] are in flight. Otherwise handle the ended requests, and call this again
+    /// before waiting: completions in between raise no event.
     pub fn arm(&mut self) -> usize {
         match self.poll() {
             0 => self.arm_anyway(),
@@ -976,7 +984,8 @@ impl Queue {
         self.begin_time(tag);
     }
 
-    /// Ends the part of a tag, which has its response, and whose memory neither the target nor this RDMA device can reach any more.
+    /// Ends the part of a tag. The part has its response, and neither the target nor this host's
+    /// RDMA device can reach its memory any more.
     fn end_part(&mut self, tag: u16, result: Result<(), RequestError>) {
         let active = self.active.get_mut(usize::from(tag)).and_then(Option::take);
         let Some(active) = active else { return };
@@ -1047,13 +1056,13 @@ impl Queue {
         }
     }
 
-    /// Gives the session up because of `failure`: the thread of the volume connects the next one.
+    /// Gives up the session because of `failure`: the thread of the volume connects the next one.
     fn give_up(&mut self, failure: Failure) {
         self.shared.lose(self.era, failure);
         self.follow();
     }
 
-    /// Ends all requests, when there cannot be another session, or there was none in time.
+    /// Ends all waiting requests, since there cannot be another session, or was none in time.
     fn end_all(&mut self, error: RequestError) {
         while let Some(active) = self.waiting.pop_front() {
             self.part_has_ended(active, Err(error));
@@ -1193,7 +1202,7 @@ impl Issue<'_> {
             true => ResponseKind::Invalidating,
             false => ResponseKind::Message,
         };
-        // A window begins at 0.
+        // The addresses of a window begin at 0.
         let message = self.message(op(Remote {
             address: 0,
             key,
@@ -1318,7 +1327,7 @@ impl Piece for Buffer {
 /// The pieces of a write that a work request gathers, with room for a message before them.
 struct Gathered {
     places: [Sge; PIECES + 1],
-    /// Used places, with that of the message.
+    /// The number of used places, including that of the message.
     taken: usize,
 }
 
@@ -1351,7 +1360,7 @@ impl Gathered {
     }
 }
 
-/// Finds the pieces of memory that the data of a part is in.
+/// Adds the pieces of memory that contain the data of a part to `data`.
 fn gather(memory: &[Buffer], part: Part, data: &mut Gathered) -> Option<()> {
     let (mut left, mut offset) = (part.length as usize, part.offset);
     for buffer in memory.get(part.piece..)? {
@@ -1420,8 +1429,8 @@ impl Queue {
         }
     }
 
-    /// Carries out `request` with a list of one piece, `len` bytes of the staging buffer, which `before` fills, and
-    /// `after` reads.
+    /// Carries out `request` with a list of one piece: `len` bytes of the staging buffer. `before`
+    /// fills them, and `after` reads them.
     fn staged(
         &mut self,
         len: usize,

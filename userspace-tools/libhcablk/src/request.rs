@@ -8,7 +8,7 @@ use std::sync::{
     Arc,
 };
 
-/// The notice of the end of a request.
+/// How the application learns that a request has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notice {
     /// The application polls: [`Queue::poll`](crate::Queue::poll). The response raises no event.
@@ -28,7 +28,7 @@ impl Flag {
         Self::default()
     }
 
-    /// Returns whether the request has ended.
+    /// Returns whether a request with this flag has ended.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -128,7 +128,7 @@ impl Request {
         self
     }
 
-    /// Sets the notice of the end.
+    /// Sets how the application learns that the request has ended.
     #[must_use]
     pub fn notice(self, notice: Notice) -> Self {
         Self { notice, ..self }
@@ -143,7 +143,7 @@ impl Request {
         }
     }
 
-    /// Sets a number that is returned with the end.
+    /// Sets a number that is returned with the completed request.
     #[must_use]
     pub fn user_data(self, user_data: u64) -> Self {
         Self { user_data, ..self }
@@ -153,7 +153,7 @@ impl Request {
 /// A request that has ended.
 #[derive(Debug)]
 pub struct Completed {
-    /// The number that the request was given.
+    /// The number that was set with [`Request::user_data`].
     pub user_data: u64,
     /// The result. After a failure the memory of a read has undefined content, and a write may have been carried out in
     /// part.

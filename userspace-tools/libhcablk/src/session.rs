@@ -10,8 +10,8 @@
 //!   └──── close() ────┴────────────────────────► Ended
 //! ```
 //!
-//! While the session is lost requests wait, until `fast-io-fail-tmo` is over: then they fail, like new ones, until
-//! there is a session.
+//! While the session is lost requests wait. When `fast-io-fail-tmo` is over they fail, and so do
+//! new ones, until there is a session.
 //!
 //! Queues see the changes as a number, the *era*: each session has one, and each time without a session has one. When
 //! the era changes a queue drops its queue pair, picks up the next one if there is one, and issues its requests again.
@@ -115,7 +115,8 @@ pub(crate) struct Shared {
     /// See the module. Odd while there is a session.
     era: AtomicU32,
     has_ended: AtomicBool,
-    /// The session has been lost for so long that requests fail, although there may be a new one.
+    /// There was no session for `fast_io_fail_tmo`: requests fail, although a new session may still
+    /// begin.
     fails_fast: AtomicBool,
     /// The time from which requests fail, while there is no session.
     fail_fast_at: Mutex<Option<At>>,
@@ -247,12 +248,12 @@ impl Shared {
         }
     }
 
-    /// Makes requests fail from that moment on if there is no session then.
+    /// Sets the moment from which requests fail if there is no session then.
     fn fail_fast_at(&self, moment: Option<At>) {
         *lock(&self.fail_fast_at) = moment;
     }
 
-    /// Makes queues fail the requests that wait, until there is a session.
+    /// Makes queues fail the waiting requests, and new ones until there is a session.
     fn fail_fast(&self) {
         let standing = lock(&self.standing);
         if matches!(*standing, Standing::Lost(_)) {
@@ -281,12 +282,12 @@ impl Shared {
         }
     }
 
-    /// Returns the tick of now, by which requests are timed.
+    /// Returns the current tick, which is the clock for the time limits of requests.
     pub(crate) fn tick(&self) -> Tick {
         Tick::new(self.tick.load(Ordering::Relaxed)).unwrap_or(Tick::MIN)
     }
 
-    /// Returns the time for which a request is issued again.
+    /// Returns the time limit within which a request is issued again.
     pub(crate) fn lifetime(&self) -> Lifetime {
         self.lifetime
     }
@@ -323,8 +324,8 @@ impl Shared {
         let now = Instant::now();
         let mut next = lock(&self.next_tick);
         if *next <= now {
-            // One, if this thread has not run for longer: the target could not respond to a request that waited for
-            // this thread.
+            // Only one tick, even if this thread did not run for several: a request that waited for
+            // this thread could not get a response meanwhile.
             *next = now + times::period(seconds(self.io_timeout_s));
             self.count_tick();
         }
@@ -351,7 +352,7 @@ impl Shared {
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the descriptor by which the thread of a queue is woken.
+    /// Returns the event that wakes the thread of a queue.
     pub(crate) fn wake_of(&self, queue: u8) -> Option<&EventFd> {
         self.places.get(usize::from(queue)).map(|place| &place.wake)
     }
@@ -432,16 +433,17 @@ impl Shared {
             stopper.fail();
         }
         for place in &self.places {
-            // A queue pair that no queue has picked up is dropped when nothing reaches it any more.
+            // A queue pair that no queue has picked up was failed above, so nothing uses it any
+            // more.
             drop(lock(&place.next).take());
         }
         self.change_era(era);
         let _ = self.wake.write(1);
     }
 
-    /// Both with and without a wake-up.
+    /// Clears the event that wakes the thread.
     pub(crate) fn take_wake(&self) {
-        // Whether there was one or not.
+        // The read fails if no wake-up is pending.
         let _ = self.wake.read();
     }
 
@@ -693,8 +695,9 @@ fn why_it_ended(failure: Failure, last_look: impl FnOnce() -> Option<Failure>) -
     }
 }
 
-/// Returns whether all writes are durable that the target of `admin`, which ends the export, has acknowledged. The
-/// target may need some seconds for that: the thread asks for at most `time`.
+/// Returns whether all writes that the target of `admin` has acknowledged are durable. The target
+/// ends the export, and may need some seconds to make them durable: this asks it repeatedly, for at
+/// most `time`.
 fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
     let period = Duration::from_millis(admin.period_ms().into());
     let begin = Instant::now();

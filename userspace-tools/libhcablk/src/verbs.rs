@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A safe layer over rdma-core, and the only place of this crate with unsafe code.
+//! A safe layer over rdma-core, with the unsafe code of this crate. Outside of it is only
+//! `Volume::register()`, an unsafe function with this layer's contract.
 //!
 //! - [`cm`]: connection identifiers and their events.
 //! - [`device`]: a device's protection domain, and its capabilities.
@@ -48,12 +49,12 @@ mod sys {
 use nix::errno::Errno;
 use std::{ffi::c_int, ptr::NonNull};
 
-/// Returns the error of a function that sets `errno` and returns -1.
+/// Converts the result of a function that returns -1 and sets `errno` when it fails.
 fn by_errno(result: c_int) -> Result<(), Errno> {
     Errno::result(result).map(drop)
 }
 
-/// Returns the error of a function that returns it, as verbs do; some return -1 and set `errno`.
+/// Converts the result of a verb, which is the error number; some verbs return -1 and set `errno`.
 fn by_value(result: c_int) -> Result<(), Errno> {
     match result {
         0 => Ok(()),
@@ -62,7 +63,7 @@ fn by_value(result: c_int) -> Result<(), Errno> {
     }
 }
 
-/// Returns the object that a function has made, or why it has not.
+/// Returns the object that a function has made, or the error in `errno` if it returned null.
 fn made<T>(object: *mut T) -> Result<NonNull<T>, Errno> {
     NonNull::new(object).ok_or_else(Errno::last)
 }

@@ -22,9 +22,9 @@ use std::{
 
 /// A volume of a target, open for this program.
 ///
-/// Its queues move to the threads that do I/O ([`Self::take_queue`]). When the session is lost a new one is connected,
-/// and requests are issued again on it; they wait meanwhile, for [`Options::ctrl_loss_tmo`] at most. When the volume is
-/// dropped they fail.
+/// Each thread that does I/O takes a queue ([`Self::take_queue`]). When the session is lost,
+/// requests wait for [`Options::ctrl_loss_tmo`] at most until a new session is connected, and are
+/// issued again. When the volume is dropped they fail.
 pub struct Volume {
     shared: Arc<Shared>,
     pd: Arc<ProtectionDomain>,
@@ -119,7 +119,7 @@ impl Volume {
         self.shared.present().state.sectors * SECTOR
     }
 
-    /// Returns the bytes of a logical block: what offsets and lengths are multiples of.
+    /// Returns the bytes of a logical block. Offsets and lengths must be multiples of it.
     pub fn block_size(&self) -> u32 {
         1 << self.shared.geometry.logical_block_shift
     }
@@ -135,12 +135,13 @@ impl Volume {
         self.shared.geometry.write_cache || self.shared.present().state.write_cache == Some(true)
     }
 
-    /// Returns the bytes of a physical block, in which the drive writes best.
+    /// Returns the bytes of a physical block: the drive writes whole ones most efficiently.
     pub fn physical_block_size(&self) -> u32 {
         1 << self.shared.geometry.physical_block_shift
     }
 
-    /// Returns the most bytes that a discard, and a write of zeroes, may have at the target in one request; 0: it takes none.
+    /// Returns the largest discard and the largest write of zeroes that the target accepts as one
+    /// request, in bytes; 0: it accepts none.
     pub fn most_without_data(&self) -> (u32, u32) {
         let geometry = &self.shared.geometry;
         match self.shared.present().limits {
@@ -149,18 +150,18 @@ impl Volume {
         }
     }
 
-    /// Returns the bytes of which discards are multiples.
+    /// Returns the granularity of discards, in bytes.
     pub fn discard_granularity(&self) -> u32 {
         self.shared.geometry.discard_granularity
     }
 
-    /// Returns the number of its session among those of this host's programs.
+    /// Returns the number of the volume's session among those of this host's programs.
     pub fn session(&self) -> u16 {
         self.number
     }
 
-    /// Returns the state that a successor needs if this program is killed. `None`: the target does not identify the volume, so that
-    /// there is no recovery. It changes with each session.
+    /// Returns the state that a successor needs if this program is killed. `None`: the target does
+    /// not identify the volume, so no program can take over. The state changes with each session.
     pub fn past(&self) -> Option<Past> {
         self.shared.past()
     }
@@ -196,7 +197,7 @@ impl Drop for Volume {
     fn drop(&mut self) {
         self.shared.end(Failure::Closed);
         if let Some(service) = self.service.take() {
-            // It does not panic; if it has, nothing is left to do here.
+            // The thread has no reason to panic; if it did, nothing is left to do here.
             let _ = service.join();
         }
     }

@@ -7,8 +7,8 @@ use hcablk_volume_args::VolumeArgs;
 
 /// Disks of hcablk volumes, served in user space by the kernel's ublk driver
 ///
-/// A disk needs the kernel modules `ublk_drv` and `rdma_ucm`, but none of hcablk. A program serves it; if that is
-/// killed, requests wait until `recover` takes the disk over.
+/// A disk needs the kernel modules `ublk_drv` and `rdma_ucm`, but none of hcablk. This program
+/// serves it; if the program is killed, requests wait until `recover` takes the disk over.
 #[derive(Parser, Debug)]
 #[command(version, name = "hcablk-ublk")]
 pub(crate) struct Cli {

@@ -65,8 +65,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The time between two checks whether the session is lost while the disk is being stopped.
 const WHILE_STOPPING: Duration = Duration::from_millis(20);
 
-/// The driver's features that a disk uses: requests wait when its program was killed, and the next program issues them
-/// again; the size can change.
+/// The driver's features for recovery: requests wait when the disk's program was killed, and the
+/// next program issues them again.
 const FEATURES: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
 
 /// The reason why a disk cannot be served, which is permanent.
@@ -74,7 +74,7 @@ const FEATURES: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REI
 #[error("{0}")]
 pub(crate) struct ForGood(String);
 
-/// Returns the reason why libublk has failed: its own messages have no error numbers.
+/// Converts an error of libublk, whose own messages contain no error numbers.
 fn failed(what: &str) -> impl Fn(UblkError) -> Error + '_ {
     move |error| match error {
         UblkError::UringIOError(errno) | UblkError::OtherError(errno) => {
@@ -110,7 +110,7 @@ pub(crate) fn recover(disk: u32) -> Result<(), Error> {
 fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
     let stop = Stop::new()?;
     spare_memory();
-    // First: a target that does not respond leaves everything as it is.
+    // The volume is opened first: if the target does not respond, nothing was changed.
     let volume = Arc::new(Volume::open(&saved.options()?)?);
     saved.session = volume.session();
     saved.past = volume.past().map(|past| past.to_string());
@@ -136,7 +136,7 @@ fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
         refuse_other_blocks(&mut control, disk, &serving.volume)?;
         control.begin_recovery(disk)?;
         let served = serving.run(&mut control, disk, queues, Control::end_recovery);
-        // Its requests still wait, for the next program.
+        // After a failure the disk's requests still wait, for the next program.
         served.map_err(|error| format!("the disk cannot be served: {error}"))?;
         return end(&mut control, disk, &saved);
     }
@@ -231,7 +231,7 @@ impl Serving {
         let mut published = Published::default();
         published.follow(disk, &saved, &volume);
         let path = format!("/dev/ublkb{disk}");
-        // With and without a reader: the disk exists.
+        // A missing reader is no failure: the disk exists.
         let _ = writeln!(io::stdout(), "{path}");
         service::is_ready(&path);
         // Both end with the program.
@@ -270,7 +270,7 @@ fn device(disk: u32, volume: &Volume) -> Result<UblkDev, Error> {
 fn view(disk: u32) -> Result<UblkCtrl, Box<dyn std::error::Error + Send + Sync>> {
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // An unmount elsewhere also counts here.
+    // An unmount elsewhere still takes effect here.
     mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(
@@ -324,8 +324,8 @@ fn lock_new(disk: u32) -> Result<Lock, Error> {
     lock
 }
 
-/// Keeps all threads of this program from waiting for the disk when memory is short: the disk may wait for that thread.
-/// All threads inherit the setting of the first one.
+/// Keeps all threads of this program from waiting for the disk when memory is short, since the disk
+/// may wait for the same thread. All threads inherit the setting of the first one.
 #[allow(unsafe_code, reason = "no crate of ours has this call")]
 fn spare_memory() {
     // SAFETY: The call changes only how this thread allocates.
@@ -404,7 +404,8 @@ fn stop_without_waiting(disk: u32, mark: u64, volume: &Volume) -> Result<(), Err
     })
 }
 
-/// Returns whether the disk is in exclusive use, as by a mount or a device above it, or that cannot be found out.
+/// Returns whether the disk is in exclusive use, for example by a mount or a device above it; also
+/// `true` if that cannot be determined.
 fn is_in_use(disk: u32) -> bool {
     let path = format!("/dev/ublkb{disk}");
     open(

@@ -84,10 +84,11 @@ pub(crate) fn serve(
     }
 }
 
-/// Ends the program at once, so that requests wait for the next program. To return would free the memory of requests
-/// while the kernel may copy to it, and to stop the disk would fail the waiting requests.
+/// Ends the program at once, so that requests wait for the next program. Returning would free the
+/// memory of requests while the kernel may copy to it, and stopping the disk would fail the waiting
+/// requests.
 fn give_up(index: u16, why: &str) -> ! {
-    // With and without a reader.
+    // A missing reader does not matter.
     let _ = writeln!(
         io::stderr(),
         "hcablk-ublk: queue {index}: {why}; `hcablk-ublk recover` takes over the disk"
@@ -131,7 +132,7 @@ impl Serving {
         }
         if is_last {
             self.queue.ring();
-            // Until no request has ended any more; from then on the descriptor gets the notices.
+            // Until no ended request is left: then the descriptor becomes readable at the next end.
             while self.queue.arm() != 0 {
                 self.complete(ublk)?;
             }

@@ -94,7 +94,7 @@ impl Saved {
         Ok(Machine::new("/").replace_secret(&Self::path(disk), &text)?)
     }
 
-    /// Removes the settings of a disk, and its state. Its session's number is free then.
+    /// Removes the settings of a disk and its state, and releases its session's number.
     pub(crate) fn forget(&self, disk: u32) {
         // The files may be gone already. The state is removed first: it says that the disk exists.
         let _ = fs::remove_file(files::state(disk));
@@ -103,13 +103,13 @@ impl Saved {
         let _ = numbers(&self.wanted).map(|options| options.release_session(self.session));
     }
 
-    /// Reserves the session's number, which only the program that takes the disk over gets.
+    /// Reserves the session's number for a program that takes over the disk.
     pub(crate) fn reserve(&self) -> Result<(), Error> {
         let reserved = numbers(&self.wanted)?.reserve_session(self.session);
         Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)
     }
 
-    /// Returns the disks of which there is one, in order.
+    /// Returns the numbers of the disks with stored settings, in order.
     pub(crate) fn disks() -> Vec<u32> {
         files::numbers(&Machine::new("/"), ".json")
     }
@@ -141,7 +141,7 @@ fn fewer_queues(asked: u8) -> Result<u8, Error> {
     Ok(u8::try_from(most)?)
 }
 
-/// Returns the last number in a list of processors, as `0-3` or `0,2-7`, plus one.
+/// Returns the last number in a list of processors, such as `0-3` or `0,2-7`, plus one.
 fn processors(list: &str) -> Option<u32> {
     let highest = list.trim().rsplit([',', '-']).next()?;
     highest.parse::<u32>().ok()?.checked_add(1)

@@ -33,7 +33,7 @@ enum Begin {
 
 /// Serves the disk `name`.
 pub(crate) fn serve(name: &str) -> ExitCode {
-    // It holds the reason why the last program ended.
+    // The file holds the reason why the last program ended.
     let _ = fs::remove_file(files::failed(name));
     let mut waits = false;
     let result = begin(name, &mut waits).and_then(|begin| match begin {
@@ -69,7 +69,7 @@ fn publish(name: &str, failed: &Failed) {
         Ok(())
     });
     if let Err(error) = published {
-        eprintln!("hcablk-ublk: why it failed cannot be expressed: {error}");
+        eprintln!("hcablk-ublk: cannot publish the reason of the failure: {error}");
     }
 }
 
@@ -105,7 +105,7 @@ fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
 /// Removes a disk that was not completed.
 fn begun(saved: &Saved, mut known: Disk) -> Result<(), Error> {
     let number = known.number;
-    eprintln!("hcablk-ublk: ublkb{number} was only begun, and is made anew");
+    eprintln!("hcablk-ublk: ublkb{number} was never served, and is made again");
     let _lock = Lock::take(number)?;
     disk::remove_left(saved, &mut known)
 }

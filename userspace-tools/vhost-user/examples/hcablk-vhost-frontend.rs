@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A frontend of vhost-user-blk for tests: it has a guest's memory and rings, and does with them what a monitor and a guest do, and
-//! what they should not.
+//! A frontend of vhost-user-blk for tests: it has a guest's memory and rings, and acts as a monitor
+//! and a guest do, and as they should not.
 
 use nix::{
     poll::{poll, PollFd, PollFlags, PollTimeout},
@@ -28,7 +28,7 @@ use vm_memory::{Bytes as _, FileOffset, GuestAddress, GuestMemoryMmap};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// Where the guest's memory is: in the guest, and for the server in this program.
+/// The addresses of the guest's memory: in the guest, and in this program, as the server is told.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 const MEMORY: u64 = 24 << 20;
@@ -38,12 +38,12 @@ const SPARE_USER: u64 = 0x7100_0000_0000;
 const SPARE_BYTES: u64 = 1 << 20;
 
 const ENTRIES: u16 = 256;
-/// Requests of a ring at a time, and the descriptors that each has for itself.
+/// The largest number of requests in a ring at a time, and the number of descriptors of each.
 const SLOTS: u16 = 64;
 const EACH: u16 = 3;
 /// Bytes of a request's data.
 const PIECE: u32 = 64 << 10;
-/// Where the parts of a ring are.
+/// The offsets of the parts of a ring.
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
 const HEADERS: u64 = 0x4000;
@@ -90,7 +90,7 @@ const REM_MEM_REG: u32 = 38;
 
 /// A load reports when this many requests of a connection have ended.
 const WORKING: u64 = 200;
-/// How long something may take that needs nothing but the server.
+/// The time limit of a step that depends on the server alone.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A connection to the server.
@@ -116,7 +116,7 @@ fn double(bytes: &[u8]) -> Result<u64> {
 }
 
 impl Server {
-    /// Connects to a server which may not be there yet.
+    /// Connects to a server, which may not listen yet.
     fn connect(path: &str) -> Result<Self> {
         let began = Instant::now();
         let socket = loop {
@@ -183,7 +183,7 @@ impl Server {
         }
     }
 
-    /// Begins, with these of the features.
+    /// Begins a connection with those of the `wanted` features that the server offers.
     fn begin(&mut self, wanted: u64) -> Result<()> {
         self.send(SET_OWNER, 1, &[], &[])?;
         let offered = double(&self.get(GET_FEATURES, &[])?)?;
@@ -303,7 +303,7 @@ impl Guest {
         server.set(SET_MEM_TABLE, &body, &[self.file.as_raw_fd()])
     }
 
-    /// Begins with everything.
+    /// Begins a connection, and sets up the memory and all rings.
     fn start(&mut self, server: &mut Server, features: u64) -> Result<()> {
         server.begin(features)?;
         let most = double(&server.get(GET_QUEUE_NUM, &[])?)?;
@@ -329,7 +329,7 @@ impl Ring {
         self.base - GUEST + USER + offset
     }
 
-    /// Has the server serve it, from the first request on that has not ended.
+    /// Makes the server serve the ring, from the first request that has not ended.
     fn start(&mut self, server: &mut Server, memory: &GuestMemoryMmap) -> Result<()> {
         let next = self.used_index(memory)?;
         server.set(SET_VRING_NUM, &words(&[self.index, ENTRIES.into()]), &[])?;
@@ -349,7 +349,7 @@ impl Ring {
         server.set(SET_VRING_ENABLE, &words(&[self.index, 1]), &[])
     }
 
-    /// Has the server stop it; returns the index of the next request.
+    /// Makes the server stop the ring; returns the index of the next request.
     fn stop(&self, server: &mut Server) -> Result<u16> {
         let body = server.get(GET_VRING_BASE, &words(&[self.index, 0]))?;
         let index = double(&body)? >> 32;
@@ -471,7 +471,7 @@ impl Ring {
         Ok(Some((slot, status)))
     }
 
-    /// Waits for the next request that ends, by interrupts alone.
+    /// Waits for interrupts alone, until the next request ends.
     fn wait(&mut self, guest: &GuestMemoryMmap, limit: Duration) -> Result<(u16, u8)> {
         let began = Instant::now();
         loop {
@@ -515,7 +515,7 @@ fn expect<T: Copy + PartialEq + std::fmt::Debug>(what: &str, wanted: T, got: T) 
     }
 }
 
-/// Everything that a disk does, on each ring.
+/// Checks all operations of a disk, on each ring.
 #[allow(clippy::too_many_lines, reason = "one step after the other")]
 fn all(path: &str, rings: u32, features: u64) -> Result<()> {
     let mut server = Server::connect(path)?;
@@ -638,9 +638,9 @@ fn stop(path: &str) -> Result<()> {
         }
         ring.kick()?;
         let next = ring.stop(&mut server)?;
-        // None is under way: those that were taken have ended.
+        // No request is in flight: those that the server took have ended.
         expect("the index", ring.used_index(&memory)?, next)?;
-        // An interrupt that is for another descriptor.
+        // From here on interrupts go to another descriptor.
         ring.call = event()?;
         ring.start(&mut server, &memory)?;
         for _ in 0..SLOTS {
@@ -648,7 +648,7 @@ fn stop(path: &str) -> Result<()> {
             expect("a write", 0, status)?;
         }
         expect("the requests", ring.available, ring.used)?;
-        // A request that has ended before its descriptor was set.
+        // The request ends before the next descriptor is set.
         ring.submit(&memory, features, 0, IN, round, Data::In(data, 512))?;
         ring.kick()?;
         let began = Instant::now();
@@ -663,7 +663,7 @@ fn stop(path: &str) -> Result<()> {
         }
         expect("a read", 0, ring.wait(&memory, LONG)?.1)?;
     }
-    // One that is not enabled is not looked at, and is when it is enabled.
+    // The server does not look at a disabled ring until it is enabled.
     server.set(SET_VRING_ENABLE, &words(&[0, 0]), &[])?;
     ring.submit(&memory, features, 0, IN, 0, Data::In(data, 512))?;
     ring.kick()?;
@@ -693,7 +693,7 @@ fn pinned(process: &str) -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// Regions come and go, and are registered once.
+/// Checks that regions can be added and removed, and that each is registered once.
 fn memory(path: &str, process: &str) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(2)?;
@@ -718,14 +718,14 @@ fn memory(path: &str, process: &str) -> Result<()> {
     )?;
     let memory = guest.memory.clone();
     let ring = guest.rings.first_mut().ok_or("no ring")?;
-    // All of it, and a piece over and over.
+    // Reads into all of the region, and into each piece several times.
     for slot in 0..SLOTS {
         let at = SPARE + u64::from(slot % 16) * u64::from(PIECE);
         let sector = 4096 + u64::from(slot) * 128;
         ring.submit(&memory, features, slot, IN, sector, Data::In(at, PIECE))?;
     }
     ring.kick()?;
-    // Those that the server has not taken are not carried out after that.
+    // Requests that the server has not taken by then are not carried out.
     server.set(REM_MEM_REG, &region, &[])?;
     expect(
         "pinned memory, without the region",
@@ -744,7 +744,7 @@ fn memory(path: &str, process: &str) -> Result<()> {
             return Err("the ring is not broken".into());
         }
     }
-    // The other ring is as it was, and this one is again when it is set up.
+    // The other ring still works, and this one works again when it is set up.
     let other = guest.rings.last_mut().ok_or("no ring")?;
     let place = other.data(0);
     expect(
@@ -766,7 +766,8 @@ fn memory(path: &str, process: &str) -> Result<()> {
 }
 
 impl Ring {
-    /// Forgets all requests, and has the server serve the ring anew, as a guest does that resets its device.
+    /// Forgets all requests, and makes the server serve the ring anew, like a guest that resets its
+    /// device.
     fn restart(&mut self, server: &mut Server, memory: &GuestMemoryMmap) -> Result<()> {
         memory.write_slice(&[0; 0x2000], GuestAddress(self.base + AVAILABLE))?;
         memory.write_slice(&[0; 0x1000], GuestAddress(self.base + USED))?;
@@ -777,13 +778,13 @@ impl Ring {
     }
 }
 
-/// Every way to break a ring that there is a name for.
+/// The names of all ways to break a ring.
 const BREAKS: &[&str] = &[
     "head", "circle", "outside", "beyond", "header", "status", "order", "nowhere", "index",
     "again", "many",
 ];
 
-/// A guest breaks its ring: it stands still, and works again when it is set up.
+/// Breaks a ring, as a guest may do: checks that the ring stops, and works again when it is set up.
 fn broken(path: &str, features: u64) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(2)?;
@@ -808,7 +809,8 @@ fn broken(path: &str, features: u64) -> Result<()> {
             "order" => describe(2, header, 16, 0, 0)?,
             "nowhere" => describe(1, data, 4096, NEXT | WRITE, ENTRIES)?,
             "index" => ring.available = ring.available.wrapping_add(ENTRIES + 1),
-            // A table of descriptors that is none, and one that is larger than any request.
+            // A table of descriptors with an invalid length, and one that is longer than any
+            // request.
             "again" => describe(0, header, 17, INDIRECT, 0)?,
             _ => {
                 let table = GUEST + (7 << 20);
@@ -825,7 +827,7 @@ fn broken(path: &str, features: u64) -> Result<()> {
             return Err(format!("{way}: the ring is not broken").into());
         }
         expect(way, used, ring.used_index(&memory)?)?;
-        // It stands still in spite of kicks, and memory is set.
+        // The ring stays stopped in spite of kicks, and of a new memory table.
         ring.kick()?;
         guest.set_table(&mut server)?;
         let other = guest.rings.last_mut().ok_or("no ring")?;
@@ -851,7 +853,7 @@ fn broken(path: &str, features: u64) -> Result<()> {
     Ok(())
 }
 
-/// A guest that knows of no cache writes, and makes zeroes.
+/// Writes data and zeroes, as a guest that does not know of a cache.
 fn through(path: &str) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(1)?;
@@ -883,7 +885,7 @@ fn through(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reads what `through` has left.
+/// Reads the data that `through` has written.
 fn check(path: &str) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(1)?;
@@ -909,7 +911,7 @@ fn check(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes and does not flush, and goes when its input ends.
+/// Writes without a flush.
 fn write(path: &str) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(1)?;
@@ -931,7 +933,7 @@ fn write(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Flushes, and prints how that ends.
+/// Flushes, and prints the result.
 fn flush(path: &str) -> Result<()> {
     let mut server = Server::connect(path)?;
     let mut guest = Guest::new(1)?;
@@ -1016,7 +1018,8 @@ fn load(path: &str, wanted: u64) -> Result<()> {
         let has_gone = fds.last().and_then(PollFd::any).unwrap_or(false);
         drop(fds);
         if has_gone {
-            // As a monitor does that connects again: requests that have not ended are the next server's.
+            // Connects again, as a monitor does: the next server carries out the requests that have
+            // not ended.
             server = Server::connect(path)?;
             guest.rings = rings;
             guest.start(&mut server, u64::MAX)?;
@@ -1100,7 +1103,7 @@ fn ends(server: &mut Server, what: &str) -> Result<()> {
     match server.socket.read(&mut byte) {
         Ok(0) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
-        // The earlier requests are answered.
+        // Responses to earlier requests.
         Ok(_) => ends(server, what),
         Err(error) => Err(format!("{what}: {error}").into()),
     }
@@ -1118,7 +1121,7 @@ fn messages(path: &str) -> Result<()> {
     }
     println!("sectors {}", double(&server.config()?)?);
     let offered = double(&server.get(GET_FEATURES, &[])?)?;
-    // There is one frontend at a time.
+    // The server serves one frontend at a time.
     drop(server);
     let file = shared(4096)?;
     let file = file.as_raw_fd();
@@ -1210,7 +1213,7 @@ fn messages(path: &str) -> Result<()> {
     server.socket.write_all(&words(&[GET_FEATURES]))?;
     ends(&mut server, "a part of a message")?;
     println!("a part of a message");
-    // One that asks, and does not read what it is answered.
+    // A frontend that sends requests, and does not read the responses.
     let mut server = Server::connect(path)?;
     server.begin(u64::MAX)?;
     server.socket.set_write_timeout(Some(LONG))?;

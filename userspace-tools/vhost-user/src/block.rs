@@ -13,7 +13,7 @@ use virtio_bindings::{
     virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC},
 };
 
-/// Bytes of a sector, in which the device counts.
+/// Bytes of a sector, the device's unit of offsets and sizes.
 pub(crate) const SECTOR: u64 = 512;
 /// Pieces of data that a request may have.
 const PIECES: u32 = 126;
@@ -21,13 +21,13 @@ const PIECES: u32 = 126;
 pub(crate) const MOST_DESCRIPTORS: usize = PIECES as usize + 2;
 /// Bytes of the header of a request.
 pub(crate) const HEADER: usize = 16;
-/// Bytes of a range to discard, or to make zeroes.
+/// Bytes of the description of a range to discard, or to fill with zeroes.
 pub(crate) const RANGE: usize = 16;
 /// Bytes of the device's id.
 pub(crate) const ID: usize = 20;
 /// Bytes of the configuration.
 const CONFIG: usize = 60;
-/// Bytes of the reads and writes that are best.
+/// The optimal size of reads and writes, in bytes.
 const BEST: u32 = 256 << 10;
 
 /// The statuses of a request.
@@ -70,7 +70,7 @@ pub(crate) const FLUSH: u64 = bit(VIRTIO_BLK_F_FLUSH);
 /// Each side sets the index at which it wants to be notified.
 pub(crate) const EVENT_INDEX: u64 = bit(VIRTIO_RING_F_EVENT_IDX);
 
-/// Returns the features of the device that a volume is at present.
+/// Returns the features of the device for a volume, from its present properties.
 pub(crate) fn features(volume: &Volume) -> u64 {
     let (discard, zeroes) = volume.most_without_data();
     let when = |condition, feature| if condition { bit(feature) } else { 0 };
@@ -173,7 +173,7 @@ impl Header {
     }
 }
 
-/// A range to discard, or to make zeroes.
+/// A range to discard, or to fill with zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) sector: u64,
@@ -191,7 +191,8 @@ impl Range {
     }
 }
 
-/// Returns the start and the length of a range; `None`: it does not end within `size` bytes.
+/// Returns the offset in bytes of a range of `bytes` bytes; `None`: it does not end within `size`
+/// bytes.
 pub(crate) fn bytes_of(sector: u64, bytes: u64, size: u64) -> Option<u64> {
     let offset = sector.checked_mul(SECTOR)?;
     (offset.checked_add(bytes)? <= size).then_some(offset)

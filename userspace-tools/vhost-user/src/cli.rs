@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use hcablk_volume_args::VolumeArgs;
 use std::path::PathBuf;
 
-/// Volumes of hcablk as disks of virtual machines, served in user space by vhost-user
+/// Volumes of hcablk as disks of virtual machines, served in user space over vhost-user
 ///
 /// The host needs the kernel module `rdma_ucm`, but none of hcablk, and has no block device of the volume. The virtual
 /// machine's memory must be shared (QEMU: `-object memory-backend-memfd,share=on`).

@@ -32,7 +32,7 @@ use hcablk_volume_args::Error;
 use libhcablk::Failure;
 use std::process::ExitCode;
 
-/// The exit code if another attempt changes nothing.
+/// The exit code after a failure when running the program again would not help.
 const FOR_GOOD: u8 = 2;
 
 /// The reason why the volume cannot be served, which is permanent.
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether another attempt would change nothing.
+/// Returns whether running the program again would not help.
 fn is_for_good(error: &Error) -> bool {
     let failure = error.downcast_ref::<Failure>();
     let failure = failure.or(error.downcast_ref::<server::Ended>().map(|ended| &ended.0));

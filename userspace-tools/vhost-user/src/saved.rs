@@ -2,9 +2,10 @@
 
 //! The state that a killed program leaves for the next one of the same socket: `/run/hcablk/vhost-user/SOCKET.json`.
 //!
-//! A guest does not notice that a different program serves its disk. Its next flush must not succeed if a write is lost
-//! that the former program had acknowledged: so the next program continues with the session and the past of the former
-//! one. Only a program that ends after a flush of all acknowledged writes leaves nothing.
+//! A guest does not notice that a different program serves its disk. If a write that the former
+//! program had acknowledged is lost, the guest's next flush must fail. Therefore the next program
+//! continues with the session and the past of the former one. Only a program that ends after a
+//! flush of all acknowledged writes leaves nothing.
 
 use crate::{server, ForGood};
 use hcablk::{
@@ -42,7 +43,7 @@ pub(crate) struct SocketFiles {
 }
 
 impl SocketFiles {
-    /// Returns the files of a socket, whose folder must be there.
+    /// Returns the files of a socket. The folder of the socket must exist.
     pub(crate) fn new(socket: &Path) -> Result<Self, Error> {
         let nowhere = |error| format!("{}: {error}", socket.display());
         let name = socket.file_name();
@@ -87,7 +88,7 @@ impl SocketFiles {
         Ok(Machine::new("/").replace_secret(&self.state, &text)?)
     }
 
-    /// Removes the state. The session's number is free then.
+    /// Removes the state, and releases the session's number.
     pub(crate) fn forget(&self, saved: &Saved) -> Result<(), Error> {
         match fs::remove_file(&self.state) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -99,7 +100,7 @@ impl SocketFiles {
     }
 }
 
-/// Returns a path as a name of a file.
+/// Converts a path to a file name.
 fn escape(path: &str) -> String {
     path.trim_start_matches('/')
         .replace('%', "%25")
@@ -122,7 +123,7 @@ impl Saved {
         let mut options = hcablk_volume_args::options(wanted)?;
         if self.session != 0 {
             let Some(past) = &self.past else {
-                let why = "the program that served this socket was killed, and its volume has no wwid: nobody knows which writes are lost. When the virtual machine has ended: hcablk-vhost-user forget SOCKET";
+                let why = "the program that served this socket was killed, and its volume has no wwid: lost writes cannot be detected. After the virtual machine has ended, run: hcablk-vhost-user forget SOCKET";
                 return Err(ForGood(why.to_owned()).into());
             };
             options = options.session(self.session).past(past.parse()?);
@@ -130,7 +131,7 @@ impl Saved {
         Ok(options)
     }
 
-    /// Reserves the session's number, which only the next program of this socket gets.
+    /// Reserves the session's number for the next program of this socket.
     pub(crate) fn reserve(&self) -> Result<(), Error> {
         let reserved = numbers(&self.wanted)?.reserve_session(self.session);
         Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)

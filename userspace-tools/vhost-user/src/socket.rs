@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The socket's file: replaces the file of a killed program, and removes no other program's.
+//! The socket's file: replaces that of a killed program, and never removes that of another program.
 
 use crate::Error;
 use nix::sys::stat::{umask, Mode};
@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A listening socket. Its file is removed when it is dropped, if it is still its own.
+/// A listening socket. Dropping it removes its file, unless another program has replaced the file.
 pub(crate) struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
@@ -115,7 +115,7 @@ mod tests {
         let path = folder.join("a");
         let socket = Socket::listen(&path, 0o600).unwrap();
         fs::remove_file(&path).unwrap();
-        // So that it does not get the inode number of the removed file.
+        // So that the next socket does not get the inode number of the removed one.
         fs::write(folder.join("b"), "").unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(socket);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The thread of a queue of the volume. It serves the ring of the same index, or none: it waits for the ring's kick, the queue's
-//! completions, and commands of the program.
+//! The thread of a queue of the volume. It serves the ring of the same index, if that is set up. It
+//! waits for the ring's kick, the queue's completions, and commands of the program.
 
 use crate::{
     block,
@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-/// The time of waiting for requests after which that is reported.
+/// The time after which a wait for requests is reported.
 const LONG: Duration = Duration::from_secs(5);
 /// The number of a flush that no guest has requested.
 const OWN: u64 = u64::MAX;
@@ -105,7 +105,7 @@ impl Worker {
     }
 
     fn tell(&self, command: Command) {
-        // The thread does not end before, and the counter cannot be full.
+        // The thread does not end before this handle is dropped, and the counter cannot be full.
         let _ = self
             .commands
             .as_ref()
@@ -126,7 +126,7 @@ impl Worker {
         self.tell(Command::Stop(sender));
         match receiver.recv_timeout(LONG) {
             Err(RecvTimeoutError::Timeout) => {
-                eprintln!("hcablk-vhost-user: ring {} must stop, and waits until the target has answered its requests", self.index);
+                eprintln!("hcablk-vhost-user: ring {} is to stop, and waits until the target has responded to its requests", self.index);
                 receiver.recv().ok().flatten()
             }
             stopped => stopped.ok().flatten(),
@@ -147,7 +147,7 @@ impl Worker {
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Thread {
     index: usize,
     queue: Queue,
@@ -163,19 +163,19 @@ struct Thread {
 impl Thread {
     fn run(mut self) {
         loop {
-            // Whether there was one or not.
+            // The read fails if no wake-up is pending.
             let _ = self.wake.read();
             loop {
                 match self.commands.try_recv() {
                     Ok(command) => self.command(command),
                     Err(TryRecvError::Empty) => break,
-                    // It is dropped.
+                    // The handle was dropped.
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
             let has_more = self.take();
             self.queue.ring();
-            // Until no request has ended any more; from then on the descriptor gets the notices.
+            // Until no ended request is left: then the descriptor becomes readable at the next end.
             while self.queue.arm() != 0 {
                 self.complete();
             }
@@ -305,7 +305,7 @@ impl Thread {
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
-                // None of this can fail. The next program of the socket takes over.
+                // This is not expected to fail. The next program of the socket takes over.
                 eprintln!("hcablk-vhost-user: ring {}: waiting: {error}", self.index);
                 std::process::abort();
             }
@@ -323,7 +323,7 @@ impl Thread {
 /// Passes a request of a ring, which begins with the descriptor `head`, to the library.
 fn submit(queue: &mut Queue, ring: &mut Ring, head: u16, request: Request) {
     if let Err(refused) = queue.prepare(request) {
-        // It has changed nothing: after an error no flush is needed.
+        // The request has changed nothing, so no flush follows, which `ended` would return.
         ring.ended(head, Err(refused.0));
     }
 }

@@ -78,7 +78,7 @@ fn split(option: &str) -> Result<(String, String), Error> {
     if name.ends_with("-key") {
         // Everybody could see it, and it would be stored.
         return Err(
-            format!("keys are not given by -o {name}: --keys takes those in {KEYS}").into(),
+            format!("keys cannot be set with -o {name}: --keys reads those in {KEYS}").into(),
         );
     }
     Ok((name.to_owned(), value.to_owned()))
@@ -117,11 +117,13 @@ fn key(file: &str) -> Result<Key, Error> {
     Ok(first.parse().map_err(|error| format!("{path}: {error}"))?)
 }
 
-/// A lock of a file, which lasts until it is dropped. The file stays: were it removed, two programs could have a lock each.
+/// A lock on a file, which is held until it is dropped. The file is not removed: otherwise two
+/// programs could hold the lock of two files of the same name.
 pub struct Lock(#[expect(dead_code, reason = "it is held")] Flock<File>);
 
 impl Lock {
-    /// Takes the lock of the file `path`, which is made if it is not there; `None`: another program has it.
+    /// Takes the lock on the file `path`, which is created if it does not exist. Returns `None` if
+    /// another program holds the lock.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;

@@ -49,7 +49,8 @@ fn failed(why: impl Into<String>) -> Error {
     Error::new(Kind::Failed, why)
 }
 
-/// Runs a verifying load while `f` runs, and returns the results of both. Kills the load if `f` fails.
+/// Runs a verifying load, and `happens` once the load is under way; returns the results of both.
+/// Kills the load if `happens` fails.
 fn under_load<T>(
     context: &mut Context<'_>,
     disk: &str,
@@ -177,7 +178,8 @@ fn queue_pairs(node: &mut Node) -> Result<Option<usize>> {
         return Ok(None);
     };
     let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
-    // Queue pairs of the connection manager's users in the kernel have its name, not the user's.
+    // The kernel lists queue pairs of kernel users under the connection manager's name, not the
+    // user's: all are counted.
     let ours = list
         .iter()
         .filter(|pair| pair["type"] == "RC" && pair["pid"].is_null());
@@ -247,8 +249,9 @@ fn link_down(context: &mut Context<'_>) -> Result<Outcome> {
     )?;
     let (before, _) = epoch(context.lab)?;
     let (took, load) = under_load(context, &disk, |context| {
-        // The kernel forgets these with the link: routes, and IPv6 addresses unless it is set to keep them. It is one
-        // program, so that the port is up again even if this one ends.
+        // When the link goes down the kernel forgets its routes, and its IPv6 addresses unless it
+        // is set to keep them. The script is one program, so that the port comes up again even if
+        // this program ends.
         let script = format!(
             "set -e; keep=/proc/sys/net/ipv6/conf/{port}/keep_addr_on_down; was=$(cat $keep); routes=$(mktemp); \
              ip route save dev {port} > $routes; echo 1 > $keep; ip link set {port} down; sleep {SECONDS}; \

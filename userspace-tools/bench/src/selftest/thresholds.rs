@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Finds the best settings of this hardware: `small_read`, `eager_write` and the size of chunks, each by latency with
-//! and without.
+//! Finds the best settings of this hardware: `small_read`, `eager_write` and the size of chunks,
+//! from latencies with and without each.
 
 use std::fs::File;
 use std::time::Instant;

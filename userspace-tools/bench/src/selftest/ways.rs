@@ -464,7 +464,7 @@ fn settled(lab: &mut Lab, before: &(Counters, Counters), write: bool, count: u64
     Ok(counted)
 }
 
-/// Returns how many of the requested number of requests of this size fit.
+/// Returns the number of requests of this size to run: as many as requested, unless fewer fit.
 fn count_of(context: &Context<'_>, size: u64) -> u64 {
     // A few large requests are as good as many small ones.
     let most = (context.lab.span / size).min((64 << 20) / size).max(1);
@@ -497,7 +497,7 @@ fn carry(
     count: u64,
     seed: u64,
 ) -> Result<Grown> {
-    // It stays open: udev would inspect the disk when it is closed.
+    // The file stays open: udev would inspect the disk after it was closed.
     let file = pattern::open(disk, true)?;
     if !write {
         on_processor(0, || requests(&file, true, size, count, seed))?;

@@ -30,7 +30,7 @@ const OPTION_LEVEL: c_int = sys::RDMA_OPTION_ID as c_int;
 #[expect(clippy::cast_possible_wrap, reason = "as above")]
 const OPTION_ACK_TIMEOUT: c_int = sys::RDMA_OPTION_ID_ACK_TIMEOUT as c_int;
 
-/// The reasons of rejected connection requests, in InfiniBand's numbers.
+/// InfiniBand's number of the reject reason "stale connection".
 const REJECT_STALE: i32 = 10;
 
 /// An event of the connection manager.
@@ -101,7 +101,7 @@ impl Id {
         fcntl(self.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map(drop)
     }
 
-    /// Returns the device that it was resolved to.
+    /// Returns the device to which the identifier was resolved.
     pub(super) fn context(&self) -> Option<NonNull<sys::ibv_context>> {
         // SAFETY: The identifier exists.
         NonNull::new(unsafe { (*self.raw.as_ptr()).verbs })
@@ -165,7 +165,8 @@ impl Id {
         unsafe { sys::rdma_disconnect(self.raw()) };
     }
 
-    /// Returns the ends of the connection, the own one first, once the route was resolved.
+    /// Returns the two ends of the connection, this host's first. They are known once the route was
+    /// resolved.
     pub(crate) fn ends(&self) -> (End, End) {
         // SAFETY: The identifier exists. Only those parts of the unions are read that librdmacm fills for this port
         // space; all bits are valid.
@@ -205,7 +206,8 @@ impl AsFd for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: All events were acknowledged, and neither has any reference left.
+        // SAFETY: All events were acknowledged, and nothing refers to the identifier or the channel
+        // any more.
         unsafe {
             sys::rdma_destroy_id(self.raw.as_ptr());
             sys::rdma_destroy_event_channel(self.channel.as_ptr());
@@ -289,7 +291,7 @@ fn end(storage: &sys::sockaddr_storage, gid: [u8; 16]) -> End {
     let from = from_ref(storage);
     let port = match storage.ss_family {
         AF_INET => {
-            // SAFETY: The family says that it is one of IPv4.
+            // SAFETY: By its family it is an IPv4 address.
             let address = unsafe { &*from.cast::<sys::sockaddr_in>() };
             if let Some(last) = ip.last_chunk_mut() {
                 *last = address.sin_addr.s_addr.to_ne_bytes();
@@ -297,7 +299,7 @@ fn end(storage: &sys::sockaddr_storage, gid: [u8; 16]) -> End {
             address.sin_port
         }
         AF_INET6 => {
-            // SAFETY: The family says that it is one of IPv6; all bits are valid.
+            // SAFETY: By its family it is an IPv6 address; all bits are valid.
             let address = unsafe { &*from.cast::<sys::sockaddr_in6>() };
             // SAFETY: As above.
             ip = unsafe { address.sin6_addr.__in6_u.__u6_addr8 };

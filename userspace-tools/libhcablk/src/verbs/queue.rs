@@ -3,9 +3,10 @@
 //! Completion queues and queue pairs.
 //!
 //! Soft-RoCE reports an invalidation to user space with the flag of the kernel (4), not with that of verbs (8):
-//! `do_complete()` in `rxe_resp.c`. The 4 of verbs is about the checksum of IP headers, and never set on reliable
-//! connections. So on soft-RoCE both flags count as an invalidation. To miss one would be worse than a false one: the
-//! invalidation of an unbound window makes its kernel use a null pointer.
+//! `do_complete()` in `rxe_resp.c`. The 4 of verbs is about the checksum of IP headers, and never
+//! set on reliable connections. So on soft-RoCE both flags count as an invalidation. Missing one
+//! would be worse than seeing a false one: this side would then invalidate an unbound window, at
+//! which soft-RoCE in the kernel dereferences a null pointer.
 
 use super::{
     by_errno, by_value,
@@ -44,7 +45,7 @@ const RNR_TIMER: u8 = 12;
 )]
 const QP_STATE: c_int = sys::IBV_QP_STATE as c_int;
 
-/// The event that a completion reports.
+/// The outcome that a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// A work request of the send queue was carried out.
@@ -234,7 +235,7 @@ impl Stopper {
 pub(crate) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
     stopper: Stopper,
-    /// With the index of the first piece in the place of the pointer to it.
+    /// `sg_list` of each is the index of its first piece until [`Self::ring`] makes it a pointer.
     waiting: Vec<sys::ibv_send_wr>,
     pieces: Vec<sys::ibv_sge>,
     pub(crate) cq: CompletionQueue,
@@ -279,7 +280,7 @@ impl QueuePair {
         // SAFETY: The identifier is there, and there is room for what it says.
         by_errno(unsafe { sys::rdma_init_qp_attr(id.raw(), &raw mut attr, &raw mut mask) })?;
         match state {
-            // The peer reaches what windows and keys let it.
+            // The peer may access what windows and keys permit.
             sys::IBV_QPS_INIT => {
                 attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_WRITE;
             }
@@ -297,13 +298,13 @@ impl QueuePair {
         self.modify(id, sys::IBV_QPS_RTS)
     }
 
-    /// Returns its number.
+    /// Returns the number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: The queue pair is there.
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
-    /// Returns by which any thread can fail it.
+    /// Returns a handle with which any thread can fail the queue pair.
     pub(crate) fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
@@ -386,7 +387,7 @@ impl QueuePair {
         Some(self.bind_region(window, buffer.region(), start..start + range.len(), right))
     }
 
-    /// As [`Self::bind`], to a part of a region, which must be there.
+    /// As [`Self::bind`], to a range of a region, which must be inside the region.
     pub(crate) fn bind_region(
         &mut self,
         window: &mut Window,
@@ -402,7 +403,7 @@ impl QueuePair {
             length: range.len() as u64,
             mw_access_flags: right.flags(),
         };
-        // A device checks that the part is in the region.
+        // The device checks that the range is in the region.
         wr.__bindgen_anon_2.bind_mw.mw = window.raw();
         wr.__bindgen_anon_2.bind_mw.rkey = key;
         wr.__bindgen_anon_2.bind_mw.bind_info = info;
@@ -437,8 +438,9 @@ impl QueuePair {
         let result = by_value(unsafe { post(self.raw.as_ptr(), next, &raw mut bad) });
         for wr in &self.waiting {
             if wr.opcode == sys::IBV_WR_BIND_MW {
-                // SAFETY: It is a bind, of a window that its owner keeps until the queue pair is
-                // gone: providers take its present key from it when it is posted.
+                // SAFETY: The request is a bind, of a window that its owner keeps until the queue
+                // pair is gone. Providers read the window's current key from here when the next
+                // bind is posted.
                 unsafe {
                     (*wr.__bindgen_anon_2.bind_mw.mw).rkey = wr.__bindgen_anon_2.bind_mw.rkey;
                 };
