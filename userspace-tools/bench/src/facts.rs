@@ -171,7 +171,8 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-/// Says in one sentence whether the times of an experiment between these machines are real.
+/// Returns whether the times of an experiment between these machines are real, and a sentence about
+/// that.
 pub(crate) fn are_times_real(machines: &[&Facts]) -> (bool, String) {
     if let Some(machine) = machines
         .iter()
@@ -221,13 +222,13 @@ pub(crate) fn are_times_real(machines: &[&Facts]) -> (bool, String) {
     )
 }
 
-/// Follows the kernel's messages from its opening on.
+/// Follows the kernel's messages, from the moment when it is opened.
 pub(crate) struct KernelLog {
     file: Option<File>,
 }
 
 impl KernelLog {
-    /// Starts to follow the log; without the right to read it there are no messages.
+    /// Starts to follow the log. If the log may not be read, there are no messages.
     pub(crate) fn open() -> Self {
         let file = OpenOptions::new()
             .read(true)

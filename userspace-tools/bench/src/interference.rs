@@ -108,7 +108,8 @@ fn measure(args: &InterferenceArgs, lab: &mut Lab, report: &Report) -> Result<()
             begin(lab)?;
             let before = lab.counters()?.1;
             rate(lab)?;
-            // The start of fio counts for the computation: it is a small part of the time.
+            // The rate of the computation includes the start of fio, which is a small part of the
+            // time.
             let serving = of(job.run(&mut lab.client)?);
             let computing = rate(lab)?;
             let after = lab.counters()?.1;
@@ -192,7 +193,7 @@ fn page(
         "bytes across RAM for each byte served",
     ];
     page.table(&head, &rows);
-    page.paragraph("The last column is counted by the target, and holds on an emulator, too; losses are times.");
+    page.paragraph("The last column is counted by the target, and holds on an emulator, too; the losses are from measured times.");
     if !left_out.is_empty() {
         page.heading("Left out");
         let rows: Vec<Vec<String>> = left_out

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &LocalRemoteArgs, stop: &Stop) -> Result<ExitCode> {
         let names = DATA_PATHS.map(|(way, _)| way).join(", ");
         return Err(Error::new(
             Kind::Usage,
-            format!("there is no way {unknown} to the drive; there are {names}"),
+            format!("there is no data path {unknown}; there are {names}"),
         ));
     }
     report::with_lab(
@@ -124,7 +124,7 @@ fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()>
     Ok(())
 }
 
-/// Sets a data path up, and returns the disk; the disk of `local` is on the target.
+/// Sets up a data path, and returns the disk; the disk of `local` is on the target.
 fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     let export = match way {
         "local" => return Ok(lab.path.clone()),

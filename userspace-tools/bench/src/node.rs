@@ -279,7 +279,9 @@ impl Pipe {
                     let answer: Answer = serde_json::from_str(&line).map_err(|_| {
                         Error::new(
                             Kind::Connection,
-                            format!("the command did not start the target's part; its output: {line}"),
+                            format!(
+                                "the command did not start the target's part; its output: {line}"
+                            ),
                         )
                     })?;
                     return answer.result();
@@ -317,9 +319,8 @@ impl Pipe {
                     let _ = self.child.wait();
                     let message =
                         "the target's part has not ended; its changes may still be in place";
-                    return Err(
-                        Error::new(Kind::Failed, message).advise("On the target: hcablk target list")
-                    );
+                    return Err(Error::new(Kind::Failed, message)
+                        .advise("On the target: hcablk target list"));
                 }
             }
         }

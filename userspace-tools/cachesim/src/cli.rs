@@ -40,9 +40,9 @@ Traces, a request a line, the fields separated by commas or white space:
   OP OFFSET LENGTH                             OP is r, w, read or write; bytes
   FILE OP OFFSET LENGTH                        fio's iolog; its other lines are ignored
   TIME,HOST,DISK,OP,OFFSET,LENGTH,LATENCY      as MSR Cambridge's
-Lines that begin with # are left out.
+Lines that begin with # are ignored.
 
-How to take one on a client: `blktrace -d /dev/hcablk0 -a issue -o - | blkparse -i - -f '%d %S %n\\n'`
+To record one on a client: `blktrace -d /dev/hcablk0 -a issue -o - | blkparse -i - -f '%d %S %n\\n'`
 gives sectors of 512 bytes; multiply by 512.";
 
 /// A command.

@@ -63,7 +63,7 @@ pub struct CCompletion {
     reserved: u32,
 }
 
-/// What the program has set to identify a request: its flag and its number.
+/// The flag and the number that the program has set for a request.
 #[derive(Clone, Copy)]
 struct Known {
     flag: *mut u32,

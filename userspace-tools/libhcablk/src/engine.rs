@@ -72,7 +72,7 @@ pub(crate) struct Signal {
     pub(crate) frees: u16,
 }
 
-/// What a response brings in addition to its status.
+/// The invalidated key, or the data, that a response brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum With {
     Nothing,

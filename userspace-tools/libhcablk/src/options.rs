@@ -389,7 +389,9 @@ mod tests {
             "fast-io-fail-tmo is 0 to 604800 seconds, or -1, not \"-2\""
         );
         assert!(refused("queue", "1").starts_with("there is no option \"queue\"; there are port, "));
-        assert!(refused("past", "yesterday").starts_with("past: not what a program leaves"));
+        assert!(
+            refused("past", "yesterday").starts_with("past: not the state that a program leaves")
+        );
         let secret = refused("host-key", "hcablk-key-1:77-0");
         assert!(!secret.contains("77"), "{secret}");
     }

@@ -29,7 +29,7 @@ impl Past {
 
 /// The reason why a text is not a valid `Past`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not what a program leaves of a volume")]
+#[error("not the state that a program leaves of a volume")]
 pub struct BadPast;
 
 impl fmt::Display for Past {

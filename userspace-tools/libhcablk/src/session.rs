@@ -10,8 +10,8 @@
 //!   └──── close() ────┴────────────────────────► Ended
 //! ```
 //!
-//! While the session is lost requests wait. When `fast-io-fail-tmo` is over they fail, and so do
-//! new ones, until there is a session.
+//! While the session is lost requests wait. When `fast-io-fail-tmo` is over waiting and new
+//! requests fail, until there is a session.
 //!
 //! Queues see the changes as a number, the *era*: each session has one, and each time without a session has one. When
 //! the era changes a queue drops its queue pair, picks up the next one if there is one, and issues its requests again.

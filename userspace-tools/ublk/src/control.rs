@@ -115,7 +115,7 @@ impl Control {
             token: 0,
             is_broken: false,
         };
-        let features = Command("say what it can do", sys::UBLK_U_CMD_GET_FEATURES);
+        let features = Command("report its features", sys::UBLK_U_CMD_GET_FEATURES);
         match control.exchange(features, u32::MAX, 0, &mut 0u64) {
             Ok(()) => Ok(control),
             Err(Failure::Refused(_, errno)) if is_unknown(errno) => {
@@ -211,7 +211,7 @@ impl Control {
         disk: u32,
     ) -> Result<Option<sys::ublksrv_ctrl_dev_info>, Failure> {
         let mut info = sys::ublksrv_ctrl_dev_info::default();
-        let command = Command("say what a disk is", sys::UBLK_U_CMD_GET_DEV_INFO);
+        let command = Command("describe a disk", sys::UBLK_U_CMD_GET_DEV_INFO);
         let asked = self.exchange(command, disk, 0, &mut info);
         found(asked, info)
     }
@@ -244,7 +244,7 @@ impl Control {
             len: parameters_length(),
             ..Default::default()
         };
-        let command = Command("say how a disk is set up", sys::UBLK_U_CMD_GET_PARAMS);
+        let command = Command("report a disk's parameters", sys::UBLK_U_CMD_GET_PARAMS);
         self.exchange(command, disk, 0, &mut parameters)?;
         Ok(parameters)
     }
@@ -252,7 +252,10 @@ impl Control {
     /// Returns the processors whose requests a queue gets.
     pub(crate) fn processors(&mut self, disk: u32, queue: u16) -> Result<CpuSet, Failure> {
         let mut bits = [0; PROCESSORS];
-        let command = Command("say where a queue is", sys::UBLK_U_CMD_GET_QUEUE_AFFINITY);
+        let command = Command(
+            "report a queue's processors",
+            sys::UBLK_U_CMD_GET_QUEUE_AFFINITY,
+        );
         self.exchange(command, disk, queue.into(), &mut bits)?;
         let mut set = CpuSet::new();
         for processor in 0..CpuSet::count() {

@@ -231,7 +231,7 @@ impl Serving {
         let mut published = Published::default();
         published.follow(disk, &saved, &volume);
         let path = format!("/dev/ublkb{disk}");
-        // A missing reader is no failure: the disk exists.
+        // A missing reader is not a failure: the disk exists.
         let _ = writeln!(io::stdout(), "{path}");
         service::is_ready(&path);
         // Both end with the program.

@@ -97,7 +97,7 @@ fn give_up(index: u16, why: &str) -> ! {
 }
 
 /// Registers the memory of requests.
-#[allow(unsafe_code, reason = "the library's memory is known by address")]
+#[allow(unsafe_code, reason = "the library's memory is known as an address")]
 fn registered(memory: &[IoBuf<u8>], volume: &Volume) -> Result<Vec<Buffer>, Error> {
     let register = |buffer: &IoBuf<u8>| {
         let start = NonNull::new(buffer.as_ptr().cast_mut()).ok_or("no memory")?;

@@ -28,7 +28,8 @@ use vm_memory::{Bytes as _, FileOffset, GuestAddress, GuestMemoryMmap};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// The addresses of the guest's memory: in the guest, and in this program, as the server is told.
+/// The addresses of the guest's memory: in the guest, and in this program, as the server knows
+/// them.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 const MEMORY: u64 = 24 << 20;

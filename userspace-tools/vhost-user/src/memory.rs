@@ -70,7 +70,7 @@ struct Region {
 }
 
 impl Region {
-    #[allow(unsafe_code, reason = "the library's memory is known by address")]
+    #[allow(unsafe_code, reason = "the library's memory is known as an address")]
     fn new(key: Key, file: File, volume: &Volume) -> Result<Self, Error> {
         let bytes = usize::try_from(key.bytes)?;
         let mapped = MmapRegion::from_file(FileOffset::new(file, key.offset), bytes);

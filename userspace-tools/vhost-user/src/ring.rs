@@ -40,7 +40,7 @@ pub(crate) enum Broken {
     /// The kick descriptor, which announces requests.
     #[error("its kick descriptor {0}")]
     Kick(String),
-    /// How it was set up.
+    /// The addresses in its setup.
     #[error("{0}")]
     Setup(&'static str),
 }
@@ -242,7 +242,7 @@ impl Ring {
         match self.slots.get(usize::from(head)) {
             None => {
                 return Err(Broken::Request(
-                    "begins with a descriptor that is not there",
+                    "begins with a descriptor that does not exist",
                 ))
             }
             Some(Some(_)) => {
@@ -264,7 +264,7 @@ impl Ring {
                 bytes: descriptor.len(),
             };
             if !memory.has(span.address, span.bytes) {
-                return Err(Broken::Request("has memory that the guest has not"));
+                return Err(Broken::Request("has memory that the guest does not have"));
             }
             if descriptor.is_write_only() {
                 self.writable.push(span);
@@ -292,7 +292,7 @@ impl Ring {
         let header = take_front::<HEADER>(&mut self.readable, memory);
         let header = Header::from_bytes(header.ok_or(Broken::Request("has no header"))?);
         let action = self.action(header, memory, volume);
-        let action = action.ok_or(Broken::Request("has memory that the guest has not"))?;
+        let action = action.ok_or(Broken::Request("has memory that the guest does not have"))?;
         let slot = Slot {
             status,
             written,
@@ -416,7 +416,7 @@ impl Ring {
         let status = slot.end.unwrap_or(Status::Failed).byte();
         guest
             .write_obj(status, slot.status)
-            .map_err(|_| Broken::Request("has memory that the guest has not"))?;
+            .map_err(|_| Broken::Request("has memory that the guest does not have"))?;
         Ok(self.queue.add_used(guest, head, slot.written)?)
     }
 }
@@ -430,7 +430,7 @@ enum Action {
     Change(Request),
 }
 
-/// Returns the action that discards a range, or makes it zeroes.
+/// Returns the action that discards a range, or fills it with zeroes.
 fn change(op: u32, range: Range, volume: &Volume) -> Action {
     let bytes = u64::from(range.sectors) * block::SECTOR;
     let (discard, zeroes) = volume.most_without_data();

@@ -140,7 +140,7 @@ fn begin(
     Ok((socket, served))
 }
 
-/// Whether the program was asked to stop.
+/// The request to stop the program, which a signal makes.
 struct End {
     is_told: Arc<AtomicBool>,
     wake: Arc<EventFd>,
@@ -196,7 +196,7 @@ struct Connection {
     device: Arc<Mutex<Device>>,
     /// The socket for the device's own messages.
     own: Option<UnixStream>,
-    /// When the first part of an incomplete message was seen.
+    /// The time when the first part of an incomplete message was seen.
     since: Option<Instant>,
     has_refused: bool,
 }
@@ -300,7 +300,7 @@ impl Server {
                 Ok(()) => self.saved = next,
                 Err(error) => {
                     eprintln!(
-                        "hcablk-vhost-user: what the next program needs cannot be saved: {error}"
+                        "hcablk-vhost-user: cannot save the state for the next program: {error}"
                     );
                 }
             }
@@ -326,7 +326,7 @@ impl Server {
         ended?;
         let worker = self.served.workers.first().ok_or("there is no queue")?;
         worker.flush().map_err(|error| {
-            format!("a last flush has failed: {error}. Writes that the guest has not flushed may be lost, and the next program of this socket reports that to it. When the virtual machine has ended: hcablk-vhost-user forget {}", display(&self.place.socket))
+            format!("a last flush has failed: {error}. Writes that the guest has not flushed may be lost, and the next program of this socket reports that to the guest. After the virtual machine has ended, run: hcablk-vhost-user forget {}", display(&self.place.socket))
         })?;
         // The frontend sees the end of the program only now, with no request in flight.
         self.connection = None;

@@ -126,7 +126,7 @@ impl Worker {
         self.tell(Command::Stop(sender));
         match receiver.recv_timeout(LONG) {
             Err(RecvTimeoutError::Timeout) => {
-                eprintln!("hcablk-vhost-user: ring {} is to stop, and waits until the target has responded to its requests", self.index);
+                eprintln!("hcablk-vhost-user: ring {} is stopping, and waits until the target has responded to its requests", self.index);
                 receiver.recv().ok().flatten()
             }
             stopped => stopped.ok().flatten(),

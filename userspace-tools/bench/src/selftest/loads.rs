@@ -95,7 +95,7 @@ fn failed(why: impl Into<String>) -> Error {
     Error::new(Kind::Failed, why)
 }
 
-/// The shapes, with nothing larger than the used part of the drive.
+/// Writes and verifies requests of all shapes, within the used part of the drive.
 fn shapes(context: &mut Context<'_>, export: &Export, options: &[&str]) -> Result<Outcome> {
     let disk = connect(context.lab, export, options)?;
     let block = crate::drive::block_size(&disk);
@@ -395,12 +395,12 @@ fn completion_vectors(context: &mut Context<'_>) -> Result<Outcome> {
     }
     if moved == 0 {
         return Err(failed(format!(
-            "{answered}, but none of the {} interrupt lines of the RDMA devices came",
+            "{answered}, but none of the {} interrupt lines of the RDMA devices was used",
             lines.len()
         )));
     }
     Ok(Outcome::Pass(format!(
-        "{answered}; {moved} of {} interrupt lines came",
+        "{answered}; {moved} of {} interrupt lines were used",
         lines.len()
     )))
 }

@@ -19,11 +19,11 @@ pub(crate) struct Attributes {
     /// Whether the device is soft-RoCE, which [reports](super::queue) invalidations with a flag of
     /// its own.
     pub(crate) is_soft_roce: bool,
-    /// Work requests of a queue.
+    /// The largest number of work requests of a queue.
     pub(crate) max_qp_wr: u32,
-    /// Entries of a completion queue.
+    /// The largest number of entries of a completion queue.
     pub(crate) max_cqe: u32,
-    /// Pieces that a work request gathers.
+    /// The largest number of pieces that a work request gathers.
     pub(crate) max_sge: u32,
     /// The largest number of windows.
     pub(crate) max_mw: u32,

@@ -16,14 +16,15 @@ use std::{
 /// Memory of a region begins at a multiple of this.
 const PAGE: usize = 4096;
 
-/// The access to a region, in addition to reads by the own device.
+/// The access to a region, in addition to reads by this host's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The own device writes to the region.
+    /// This host's device writes to the region.
     Local,
     /// Windows may be bound to the region.
     Windows,
-    /// As [`Self::Windows`], and peers write to the region, with a key that is valid as long as the region.
+    /// As [`Self::Windows`], and peers write to the region, with a key that is valid for the life
+    /// of the region.
     Standing,
 }
 
