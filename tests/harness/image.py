@@ -54,8 +54,9 @@ OPTIONAL_MODULES = {
     "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 
-# Libraries of fio's I/O engines that no test uses. fio would load them and their dependencies, 40 MiB, at each start,
-# which takes an emulated guest a second: libraries with the same functions, which do nothing, replace them.
+# Libraries of fio's I/O engines that no test uses. fio would load them and their dependencies, 40
+# MiB, at each start, which takes an emulated guest a second. Libraries of the same names, whose
+# functions trap, replace them.
 STUBS = {"libgfapi.so.0", "libnbd.so.0", "libnfs.so.14", "libpmem.so.1", "librados.so.2", "librbd.so.1"}
 
 # By default fio scans /sys for the use of each disk, and measures the processor's counter: tests need neither.
@@ -73,7 +74,7 @@ PYCURL = "class error(Exception):\n    pass\n"
 # Examples of the crate libhcablk that tests and the benchmark run, and their names in the guests.
 EXAMPLES = {"hcablk-user": "hcablk-user", "hcablk-cost": "hcablk-cost", "copy": "hcablk-rust-copy", "hcablk-vhost-frontend": "hcablk-vhost-frontend"}
 
-# Seconds after its last use when a base archive is deleted as another is made.
+# Seconds since its last use after which a base archive is deleted, when a new archive is made.
 UNUSED_SECONDS = 86400
 
 DIRECTORIES = "dev proc sys tmp run root mnt etc var etc/ocfs2 usr usr/bin usr/sbin usr/lib usr/lib64".split()
@@ -275,7 +276,7 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
         if not archive.has(f"usr/sbin/{applet}"):
             archive.symlink(f"usr/bin/{applet}", "busybox")
 
-    # The user-space part of soft-RoCE, for the peer that sends nonsense.
+    # The user-space part of soft-RoCE, for the malicious peer.
     for provider in Path("/usr/lib/x86_64-linux-gnu/libibverbs").glob("librxe-*.so"):
         archive.file(str(provider)[1:], provider.read_bytes(), 0o755)
         archive.file("etc/libibverbs.d/rxe.driver", b"driver rxe\n")
@@ -432,7 +433,7 @@ def build(
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")
         add_c_library(top, command.parent / "libhcablk.so", sources.parent.parent / "userspace-tools/libhcablk-c")
-        # Missing where the package archive has no source of fio.
+        # The engine is missing if the package archive has no source of fio.
         engine = command.parent / "libhcablk-fio.so"
         if engine.exists():
             top.file(f"usr/lib/x86_64-linux-gnu/fio/{engine.name}", engine.read_bytes(), 0o755)

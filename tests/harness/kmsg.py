@@ -79,7 +79,7 @@ def kernel_broke(text: str) -> str:
     if RXE_NO_MANAGEMENT.search(text):
         return "soft-RoCE could not send a management datagram, and sends none since then"
     if MAD_NO_MEMORY.search(text):
-        return "the kernel waited for this disk before it received what connects it"
+        return "the kernel waited for this disk before it received the datagram that connects the disk"
     return ""
 
 

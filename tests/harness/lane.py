@@ -44,7 +44,7 @@ class Lane:
             Spec(name, n, [("", False)], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4], hcas=2, **how)
             for name, n, how in (("hca", 20, {}), ("hca-iommu", 21, {"iommu": True}), ("hca-bounce", 23, {"bounce": True}))
         ]
-        # The same with many processors, and so many hardware queues.
+        # The same with many processors, and therefore with many hardware queues.
         specs += [Spec("hca-wide", 24, [("", False)], drives=[1024, 512, 64], hcas=2, cpus=32, memory=3072)]
         # A guest whose firmware has a key for modules.
         specs += [Spec("uefi", 22, [("", False)], firmware=True)]
@@ -59,7 +59,7 @@ class Lane:
         self.server = Server(work / "control", self.guests)
         # The length of each guest's console that was searched for complaints.
         self.scanned: dict[str, int] = {}
-        # How long booting and resetting the guests took for the last test.
+        # The seconds of booting and of resetting the guests for the last test.
         self.boot_seconds = 0.0
         self.reset_seconds = 0.0
         # The failure of the kernel's RDMA stack that may have failed the last test.

@@ -49,11 +49,11 @@ def of_request(request):
     if request["client"] is None:
         return
     if off is None or off < 0:
-        yield f"{name}: how far its times may be off is not known"
+        yield f"{name}: the uncertainty of its times is not known"
         return
     for before, after in (("sent_ns", "received_ns"), ("target_answered_ns", "answered_ns")):
         if None not in (times[before], times[after]) and times[before] > times[after] + off:
-            yield f"{name}: {before} is after {after} by {times[before] - times[after]} ns, and no more than {off} off"
+            yield f"{name}: {before} is after {after} by {times[before] - times[after]} ns, although its times are off by {off} ns at most"
 
 
 def main():

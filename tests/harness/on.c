@@ -3,15 +3,17 @@
 // The test scripts' side of the runner: asks it to do something with a guest. In C, because a script calls it some
 // hundred times, and an interpreter takes longer to start than most commands to run.
 //
-//	on on GUEST SECONDS SCRIPT...	run a shell script in a guest; its output and exit code are ours
+//	on on GUEST SECONDS SCRIPT...	run a shell script in a guest; its output and exit code become this program's
 //	on vm kill|start|pause|resume GUEST
+//	on vm off GUEST SECONDS		wait until the guest has ended
+//	on vm add-drive GUEST		add the drive that loses its write cache
 //	on vm link-down|link-up GUEST N	pull or plug the guest's Nth network cable
 //	on vm trace GUEST EVENT		start a trace of QEMU's devices
 //	on vm traced GUEST EVENT	end the trace, and print it
 //	on log wait GUEST SECONDS REGEX	wait for a kernel message of this test
 //	on log grep GUEST REGEX		the kernel messages of this test that match
 //
-// Exit code 124: no end within the time; 125: the guest is gone or does not answer.
+// Exit code 124: the time limit has passed; 125: the guest is gone or does not respond, or the request is invalid.
 
 #define _GNU_SOURCE
 #include <errno.h>

@@ -73,7 +73,7 @@ class Family:
             if histogram["_count"] != [buckets[-1][1]]:
                 raise Wrong(f"{what}: _count is not the last bucket")
             if len(histogram["_sum"]) != 1:
-                raise Wrong(f"{what}: there is not one _sum")
+                raise Wrong(f"{what}: there must be exactly one _sum")
 
 
 def parse_labels(text: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ def parse(text: str) -> list[Family]:
                     names.add(name)
                     families.append(Family(name))
                 if word in families[-1].metadata or families[-1].samples:
-                    raise Wrong(f"{word} comes again, or behind the samples")
+                    raise Wrong(f"{word} is repeated, or follows the samples")
                 families[-1].metadata[word] = value
                 continue
             name, labels, value = parse_sample(line)

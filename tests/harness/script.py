@@ -174,7 +174,7 @@ def chosen(tests: list[Test], words: list[str]) -> list[Test]:
 
 
 def next_test(waiting: list[Test], beside: list[Test], processors: int) -> Test | None:
-    """Remove the next test to run from `waiting` and return it, `beside` being the running tests; None when none may
+    """Remove the next test to run from `waiting` and return it; `beside` are the running tests. None: none may
     run now.
 
     A test that mostly waits runs next to tests that compute, of which at most one runs per processor. A test that must be alone

@@ -4,8 +4,7 @@
 
 terminal.py COLUMNS ROWS [TITLE] < OUTPUT > PICTURE
 The terminal is pyte's; ROWS 0: as many as the output has lines. A program that restores the screen at its end, as
-`hcablk top`
-does, is drawn as it was before: the output after the last switch to the usual screen is left out."""
+`hcablk top` does, is drawn as it was before: the output after the last switch to the usual screen is left out."""
 
 import sys
 from itertools import groupby
@@ -83,7 +82,7 @@ def main():
     title = sys.argv[3] if len(sys.argv) > 3 else ""
     data = sys.stdin.buffer.read()
     if rows:
-        # Output before that screen is of `script`.
+        # Output before and after that screen comes from `script`.
         data = data.rpartition(b"\x1b[?1049l")[0] or data
         data = data.partition(b"\x1b[?1049h")[2] or data
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Those tests of the packages' units, udev rules, scripts and documents that need no guest."""
+"""Tests of the packages' units, udev rules, scripts and documents that need no guest."""
 
 import importlib.machinery
 import importlib.util

@@ -4,9 +4,8 @@
 
 traceevent.py FILE: prints the mistakes, and the numbers of slices and arrows; fails if it finds a mistake.
 The rules are those of the document "Trace Event Format" for the phases X, M, s and f: members and their types; slices
-of
-a thread nest or follow each other; arrows come in pairs, do not point back in time, and each end is within a slice of its
-thread; each used thread and process has a name."""
+of a thread nest or follow each other; arrows come in pairs, do not point back in time, and each end is within a slice
+of its thread; each used thread and process has a name."""
 
 import json
 import sys

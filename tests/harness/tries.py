@@ -25,7 +25,7 @@ class Outcome:
 
 
 def late_points(log: str) -> list[str]:
-    """The points of a script that were late, if no other point failed: see `late` of kselftest/lib/lib.sh."""
+    """Return the points of a script that were late, if no other point failed: see `late` of kselftest/lib/lib.sh."""
     failed = re.findall(r"^not ok \d+ - (.*)$", log, re.MULTILINE)
     late = [point.removesuffix(" # late") for point in failed if point.endswith(" # late")]
     return late if len(late) == len(failed) else []
@@ -35,8 +35,8 @@ class Tries:
     """The tries of one test so far.
 
     A late test is run again, and has failed when it was late in two of three tries. Any other failure is final, unless
-    the kernel's
-    RDMA stack has caused it (`kmsg.kernel_broke`), which is not our drivers' fault: then the test is run once more.
+    the kernel's RDMA stack has caused it (`kmsg.kernel_broke`), which is not our drivers' fault: then the test is run
+    once more.
     """
 
     def __init__(self, only_once: bool = False) -> None:

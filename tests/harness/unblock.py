@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Makes an emulator's sockets non-blocking.
 
-QEMU writes to the connections of `-netdev stream,server=on` in their state when accepted, which is blocking. A stopped guest
-reads nothing: when the socket to it is full its neighbour's emulator waits in the middle of a packet, with all of that
-guest's processors.
+QEMU leaves the connections that `-netdev stream,server=on` accepts blocking. A stopped guest reads nothing: when the
+socket to it is full, its neighbour's emulator waits in the middle of a packet, and all processors of that guest stop.
 """
 
 import ctypes

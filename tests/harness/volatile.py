@@ -2,8 +2,8 @@
 """A drive whose volatile write cache is lost with the power: an NBD server next to QEMU.
 
 The file of any other drive survives a killed QEMU, with all that was ever written to it. Here nbdkit's cache filter
-keeps
-writes in a temporary file until a flush copies them to the drive's file, and SIGKILL loses the writes that were not copied.
+keeps writes in a temporary file until a flush copies them to the drive's file, and SIGKILL loses the writes that were
+not copied.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the client in user space (`userspace-tools/libhcablk/src/engine.rs`) handles answers: an
-//! input chooses the issued requests, the
-//! target's messages, valid or not, and the completions. In every case a request ends once, only after the device is
-//! done with its memory, and no other request ends.
+//! Tests how the client in user space (`userspace-tools/libhcablk/src/engine.rs`) handles
+//! responses: an input chooses the issued requests, the target's messages, valid or not, and the
+//! completions. In every case a request ends once, only after the device and the target are done
+//! with its memory, and no other request ends.
 
 use hcablk_core::proto::{
     eager_ring::{EagerResponses, EagerRingGrant, UNIT},
@@ -27,7 +27,7 @@ pub(crate) const DECODER: Decoder = Decoder {
 const DEPTH: u16 = 8;
 const KEY: u32 = 0x100;
 
-/// The next step of an input.
+/// The kinds of steps of an input.
 const NOP: u8 = 0;
 const SLOT: u8 = 1;
 const WINDOW: u8 = 2;
@@ -40,7 +40,7 @@ const MESSAGE: u8 = 6;
 const IMMEDIATE: u8 = 7;
 const KINDS: u8 = 8;
 
-/// The condition for a request's end in addition to its answer.
+/// The condition for a request's end, in addition to its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
     Nothing,
@@ -195,7 +195,7 @@ fn seeds() -> Vec<Vec<u8>> {
         [vec![SLOT], immediate(tag(0, 1), 8)].concat(),
         // Invalidation by the target, and by this side.
         [vec![WINDOW, WINDOW], response(1, tag(0, 1)), response(0, tag(1, 1)), vec![COMPLETE; 3]].concat(),
-        // The answer before the completion, and after it.
+        // The response before the completion, and after it.
         [vec![INLINE, INLINE], response(0, tag(0, 1)), vec![COMPLETE; 2], response(0, tag(1, 1))].concat(),
         [vec![NOP], response(0, tag(0, 1)), vec![EAGER, COMPLETE], message(0, answers.message())].concat(),
     ]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every decoder with its properties for any input: it does not panic, accepted input equals
-//! its encoder's output, and the reason for other input is right. Used with random bytes by
-//! `fuzz.rs` and with guided ones by `tests/fuzz`.
+//! Every decoder, with the properties that hold for any input: the decoder does not panic, accepted
+//! input equals its encoder's output, and other input is rejected for the right reason. Used with
+//! random bytes by `fuzz.rs` and with guided ones by `tests/fuzz`.
 
 use crate::proofs::{all_asked, all_told, asked, challenge, challenges, told};
 use crate::proto::{
@@ -21,7 +21,8 @@ use crate::proto::{
 pub struct Decoder {
     /// The name of the decoder.
     pub name: &'static str,
-    /// Decodes the input; panics on a mistake, else returns whether the input was accepted.
+    /// Decodes the input; panics if the decoder is wrong, otherwise returns whether the input was
+    /// accepted.
     pub check: fn(&[u8]) -> bool,
     /// Returns accepted inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -560,15 +561,15 @@ fn names() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks the initiator's account of credits: the first byte is the grant, then 0 sends a
-/// message, and another byte is an answer that grants one credit less than the byte.
+/// Checks the initiator's account of credits: the first byte is the grant, then a 0 sends a
+/// message, and any other byte is a response that grants one credit less than the byte.
 fn credits(bytes: &[u8]) -> bool {
     let Some((&granted, bytes)) = bytes.split_first() else {
         return false;
     };
     let granted = u16::from(granted);
     let mut account = Credits::new(granted);
-    // Messages for which the peer has not granted a credit, and messages without an answer.
+    // Messages for which the peer has not granted a credit, and messages without a response.
     let (mut owed, mut flying) = (0, 0u16);
     for &byte in bytes {
         if byte == 0 {

@@ -9,7 +9,7 @@ use crate::{
     rdma::device::Attributes,
 };
 
-/// The neighbours of `hcablk_target/io/limits.rs`.
+/// Stand-ins for the modules next to `hcablk_target/io/limits.rs`.
 mod chunks {
     pub(super) struct Chunk([u8; 400]);
 
@@ -63,7 +63,7 @@ fn made(attributes: Attributes, credits: u16, options: target::QueueOptions) -> 
     target::QueueShape::new(attributes, credits, 16 * MIB, MIB as u32, options, split)
 }
 
-/// Returns the number before `half` when `all` is halved repeatedly.
+/// Halves `all` repeatedly, and returns the number whose half is `half`.
 fn before_halving(all: u16, half: u16) -> u16 {
     (0..16).map(|n| all >> n).find(|n| n / 2 == half).unwrap()
 }
@@ -166,7 +166,7 @@ fn few_entries_make_more_work_requests_and_smaller_chunks() {
     let shape = made(four, 128, OPTIONS).unwrap();
     assert_eq!((shape.write_sges, shape.read_sges), (4, 4));
     assert_eq!(shape.capacity().send_entries, 4);
-    // Each request needs eight work requests for its data, and one for the answer.
+    // Each request needs eight work requests for its data, and one for the response.
     assert_eq!(shape.sends(), 256 * 9 + u32::from(shape.chunks) + 2);
     assert_eq!(shape.split.chunk(), 64 << 10, "a chunk begins anywhere in a buffer: three of four entries hold it");
     // One WRITE carries at most one entry of the chunk.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The initiator's error for the block layer for each status on the wire, by the table in
-//! `docs/reference/protocol.md`. Test data/error-kinds checks those that a drive can cause.
+//! Checks the initiator's error for the block layer for each status on the wire, against the table
+//! in `docs/reference/protocol.md`. Test data/error-kinds checks those that a drive can cause.
 
 use crate::proto::message;
 use blkdev::Status;
@@ -15,7 +15,7 @@ pub(crate) mod blkdev {
         pub(crate) exclusive: bool,
     }
 
-    /// The block layer's statuses that correspond to answers.
+    /// The block layer's statuses that correspond to those of responses.
     #[derive(Debug, PartialEq, Eq)]
     pub(crate) enum Status {
         Ok,
