@@ -253,7 +253,7 @@ static bool set_keys(struct hcablk_options *made, const struct engine_options *o
 	return set_key(made, "host-key", KEYS "/host", why, size) && set_key(made, "target-key", path, why, size);
 }
 
-/* Sets the library's options that options=NAME=VALUE,... lists.… */
+/* Sets the library's options that options=NAME=VALUE,… lists. */
 static bool set_named(struct hcablk_options *made, const struct engine_options *o, char *why, size_t size)
 {
 	char *named = allocated(strdup(o->options ?: "")), *rest = named, *name;
