@@ -104,8 +104,8 @@ impl Volume {
     ///
     /// # Safety
     ///
-    /// The `len` bytes are initialized, and nobody else refers to them; they do not move until the buffer and all parts
-    /// that were split from it are dropped, and the requests that had it have ended.
+    /// The `len` bytes are initialized, and nobody else refers to them; they do not move until the buffer, all parts
+    /// that were split from it and the queues of the requests that had it are dropped.
     // The callee's contract, in terms of the calls that a program makes.
     #[allow(unsafe_code, reason = "the verbs layer's contract is the program's")]
     pub unsafe fn register(&self, memory: NonNull<u8>, len: usize) -> Result<Buffer, Failure> {
