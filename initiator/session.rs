@@ -39,7 +39,10 @@
 //! result on the admin queue pair, which it closes last. The result only counts on the session
 //! whose queue pairs close last: until then another path may acknowledge writes.
 
-use self::attachment::Attachment;
+use self::{
+    attachment::Attachment,
+    teardown::Released, //
+};
 use crate::{
     admin::Admin,
     connect::CmLink,
@@ -160,6 +163,8 @@ pub(crate) struct Session {
     #[pin]
     attachment: Mutex<Option<Attachment>>,
     #[pin]
+    released: Mutex<Released>,
+    #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// The session was made a path of the disk: requests may have used it.
     admitted: Atomic<bool>,
@@ -225,6 +230,7 @@ impl Session {
                 closing <- new_mutex!(()),
                 replacement_link <- new_irq_lock!(None, "hcablk_replacement_link"),
                 attachment <- new_mutex!(None),
+                released <- new_mutex!(Released::default()),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),
                 opened <- new_mutex!(Opened::NotYet),

@@ -86,7 +86,8 @@ pub use self::{
         Op,
         Rejected,
         Request,
-        RequestRef, //
+        RequestRef,
+        TimedOut, //
     },
     requests::{
         ReplacedHwQueues,

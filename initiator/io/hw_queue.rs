@@ -29,6 +29,7 @@ use hcablk_core::{
         Request,
         Requests,
         Status,
+        TimedOut,
         Timeout, //
     },
     sync::atomic::{
@@ -55,7 +56,6 @@ pub(crate) struct HwQueue {
     /// One queue for each path.
     queues: KVec<Arc<Queue>>,
     policy: Policy,
-    requests: Arc<Requests<Driver>>,
     no_path: Arc<NoPath>,
     /// Counts the choices of [`Policy::RoundRobin`].
     turn: Atomic<u32>,
@@ -65,8 +65,10 @@ pub(crate) struct HwQueue {
 }
 
 impl HwQueue {
-    pub(super) fn requests(&self) -> &Requests<Driver> {
-        &self.requests
+    /// Returns the queue that has a request, and the request's tag there.
+    fn owner_of(&self, request: &TimedOut<'_>) -> Option<(&Arc<Queue>, u16)> {
+        let mut queues = self.queues.iter();
+        queues.find_map(|queue| Some((queue, queue.tags.tag_of(request)?)))
     }
 
     /// Returns the queue of a path.
@@ -325,7 +327,6 @@ impl HwQueues {
         let hw_queue = HwQueue {
             queues,
             policy,
-            requests: self.requests.clone(),
             no_path: self.no_path.clone(),
             turn: Atomic::new(0),
             plug: Atomic::new(NO_PLUG),
@@ -477,15 +478,13 @@ impl Operations for Driver {
         hw_queue.poll()
     }
 
-    fn timeout(hw_queue: &HwQueue, index: u32, tag: u16) -> Timeout {
-        let requests = hw_queue.requests();
-        if hw_queue.settle() && requests.is_idle(index, tag) {
+    fn timeout(hw_queue: &HwQueue, request: TimedOut<'_>) -> Timeout {
+        if hw_queue.settle() && request.is_over() {
             // The target had responded, but the completion had not been polled.
             return Timeout::Done;
         }
         // The end of the queue pair, or of the session, ends the request.
-        let path = requests.path_of(index, tag);
-        if let Some(queue) = path.and_then(|path| hw_queue.of_path(path)) {
+        if let Some((queue, tag)) = hw_queue.owner_of(&request) {
             queue.session.clone().queue_timed_out(queue, tag);
         }
         Timeout::ResetTimer

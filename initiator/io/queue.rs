@@ -27,10 +27,10 @@
 //! becomes *Kept*: parked until the end of the session has destroyed the region.
 //!
 //! An eager write behaves as an inline write does: its RDMA WRITE takes the place of the SEND. From
-//! `Sent` on, the request is parked in the table of requests, and the queue has its state by tag
-//! ([`Phase`]), which includes its data path ([`DataPath`]). A request ends only when the target
-//! has lost access to its memory: its response came with remote invalidation, or our own
-//! invalidation completed, or, after the connection was lost, the memory region was destroyed.
+//! `Sent` on, the request is parked in its place of the queue, which has its state ([`Phase`]) with
+//! its data path ([`DataPath`]). A request ends only when the target has lost access to its memory:
+//! its response came with remote invalidation, or our own invalidation completed, or, after the
+//! connection was lost, the memory region was destroyed.
 //!
 //! # Doorbells
 //!
@@ -183,7 +183,8 @@ pub(crate) struct Queue {
     unrung: Atomic<bool>,
     /// Only polling finds completions: the queue never interrupts.
     pub(super) polled: bool,
-    /// Number of the block layer's tags; the next tag is the nop's, see `life.rs`.
+    /// Number of the places, whose numbers are the tags of requests; the next tag is the nop's, see
+    /// `life.rs`.
     pub(super) depth: u16,
     /// The session of the queue, for trace events.
     pub(super) session_id: SessionId,
@@ -239,7 +240,6 @@ impl Parts {
     #[inline(never)]
     fn new(
         config: &QueueConfig,
-        requests: &Arc<Requests<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
@@ -256,7 +256,7 @@ impl Parts {
         Ok(Self {
             numa_node: pd.attributes().numa_node,
             pair: QueuePair::new(id, pd, &cq, capacity)?,
-            tags: PerTag::new(requests, index, |_| {
+            tags: PerTag::new(shape.depth, |_| {
                 let mut list = SegmentList::new(pd, shape.segments, shape.bytes)?;
                 if shape.write_bounce {
                     list.add_slot();
@@ -285,7 +285,7 @@ impl Queue {
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
     ) -> Result<Arc<Self>> {
-        let parts = Parts::new(&config, requests, id, pd, shape)?;
+        let parts = Parts::new(&config, id, pd, shape)?;
         let requests = requests.clone();
         let init = Self::init(session, config, requests, id.is_iwarp(), shape, parts);
         let queue = Arc::pin_init(init, GFP_KERNEL)?;

@@ -637,7 +637,7 @@ impl Queue {
     fn end_awaiting(&self, round: &mut Round, proof: Success) {
         let mut next = self.completed_sends.take_awaiting();
         while let Ok(tag) = u16::try_from(next) {
-            let Some(mut request) = self.tags.take_any(self.path, tag) else {
+            let Some(mut request) = self.tags.take_any(tag) else {
                 return;
             };
             let (_, data) = request.split();

@@ -165,10 +165,7 @@ impl Session {
         self.requests.synchronize();
         old.close();
         let mut requeued = ByAge::new();
-        self.requests
-            .for_each_parked_of(index.into(), self.path(), |request| {
-                old.requeue(request, &mut requeued)
-            });
+        old.requeue_all(&mut requeued);
         requeued.requeue();
         old.count_replaced();
         // The teardown owns the queue from here on.

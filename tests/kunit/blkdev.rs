@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_table_has_one_tag_set_and_that_one_disk() -> Result {
-        let (_state, requests, tag_set) = desk::tag_set(0)?;
+        let (_state, requests, _places, tag_set) = desk::tag_set(0)?;
         let config = TagSetConfig {
             timeout_ms: 0,
             numa_node: None,
@@ -172,7 +172,7 @@ mod tests {
         ensure_eq!(desk.run(&whole, READ, 0)?, Ok(()));
         desk.state.look(|state| state.seen.clear());
 
-        let (state, other) = desk::shared(&desk.requests)?;
+        let (state, other) = desk::shared(&desk.requests, &desk.places)?;
         // Returns whether the former data has no other user left.
         let exchange = |hw_queue| -> Result<bool> {
             let new = HwQueue::new(&other, hw_queue)?;
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_hardware_queue_that_blk_mq_gives_up_gets_no_other_data() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
-        let (_, other) = desk::shared(&desk.requests)?;
+        let (_, other) = desk::shared(&desk.requests, &desk.places)?;
         let new = HwQueue::new(&other, 0)?;
         desk.requests
             .exchange(0, new, &mut ReplacedHwQueues::new())?;
@@ -480,11 +480,11 @@ mod tests {
         let pending = desk.begin(&memory, READ, 0)?;
         desk.next()?;
         let queue = Arc::new(WorkQueue::new(c"hcablk_kunit")?, GFP_KERNEL)?;
-        let (requests, state) = (desk.requests.clone(), desk.state.clone());
+        let (places, state) = (desk.places.clone(), desk.state.clone());
         queue.try_spawn(GFP_KERNEL, move || {
             pause(100);
             state.look(|state| state.mode = Mode::Reject(Status::Transport));
-            requests.for_each_parked(0, |request| request.end(Status::Transport));
+            desk::end_parked(&places, Status::Transport);
         })?;
         let disk = desk.disk.take().ok_or(ENODEV)?;
         disk.remove();
@@ -511,7 +511,7 @@ mod tests {
             openers: Some(openers.clone()),
             ..Plan::default()
         };
-        let (_, _, tag_set) = desk::tag_set(plan.timeout_ms)?;
+        let (_, _, _, tag_set) = desk::tag_set(plan.timeout_ms)?;
         let disk = desk::disk(&tag_set, &plan)?;
         // The partition scan has opened and closed the disk.
         desk::closed(&disk)?;
