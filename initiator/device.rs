@@ -321,7 +321,7 @@ impl Device {
                     "{}: connected as {} with {} queues\n",
                     **self,
                     active.disk.name(),
-                    active.head.requests().hw_queues()
+                    active.head.dispatch().hw_queues()
                 );
                 control.lost = None;
                 control.active = Some(active);
@@ -416,7 +416,7 @@ impl Device {
             }
             // From here on no write is acknowledged that a given-up request could overwrite.
             for session in sessions.iter().flatten() {
-                session.requests().synchronize();
+                session.dispatch().synchronize();
                 session.head().begin_removal();
             }
             self.end_attempts();

@@ -25,7 +25,7 @@ use crate::{
     unflushed::Unflushed, //
 };
 use hcablk_core::{
-    blkdev::Requests,
+    blkdev::Dispatch,
     proto::connect::{
         Epoch,
         ExportInstance, //
@@ -93,7 +93,7 @@ impl Moment for Deadline {
 /// The head of a disk; see the module. Shared by the disk and its sessions.
 #[pin_data]
 pub(crate) struct Head {
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
     shape: QueueShape,
     no_path: Arc<NoPath>,
     /// The disk has been added: later sessions continue its account of writes.
@@ -128,13 +128,13 @@ pub(crate) static DISKS: Uses = Uses::new(c"disks of hcablk are connected");
 impl Head {
     /// Creates the head of a disk of `queues` hardware queues. May sleep.
     pub(crate) fn new(queues: u32, shape: QueueShape) -> Result<Arc<Self>> {
-        let requests = Requests::new(queues, shape.depth.into())?;
+        let dispatch = Dispatch::new(queues, shape.depth.into())?;
         let no_path = NoPath::new()?;
         let unflushed = Arc::new(Unflushed::new(), GFP_KERNEL)?;
-        let hw_queues = HwQueues::new(&requests, &no_path)?;
+        let hw_queues = HwQueues::new(&dispatch, &no_path)?;
         Arc::pin_init(
             pin_init!(Self {
-                requests,
+                dispatch,
                 shape,
                 no_path,
                 begun: Atomic::new(false),
@@ -155,8 +155,8 @@ impl Head {
         )
     }
 
-    pub(crate) fn requests(&self) -> &Arc<Requests<Driver>> {
-        &self.requests
+    pub(crate) fn dispatch(&self) -> &Arc<Dispatch<Driver>> {
+        &self.dispatch
     }
 
     /// Returns the sizes of a session of this disk on a device that allows `fitted`, `None` if
@@ -199,8 +199,8 @@ impl Head {
     pub(crate) fn fail_fast(&self) {
         self.no_path.set_fails_fast(true);
         // As in [`Self::fail_waiting`].
-        self.requests.synchronize();
-        self.requests.run_hw_queues();
+        self.dispatch.synchronize();
+        self.dispatch.run_hw_queues();
     }
 
     /// Sets whether requests wait for a new session after one is lost.
@@ -212,8 +212,8 @@ impl Head {
     pub(crate) fn fail_waiting(&self) {
         self.queue_if_no_path(false);
         // After this every waiting request is in the block layer again, so the queue run finds it.
-        self.requests.synchronize();
-        self.requests.run_hw_queues();
+        self.dispatch.synchronize();
+        self.dispatch.run_hw_queues();
     }
 
     /// Records that there is no session any more; `completed`: requests completed so far. See

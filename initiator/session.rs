@@ -63,7 +63,7 @@ use crate::{
     workqueues::WorkQueues, //
 };
 use hcablk_core::{
-    blkdev::Requests,
+    blkdev::Dispatch,
     broken,
     logic::session_state::{
         SessionState,
@@ -136,7 +136,7 @@ pub(crate) struct Session {
     #[pin]
     pd: Mutex<Option<Arc<ProtectionDomain>>>,
     head: Arc<Head>,
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
     /// See the module's picture. The reason is `None` if the session has not failed.
     #[pin]
     state: IrqLock<SessionState<Option<Failure>>>,
@@ -209,7 +209,7 @@ impl Session {
         pd: Arc<ProtectionDomain>,
         head: &Arc<Head>,
     ) -> Result<Arc<Self>> {
-        let requests = head.requests().clone();
+        let dispatch = head.dispatch().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
                 device,
@@ -221,7 +221,7 @@ impl Session {
                 shape,
                 pd <- new_mutex!(Some(pd)),
                 head: head.clone(),
-                requests,
+                dispatch,
                 state <- new_irq_lock!(SessionState::Connecting, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
@@ -291,13 +291,13 @@ impl Session {
         &self.head
     }
 
-    pub(crate) fn requests(&self) -> &Arc<Requests<Driver>> {
-        &self.requests
+    pub(crate) fn dispatch(&self) -> &Arc<Dispatch<Driver>> {
+        &self.dispatch
     }
 
     /// Returns the number of queue pairs that the session will have besides the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
-        self.requests.hw_queues() as u8
+        self.dispatch.hw_queues() as u8
     }
 
     /// Returns queue pair `index`, unless the teardown has begun.
@@ -567,7 +567,7 @@ impl Session {
             unflushed: self.head.unflushed().clone(),
         };
         let pd = self.pd()?;
-        Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
+        Queue::new(self.clone(), config, &self.dispatch, id, &pd, self.shape)
     }
 
     /// Creates a queue pair for a connection request that the target will refuse. The session does

@@ -248,7 +248,7 @@ impl Device {
             retired.settle();
             if installed.is_some() {
                 self.announce_changes();
-                plan.head.requests().run_hw_queues();
+                plan.head.dispatch().run_hw_queues();
                 // Called after the waiting requests were issued: the disk's limits change between
                 // requests.
                 self.follow_begun(session);

@@ -67,7 +67,7 @@ impl Device {
             no_scheduler: false,
             poll_queues: settings.poll_queues.into(),
         };
-        let tag_set = TagSet::new(&config, session.requests(), head.hw_queues().clone())?;
+        let tag_set = TagSet::new(&config, session.dispatch(), head.hw_queues().clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);
         if bytes >> 10 < settings.max_io_kib {
             pr_info!(

@@ -274,7 +274,7 @@ impl Device {
         let head = active.head.clone();
         drop(control);
         drop(released);
-        head.requests().run_hw_queues();
+        head.dispatch().run_hw_queues();
         Ok(())
     }
 

@@ -625,7 +625,7 @@ impl Queue {
         }
         if hungry {
             self.set_starved(false);
-            self.requests.run_hw_queue(self.index.into());
+            self.dispatch.run_hw_queue(self.index.into());
         }
     }
 }

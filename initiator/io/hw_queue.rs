@@ -11,7 +11,7 @@
 //! replaces it.
 //!
 //! A hardware queue is immutable: [`HwQueues`] replaces the whole hardware queue
-//! ([`Requests::exchange`]), so that issuing takes no lock.
+//! ([`Dispatch::exchange`]), so that issuing takes no lock.
 //!
 //! [`Driver`] has the functions that the block layer calls; [`NoPath`] decides whether requests
 //! wait or fail while no path accepts any.
@@ -23,11 +23,11 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
+        Dispatch,
         Operations,
         Rejected,
         ReplacedHwQueues,
         Request,
-        Requests,
         Status,
         TimedOut,
         Timeout, //
@@ -288,7 +288,7 @@ impl Drop for Retired {
 /// [`Self::clear`].
 #[pin_data]
 pub(crate) struct HwQueues {
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
     no_path: Arc<NoPath>,
     #[pin]
     list: Mutex<List>,
@@ -302,16 +302,16 @@ struct List {
 impl HwQueues {
     /// Creates the table of hardware queues, all without queues. May sleep.
     pub(crate) fn new(
-        requests: &Arc<Requests<Driver>>,
+        dispatch: &Arc<Dispatch<Driver>>,
         no_path: &Arc<NoPath>,
     ) -> Result<Arc<Self>> {
         let mut queues = KVec::new();
-        for _ in 0..requests.hw_queues() {
+        for _ in 0..dispatch.hw_queues() {
             queues.push(None, GFP_KERNEL)?;
         }
         Arc::pin_init(
             pin_init!(Self {
-                requests: requests.clone(),
+                dispatch: dispatch.clone(),
                 no_path: no_path.clone(),
                 list <- new_mutex!(List {
                     queues,
@@ -367,7 +367,7 @@ impl HwQueues {
     /// them, join `retired`: the block layer uses them until that is settled. May sleep. Fails as
     /// [`Self::add`]; some queues may have been removed by then.
     pub(crate) fn remove(&self, path: u8, retired: &mut Retired) -> Result {
-        for index in 0..self.requests.hw_queues() {
+        for index in 0..self.dispatch.hw_queues() {
             let has_it = self
                 .list
                 .lock()
@@ -402,7 +402,7 @@ impl HwQueues {
     /// sleep. Fails as [`Self::add`].
     pub(crate) fn set_policy(&self, policy: Policy, retired: &mut Retired) -> Result {
         self.list.lock().policy = policy;
-        for index in 0..self.requests.hw_queues() {
+        for index in 0..self.dispatch.hw_queues() {
             self.change(index, retired, |_| Ok(()))?;
         }
         Ok(())
@@ -426,7 +426,7 @@ impl HwQueues {
         }
         f(&mut queues)?;
         let new = self.make(queues, policy)?;
-        self.requests
+        self.dispatch
             .exchange(index, new.clone(), &mut retired.formers)?;
         *place = Some(new);
         Ok(())
@@ -451,7 +451,7 @@ impl Operations for Driver {
     fn hw_queue(
         data: &HwQueues,
         index: u32,
-        _requests: &Arc<Requests<Self>>,
+        _dispatch: &Arc<Dispatch<Self>>,
     ) -> Result<Arc<HwQueue>> {
         data.get(index)
     }

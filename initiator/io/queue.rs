@@ -104,8 +104,8 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
+        Dispatch,
         PerTag,
-        Requests,
         Status,
         TaggedRequest, //
     },
@@ -195,7 +195,7 @@ pub(crate) struct Queue {
     pub(super) settings: Settings,
     pub(super) session: Arc<Session>,
     pub(super) pair: QueuePair<Queue>,
-    pub(super) requests: Arc<Requests<Driver>>,
+    pub(super) dispatch: Arc<Dispatch<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
     pub(super) standing: Standing,
     /// The queue refused a request for lack of credits, and no response has arrived since: a
@@ -280,14 +280,14 @@ impl Queue {
     pub(crate) fn new(
         session: Arc<Session>,
         config: QueueConfig,
-        requests: &Arc<Requests<Driver>>,
+        dispatch: &Arc<Dispatch<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
     ) -> Result<Arc<Self>> {
         let parts = Parts::new(&config, id, pd, shape)?;
-        let requests = requests.clone();
-        let init = Self::init(session, config, requests, id.is_iwarp(), shape, parts);
+        let dispatch = dispatch.clone();
+        let init = Self::init(session, config, dispatch, id.is_iwarp(), shape, parts);
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
         for buffer in 0..u32::from(shape.depth) {
             queue.post_receive(buffer)?;
@@ -301,7 +301,7 @@ impl Queue {
     fn init(
         session: Arc<Session>,
         config: QueueConfig,
-        requests: Arc<Requests<Driver>>,
+        dispatch: Arc<Dispatch<Driver>>,
         iwarp: bool,
         shape: QueueShape,
         parts: Parts,
@@ -320,7 +320,7 @@ impl Queue {
             settings,
             session,
             pair: parts.pair,
-            requests,
+            dispatch,
             tags: parts.tags,
             standing: Standing::new(),
             starved: Atomic::new(false),

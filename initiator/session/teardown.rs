@@ -70,7 +70,7 @@ impl Session {
             // The replacement may have cleared the mark already.
             let _ = queue.clear_timed_out();
         }
-        self.requests.synchronize();
+        self.dispatch.synchronize();
         // Checked only now: if the session becomes a path of the disk from here on, no request uses
         // it.
         if self.is_admitted() {
@@ -81,7 +81,7 @@ impl Session {
         }
         // Requests that waited for a replacement queue pair were put back by now; the run fails
         // them or moves them to another path.
-        self.requests.run_hw_queues();
+        self.dispatch.run_hw_queues();
     }
 
     /// Takes all queue pairs down.

@@ -7,9 +7,9 @@
 use super::{
     request::Pdu,
     tag_set::TagSetContext,
+    Dispatch,
     Rejected,
     Request,
-    Requests,
     Status,
     TimedOut, //
 };
@@ -68,7 +68,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
     fn hw_queue(
         data: &Self::Data,
         index: u32,
-        requests: &Arc<Requests<Self>>,
+        dispatch: &Arc<Dispatch<Self>>,
     ) -> Result<Arc<Self::HwQueue>>;
 
     /// Creates the data of a request of hardware queue `hw_queue`. May sleep; allocations must be
@@ -104,7 +104,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
 /// The C functions for a driver.
 pub(super) struct Vtable<T: Operations>(PhantomData<T>);
 
-/// Returns the location of a hardware queue's data, which [`Requests::exchange`] may change at any
+/// Returns the location of a hardware queue's data, which [`Dispatch::exchange`] may change at any
 /// time.
 ///
 /// # Safety
@@ -291,7 +291,7 @@ impl<T: Operations> Vtable<T> {
         from_result(|| {
             // SAFETY: The tag set's `driver_data` is a `TagSetContext<T>`.
             let context = unsafe { &*data.cast::<TagSetContext<T>>() };
-            let queue = T::hw_queue(&context.data, index, &context.requests)?;
+            let queue = T::hw_queue(&context.data, index, &context.dispatch)?;
             // SAFETY: `hctx` is being set up, nobody else uses it.
             unsafe { (*hctx).driver_data = Arc::into_raw(queue).cast_mut().cast() };
             Ok(0)
@@ -303,7 +303,7 @@ impl<T: Operations> Vtable<T> {
     /// Called by blk-mq after a successful `init_hctx`, when nothing uses the
     /// hardware queue any more.
     unsafe extern "C" fn exit_hctx(hctx: *mut bindings::blk_mq_hw_ctx, _index: c_uint) {
-        // `Requests::exchange` may still be called: it finds nothing to exchange.
+        // `Dispatch::exchange` may still be called: it finds nothing to exchange.
         // SAFETY: By the safety requirement the hardware queue is valid.
         let queue = unsafe { place_of(hctx) }.xchg(null_mut(), Full);
         if !queue.is_null() {

@@ -261,7 +261,7 @@ impl<T: Operations, V> PerTag<T, V> {
     /// Takes every parked request and gives it to `f`.
     ///
     /// For teardown: set a flag that makes `queue_rq` reject requests, call
-    /// [`Requests::synchronize`](super::Requests::synchronize), stop the completions, and then call
+    /// [`Dispatch::synchronize`](super::Dispatch::synchronize), stop the completions, and then call
     /// this function.
     pub fn for_each_parked(&self, mut f: impl FnMut(TaggedRequest<'_, T, V>)) {
         for tag in 0..self.places.len() {

@@ -33,12 +33,12 @@ use hcablk_core::{
         BioSlot,
         BlockDevice,
         DiskOpeners,
+        Dispatch,
         Limits,
         LiveLimits,
         Op,
         OpenMode,
         ReplacedHwQueues,
-        Requests,
         Status,
         TagSet,
         TagSetConfig, //
@@ -104,14 +104,14 @@ mod tests {
 
     #[test]
     fn a_table_has_one_tag_set_and_that_one_disk() -> Result {
-        let (_state, requests, _places, tag_set) = desk::tag_set(0)?;
+        let (_state, dispatch, _places, tag_set) = desk::tag_set(0)?;
         let config = TagSetConfig {
             timeout_ms: 0,
             numa_node: None,
             no_scheduler: true,
             poll_queues: 0,
         };
-        let again = TagSet::new(&config, &requests, tag_set.data().clone());
+        let again = TagSet::new(&config, &dispatch, tag_set.data().clone());
         ensure_eq!(again.err(), Some(EBUSY));
         ensure_eq!(tag_set.depth(), DEPTH);
         ensure!((1..=2).contains(&tag_set.hw_queues()));
@@ -172,12 +172,12 @@ mod tests {
         ensure_eq!(desk.run(&whole, READ, 0)?, Ok(()));
         desk.state.look(|state| state.seen.clear());
 
-        let (state, other) = desk::shared(&desk.requests, &desk.places)?;
+        let (state, other) = desk::shared(&desk.dispatch, &desk.places)?;
         // Returns whether the former data has no other user left.
         let exchange = |hw_queue| -> Result<bool> {
             let new = HwQueue::new(&other, hw_queue)?;
             let mut formers = ReplacedHwQueues::new();
-            desk.requests.exchange(hw_queue, new, &mut formers)?;
+            desk.dispatch.exchange(hw_queue, new, &mut formers)?;
             let mut formers = formers.wait();
             let former = formers.pop().ok_or(EINVAL)?;
             ensure!(formers.is_empty());
@@ -211,9 +211,9 @@ mod tests {
     #[test]
     fn a_hardware_queue_that_blk_mq_gives_up_gets_no_other_data() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
-        let (_, other) = desk::shared(&desk.requests, &desk.places)?;
+        let (_, other) = desk::shared(&desk.dispatch, &desk.places)?;
         let new = HwQueue::new(&other, 0)?;
-        desk.requests
+        desk.dispatch
             .exchange(0, new, &mut ReplacedHwQueues::new())?;
         other.at_exit.store(AT_EXIT_TRY, Relaxed);
         desk.device = None;
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn disks_without_memory() -> Result {
         every_allocation(1, || BioSlot::new(1024))?;
-        every_allocation(1, || Requests::<Driver>::new(2, 8))?;
+        every_allocation(1, || Dispatch::<Driver>::new(2, 8))?;
         every_allocation(10, || desk::tag_set(0))
     }
 }

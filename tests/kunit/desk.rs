@@ -20,6 +20,7 @@ use hcablk_core::blkdev::{
     BlockDevice,
     Disk,
     DiskOpeners,
+    Dispatch,
     Limits,
     NewDisk,
     Op,
@@ -28,7 +29,6 @@ use hcablk_core::blkdev::{
     Rejected,
     ReplacedHwQueues,
     Request,
-    Requests,
     Status,
     TagSet,
     TagSetConfig,
@@ -134,7 +134,7 @@ pub(crate) type Placed<'a> = TaggedRequest<'a, Driver, ()>;
 /// The data that hardware queues and tag set share.
 pub(crate) struct Shared {
     state: Arc<Watched<DeskState>>,
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
     places: Arc<Places>,
     /// The result of exchanging a hardware queue's data while blk-mq releases it.
     pub(crate) at_exit: Atomic<u32>,
@@ -181,9 +181,9 @@ impl Drop for HwQueue {
             return;
         }
         let mut formers = ReplacedHwQueues::new();
-        let requests = &self.shared.requests;
+        let dispatch = &self.shared.dispatch;
         let done = Self::new(&self.shared, self.index)
-            .and_then(|other| requests.exchange(self.index, other, &mut formers));
+            .and_then(|other| dispatch.exchange(self.index, other, &mut formers));
         at_exit.store(
             match done {
                 Ok(()) => AT_EXIT_DONE,
@@ -203,7 +203,7 @@ impl Operations for Driver {
     fn hw_queue(
         data: &Arc<Shared>,
         index: u32,
-        _requests: &Arc<Requests<Self>>,
+        _dispatch: &Arc<Dispatch<Self>>,
     ) -> Result<Arc<HwQueue>> {
         HwQueue::new(data, index)
     }
@@ -315,7 +315,7 @@ impl Default for Plan {
 /// An open disk.
 pub(crate) struct Desk {
     pub(crate) state: Arc<Watched<DeskState>>,
-    pub(crate) requests: Arc<Requests<Driver>>,
+    pub(crate) dispatch: Arc<Dispatch<Driver>>,
     pub(crate) places: Arc<Places>,
     // Dropped first: closed before the disk is removed.
     pub(crate) device: Option<Arc<BlockDevice>>,
@@ -325,7 +325,7 @@ pub(crate) struct Desk {
 /// A tag set with the disk's state and the places of its requests.
 type Parts = (
     Arc<Watched<DeskState>>,
-    Arc<Requests<Driver>>,
+    Arc<Dispatch<Driver>>,
     Arc<Places>,
     Arc<TagSet<Driver>>,
 );
@@ -338,7 +338,7 @@ fn places() -> Result<Arc<Places>> {
 
 /// Creates the state with an empty image, and the data that hardware queues share.
 pub(crate) fn shared(
-    requests: &Arc<Requests<Driver>>,
+    dispatch: &Arc<Dispatch<Driver>>,
     places: &Arc<Places>,
 ) -> Result<(Arc<Watched<DeskState>>, Arc<Shared>)> {
     let state = Watched::new(DeskState {
@@ -350,7 +350,7 @@ pub(crate) fn shared(
     let shared = Arc::new(
         Shared {
             state: state.clone(),
-            requests: requests.clone(),
+            dispatch: dispatch.clone(),
             places: places.clone(),
             at_exit: Atomic::new(AT_EXIT_NOTHING),
         },
@@ -361,17 +361,17 @@ pub(crate) fn shared(
 
 /// Creates a tag set without a disk.
 pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
-    let requests = Requests::new(2, DEPTH)?;
+    let dispatch = Dispatch::new(2, DEPTH)?;
     let places = places()?;
-    let (state, shared) = shared(&requests, &places)?;
+    let (state, shared) = shared(&dispatch, &places)?;
     let config = TagSetConfig {
         timeout_ms,
         numa_node: None,
         no_scheduler: true,
         poll_queues: 0,
     };
-    let tag_set = TagSet::new(&config, &requests, Arc::new(shared, GFP_KERNEL)?)?;
-    Ok((state, requests, places, tag_set))
+    let tag_set = TagSet::new(&config, &dispatch, Arc::new(shared, GFP_KERNEL)?)?;
+    Ok((state, dispatch, places, tag_set))
 }
 
 /// Creates a disk on a tag set, not open.
@@ -408,12 +408,12 @@ pub(crate) fn end_parked(places: &Places, status: Status) {
 
 impl Desk {
     pub(crate) fn new(plan: &Plan) -> Result<Self> {
-        let (state, requests, places, tag_set) = tag_set(plan.timeout_ms)?;
+        let (state, dispatch, places, tag_set) = tag_set(plan.timeout_ms)?;
         let disk = disk(&tag_set, plan)?;
         let device = open(&disk, plan.read_only)?;
         let desk = Self {
             state,
-            requests,
+            dispatch,
             places,
             device: Some(Arc::new(device, GFP_KERNEL)?),
             disk: Some(disk),

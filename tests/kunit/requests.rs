@@ -26,8 +26,8 @@ use crate::{
 use hcablk_core::{
     blkdev::{
         BioOp,
+        Dispatch,
         PerTag,
-        Requests,
         Status, //
     },
     sync::{
@@ -53,12 +53,12 @@ mod tests {
 
     #[test]
     fn tables_have_sizes() -> Result {
-        ensure_eq!(Requests::<Driver>::new(0, 1).err(), Some(EINVAL));
-        ensure_eq!(Requests::<Driver>::new(1, 0).err(), Some(EINVAL));
+        ensure_eq!(Dispatch::<Driver>::new(0, 1).err(), Some(EINVAL));
+        ensure_eq!(Dispatch::<Driver>::new(1, 0).err(), Some(EINVAL));
         // blk-mq's limit.
-        ensure_eq!(Requests::<Driver>::new(1, 10_241).err(), Some(EINVAL));
-        let requests = Requests::<Driver>::new(3, 10_240)?;
-        ensure_eq!((requests.hw_queues(), requests.depth()), (3, 10_240));
+        ensure_eq!(Dispatch::<Driver>::new(1, 10_241).err(), Some(EINVAL));
+        let dispatch = Dispatch::<Driver>::new(3, 10_240)?;
+        ensure_eq!((dispatch.hw_queues(), dispatch.depth()), (3, 10_240));
         let places = PerTag::<Driver, ()>::new(10_240, |_| Ok(()))?;
         for tag in [0, 10_239, 10_240, u16::MAX] {
             ensure!(places.take(tag, 0).is_none());
@@ -66,8 +66,8 @@ mod tests {
             ensure!(!places.is_parked(tag));
         }
         // Without a disk this does nothing.
-        requests.run_hw_queues();
-        requests.synchronize();
+        dispatch.run_hw_queues();
+        dispatch.synchronize();
         Ok(())
     }
 
@@ -283,8 +283,8 @@ mod tests {
         ensure!(!pending.has_ended());
         desk.set(Mode::Answer);
         // Beyond the last queue this does nothing.
-        desk.requests.run_hw_queue(2);
-        desk.requests.run_hw_queue(seen.hw_queue);
+        desk.dispatch.run_hw_queue(2);
+        desk.dispatch.run_hw_queue(seen.hw_queue);
         ensure_eq!(pending.end()?, Ok(()));
         request.end(Status::Ok);
         ensure_eq!(other.end()?, Ok(()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The hardware queues of a disk: running them, and replacing their data. The driver has its own
-//! table of the requests that it has started ([`PerTag`](super::PerTag)).
+//! How a disk's requests are dispatched: runs its hardware queues, and replaces their data. The
+//! requests that the driver has started are in its own tables ([`PerTag`](super::PerTag)).
 
 use super::{
     operations::place_of,
@@ -28,7 +28,7 @@ use kernel::{
     }, //
 };
 
-/// Data of hardware queues that [`Requests::exchange`] has replaced. Functions of [`Operations`]
+/// Data of hardware queues that [`Dispatch::exchange`] has replaced. Functions of [`Operations`]
 /// that started before may still use it: it is dropped after an RCU grace period, one for all.
 /// Dropping it sleeps.
 pub struct ReplacedHwQueues<T: Operations>(KVec<Arc<T::HwQueue>>);
@@ -63,7 +63,7 @@ impl<T: Operations> Drop for ReplacedHwQueues<T> {
     }
 }
 
-/// The hardware queues of one tag set.
+/// Dispatch to the hardware queues of one tag set.
 ///
 /// This is created before the [`TagSet`](super::TagSet) and does not own it, so that the hardware
 /// queues' data may own it. Its functions may be called from any context unless they say
@@ -73,7 +73,7 @@ impl<T: Operations> Drop for ReplacedHwQueues<T> {
 ///
 /// `queue` is null or points to a request queue that stays valid until an RCU grace period has
 /// passed after it was set to null.
-pub struct Requests<T: Operations> {
+pub struct Dispatch<T: Operations> {
     hw_queues: u32,
     depth: u32,
     /// Whether a tag set uses this.
@@ -84,12 +84,12 @@ pub struct Requests<T: Operations> {
 
 // SAFETY: The raw pointer is only followed under RCU, to functions of the block
 // layer that any context may call at the same time.
-unsafe impl<T: Operations> Send for Requests<T> {}
+unsafe impl<T: Operations> Send for Dispatch<T> {}
 
 // SAFETY: As above.
-unsafe impl<T: Operations> Sync for Requests<T> {}
+unsafe impl<T: Operations> Sync for Dispatch<T> {}
 
-impl<T: Operations> Requests<T> {
+impl<T: Operations> Dispatch<T> {
     /// Describes `hw_queues` hardware queues of `depth` tags each.
     ///
     /// May sleep. Errors: `EINVAL` (a size is 0 or larger than blk-mq's
