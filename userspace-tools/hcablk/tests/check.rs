@@ -647,6 +647,25 @@ fn legs_of_mirrors_are_found() {
         "{advice}"
     );
 
+    // A re-add of a leg with a volatile cache would leave old data on it.
+    put(at, CACHE, "write back\n");
+    for [_, _, advice] in findings_of(at, "mirror") {
+        assert!(!advice.contains("re-add"), "{advice}");
+        assert!(advice.contains("--zero-superblock"), "{advice}");
+    }
+    put(at, CACHE, "write through\n");
+
+    put(at, &format!("{MD}/dev-hcablk0/state"), "spare\n");
+    put(at, &format!("{MD}/dev-hcablk0/slot"), "0\n");
+    put(at, &format!("{MD}/sync_completed"), "none\n");
+    let waiting = "md0 has not begun to copy to hcablk0 what it lacks";
+    assert_eq!(found(), [["note", waiting]]);
+    put(at, &format!("{MD}/sync_completed"), "65536 / 262144\n");
+    let copying = "md0 copies to hcablk0 what it lacks: 25 % of the leg is done";
+    assert_eq!(found(), [["note", copying]]);
+    put(at, &format!("{MD}/dev-hcablk0/slot"), "none\n");
+    assert_eq!(found(), [["ok", "a leg of md0"]], "a spare");
+
     // The array is above a partition.
     fs::remove_dir(at.join("sys/class/block/hcablk0/holders/md0")).unwrap();
     put(at, "sys/class/block/hcablk0/hcablk0p1/partition", "1\n");

@@ -68,38 +68,77 @@ fn legs(system: &dyn System, disk: &Device) -> Vec<Leg> {
 
 fn examine(system: &dyn System, disk: &Device, leg: &Leg, findings: &mut Findings) {
     let before = findings.all.len();
-    lost(leg, disk, findings);
-    cache(system, leg, disk, findings);
+    let volatile = has_volatile_cache(system, disk);
+    lost(leg, disk, volatile, findings);
+    copied_to(system, leg, disk, findings);
+    if volatile {
+        warn_of_cache(leg, disk, findings);
+    }
     times(leg, disk, findings);
     if findings.all.len() == before {
         findings.ok(&disk.name, format!("a leg of {}", leg.array));
     }
 }
 
-fn lost(leg: &Leg, disk: &Device, findings: &mut Findings) {
-    let Leg { array, name, .. } = leg;
-    if leg.is("faulty") {
-        findings.warn(
-            &disk.name,
-            format!("{array} continues without {name}, since requests to it have failed"),
-            format!(
-                "When the disk is live, udev and /usr/lib/hcablk/md-re-add put it back; by hand: \
-                 mdadm /dev/{array} --remove /dev/{name}; mdadm /dev/{array} --re-add /dev/{name}"
-            ),
-        );
-    }
+fn has_volatile_cache(system: &dyn System, disk: &Device) -> bool {
+    let device = kernel_name(disk).unwrap_or_default();
+    let path = format!("/sys/class/block/{device}/queue/write_cache");
+    line(system, &path).as_deref() == Some("write back")
 }
 
-/// Warns of a leg that can come back with old data.
-fn cache(system: &dyn System, leg: &Leg, disk: &Device, findings: &mut Findings) {
-    let device = kernel_name(disk).unwrap_or_default();
-    let cache = line(
-        system,
-        &format!("/sys/class/block/{device}/queue/write_cache"),
-    );
-    if cache.as_deref() != Some("write back") {
+/// Warns of a leg that md has failed, with the way to put it back.
+fn lost(leg: &Leg, disk: &Device, volatile: bool, findings: &mut Findings) {
+    if !leg.is("faulty") {
         return;
     }
+    let Leg { array, name, .. } = leg;
+    // After a re-add, md would copy only what its bitmap lists, which lacks the writes that a lost cache held.
+    let advice = if volatile {
+        format!(
+            "When the disk is live, copy all data to it: mdadm /dev/{array} --remove /dev/{name}; \
+             mdadm --zero-superblock /dev/{name}; mdadm /dev/{array} --add /dev/{name}"
+        )
+    } else {
+        format!(
+            "When the disk is live, udev and /usr/lib/hcablk/md-re-add put it back; by hand: \
+             mdadm /dev/{array} --remove /dev/{name}; mdadm /dev/{array} --re-add /dev/{name}"
+        )
+    };
+    findings.warn(
+        &disk.name,
+        format!("{array} continues without {name}, since requests to it have failed"),
+        advice,
+    );
+}
+
+/// Notes that md copies to a leg, and how much it has copied.
+fn copied_to(system: &dyn System, leg: &Leg, disk: &Device, findings: &mut Findings) {
+    let Leg { array, name, .. } = leg;
+    let md = format!("/sys/class/block/{array}/md");
+    // A spare without a slot waits until another leg fails.
+    let slot = line(system, &format!("{md}/dev-{name}/slot"));
+    if !leg.is("spare") || slot.as_deref() == Some("none") {
+        return;
+    }
+    let progress = line(system, &format!("{md}/sync_completed"));
+    let message = match progress.as_deref().and_then(percent) {
+        Some(percent) => {
+            format!("{array} copies to {name} what it lacks: {percent} % of the leg is done")
+        }
+        None => format!("{array} has not begun to copy to {name} what it lacks"),
+    };
+    findings.note(&disk.name, message, "");
+}
+
+/// Returns the share of `DONE / ALL`, in percent.
+fn percent(progress: &str) -> Option<u64> {
+    let (done, all) = progress.split_once(" / ")?;
+    let done = done.parse::<u64>().ok()?.checked_mul(100)?;
+    done.checked_div(all.parse().ok()?)
+}
+
+/// Warns of a leg with a volatile write cache, which can come back with old data.
+fn warn_of_cache(leg: &Leg, disk: &Device, findings: &mut Findings) {
     let Leg { array, name, .. } = leg;
     let volume = &disk.volume;
     findings.warn(
