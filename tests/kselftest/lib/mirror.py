@@ -2,7 +2,8 @@
 """A mirror of md over a volume of each of two targets, as docs/user/ha.md says.
 
 The guest `host` has a cable to each of the targets `t1` and `t2`: one of them may lose its power, and the host reaches
-the other. The package's udev rules run on the host, and mdadm's.
+the other. The package's udev rules run on the host, but not mdadm's, which would assemble what an earlier test has left
+on the drives.
 """
 
 from __future__ import annotations
