@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::state;
+use crate::configfs::Group;
 use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::system::{Lock, System};
@@ -22,15 +24,43 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Records<'a> {
     system: &'a dyn System,
     folder: PathBuf,
+    /// The volume's state directory, if the records are in one.
+    state: Option<PathBuf>,
 }
 
 impl<'a> Records<'a> {
-    /// Returns access to the records of `volume`, which need not exist.
+    /// Returns access to this machine's own records of `volume`, which need not exist.
     pub(super) fn new(system: &'a dyn System, volume: &str) -> Self {
         Self {
             system,
             folder: Path::new(FOLDER).join(volume),
+            state: None,
         }
+    }
+
+    /// Returns access to the records of a configured volume: in its state directory, if it has one.
+    pub(super) fn of(volume: &Group<'a>) -> Result<Self> {
+        let own = Self::new(volume.system(), &volume.name());
+        Ok(match state::directory(volume)? {
+            None => own,
+            Some(directory) => Self {
+                folder: directory.join("evicted"),
+                state: Some(directory),
+                ..own
+            },
+        })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Fails if the records are in a state directory that is not there: an empty mount point has no records.
+    fn check(&self) -> Result<()> {
+        if let Some(directory) = &self.state {
+            state::owner(self.system, directory)?;
+        }
+        Ok(())
     }
 
     /// Lists the names of the volumes that have had records.
@@ -53,6 +83,7 @@ impl<'a> Records<'a> {
     /// Lists the hosts that are recorded as evicted; fails if there is a file that names no host, since a host that
     /// should be fenced might otherwise be admitted.
     pub(super) fn all(&self) -> Result<Vec<Uuid>> {
+        self.check()?;
         let names = match self.system.entries(&self.folder) {
             Err(error) if error.is_gone() => return Ok(Vec::new()),
             names => names?,
@@ -81,6 +112,7 @@ impl<'a> Records<'a> {
 
     /// Makes the folder, so that it can be locked and hosts can be added.
     pub(super) fn begin(&self) -> Result<()> {
+        self.check()?;
         Ok(self.system.make_durable_folder(&self.folder)?)
     }
 
@@ -111,6 +143,7 @@ impl<'a> Records<'a> {
 
     /// Locks as [`Records::lock`] does, unless nothing was ever recorded.
     pub(super) fn lock_if_begun(&self) -> Result<Option<Lock>> {
+        self.check()?;
         if self.system.exists(&self.folder) {
             self.lock().map(Some)
         } else {

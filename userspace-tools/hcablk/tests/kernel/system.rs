@@ -41,6 +41,7 @@ fn accepts(attribute: &str, value: &str) -> bool {
         "protocol" => value.split_once('-').is_some(),
         "policy" => ["queue-depth", "round-robin", "numa"].contains(&value),
         "write_cache" => ["back", "through"].contains(&value),
+        "state" => value.is_empty() || value.starts_with('/'),
         "mode" => ["direct", "cached", "mixed", "p2p"].contains(&value),
         "address" | "volume" | "path" | "host_id" | "provider" => !value.is_empty(),
         "key" | "key2" | "host_key" | "target_key" => value.is_empty() || value.len() == 64,
