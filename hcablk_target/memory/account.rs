@@ -84,7 +84,7 @@ impl ClaimantPart {
         self.sessions += 1;
     }
 
-    /// Counts the end of a session; returns whether it was the last one.
+    /// Counts the end of a session. Returns `true` if no session is left.
     pub(super) fn remove_session(&mut self) -> bool {
         self.sessions -= 1;
         self.sessions == 0

@@ -26,8 +26,8 @@ Examples:
     /// Print a key of this machine, for `hcablk key add` on the other side; for a host, its pending key, if there is
     /// one
     ///
-    /// Anyone who has the keys of a host and a target can act as either of them: transfer a key over a channel that
-    /// nobody else can read, such as ssh.
+    /// An attacker who has the keys of a host and a target can act as either of them. Transfer a key over a channel
+    /// that nobody else can read, such as ssh.
     #[command(after_help = "\
 Example:
   target# ssh client hcablk key show host | hcablk key add host UUID")]
