@@ -28,11 +28,11 @@ tools: ## build the hcablk command, the library for user space with its examples
 	@scripts/cargo userspace-tools "tools: hcablk" build --release --lib --bins --examples
 	@scripts/fio-engine --if-possible
 
-fio-engine: ## as `make tools`, and fail if fio's engine cannot be built
+fio-engine: ## like `make tools`, but fail if fio's engine cannot be built
 	@scripts/cargo userspace-tools "tools: hcablk" build --release --lib --bins --examples
 	@scripts/fio-engine
 
-all: modules tools ## both
+all: modules tools ## build the modules and the tools
 
 test: modules tools ## boot test guests and run the heart of the tests, 15 minutes; T=NAME runs one test or feature
 	@scripts/with-guests tests/run.sh $(or $(T),heart)
@@ -40,7 +40,7 @@ test: modules tools ## boot test guests and run the heart of the tests, 15 minut
 test-all: modules tools ## run all tests, an hour and more
 	@scripts/with-guests tests/run.sh all
 
-test-debug: tools ## run the same tests on a kernel with all checks for mistakes (built once, about 15 minutes)
+test-debug: tools ## run the same tests on a kernel with all debug checks (built once, about 15 minutes)
 	@DEBUG=1 scripts/build-modules
 	@DEBUG=1 scripts/with-guests tests/run.sh $(T)
 
@@ -56,23 +56,23 @@ test-dkms: deb ## install the package hcablk-dkms on a Debian with a kernel's he
 test-upgrade: modules tools ## upgrade guests one after the other under load from the build of OLD=COMMIT (or FOLDER of modules)
 	@HCABLK_OTHER=$$(scripts/old-build $(OLD)) && export HCABLK_OTHER && scripts/with-guests tests/run.sh $(or $(T),upgrade)
 
-test-hostile: modules tools ## nightly: all messages of the tests of feature hostile, of seed HCABLK_SEED=N
+test-hostile: modules tools ## nightly: run the tests of feature hostile with all of their messages, from seed HCABLK_SEED=N
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile
 
-test-whole: modules tools ## nightly: all tests, with all values and shapes, and random data of seed HCABLK_SEED=N
+test-whole: modules tools ## nightly: run all tests, with all values and shapes, and random data from seed HCABLK_SEED=N
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh all
 
 soak: modules tools ## break connections until N=10000 requests were issued again, or for MINUTES=60
 	@if [ -n "$(MINUTES)" ]; then HCABLK_MINUTES=$(MINUTES) scripts/with-guests tests/run.sh soak/faults; \
 	else HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh fencing/ghost-writes failover/ghost-writes; fi
 
-soak-nvme: modules tools ## cut paths of nvme-rdma, at most N=20 times, until a write of the past is seen
+soak-nvme: modules tools ## cut paths of nvme-rdma, at most N=20 times, until a ghost write is seen
 	@HCABLK_REISSUES=$${N:-20} scripts/with-guests tests/run.sh soak/nvme
 
 pictures: modules tools ## make the pictures of the documents, docs/pictures, from a run in guests
 	@scripts/with-guests tests/pictures.sh
 
-demo: ## three machines share one disk with OCFS2 before your eyes; builds only what that needs
+demo: ## run a demonstration: three machines share one disk with OCFS2; builds only its inputs
 	@scripts/demo
 
 bench: modules tools ## measure instructions per I/O, ours and the competitors'; T='ROW…' for some rows, QUICK=1 for fewer
@@ -149,7 +149,7 @@ uninstall: ## remove the files of `make install` with the same DESTDIR, PREFIX a
 clean: ## remove what was built from this checkout
 	rm -rf build
 
-distclean: clean ## remove that and the cache folder, which all checkouts share
+distclean: clean ## like `make clean`, and remove the cache folder, which all checkouts share
 	@scripts/drop-cache
 
 help: ## print this list

@@ -202,11 +202,11 @@ def main() -> int:
     # A run that ended early has results, too.
     found = {row: load.median(results) for row, results in by_row(boots).items()}
     counted |= {row: counting.median(results) for row, results in by_row(countings).items()}
-    tell(args, parts, report.results(origin(kind), found, counted, timed), counted)
+    write_results(args, parts, report.results(origin(kind), found, counted, timed), counted)
     return code
 
 
-def tell(
+def write_results(
     args: argparse.Namespace, parts: Parts, results: report.Results, counted: dict[rows.Row, counting.Counted]
 ) -> None:
     """Saves the results, and prints them."""

@@ -86,7 +86,7 @@ DRIVES = replace(
 # as cheap as possible.
 HCA = replace(
     COUNTING,
-    name="one guest with two HCAs of the tests' own, instructions of the processor that is none of theirs",
+    name="one guest with two HCAs of the tests' own, instructions of the first processor",
     append="tsc=reliable nokaslr isolcpus=1,2 idle=halt nohz=off",
     hca=True,
 )

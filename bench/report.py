@@ -147,19 +147,19 @@ def raw(found: Costs) -> Iterator[str]:
 def paths(found: Costs) -> Iterator[str]:
     """Yields the cost of each data path; the cheapest for a load has a star."""
     for pattern in rows.MODE_PATTERNS:
-        ways = [path for path, (of, _) in rows.PATHS.items() if of == pattern and any(path == p for p, _ in found)]
-        if not ways:
+        listed = [path for path, (of, _) in rows.PATHS.items() if of == pattern and any(path == p for p, _ in found)]
+        if not listed:
             continue
-        yield from ("", f"{pattern + ', by way':20}" + "".join(f"{way:>13}" for way in ways))
+        yield from ("", f"{pattern + ', by way':20}" + "".join(f"{path:>13}" for path in listed))
         for depth in rows.PATH_DEPTHS:
             for size in rows.PATH_SIZES:
-                costs = {way: found[way, Load(size, pattern, depth)] for way in ways if (way, Load(size, pattern, depth)) in found}
+                costs = {p: found[p, Load(size, pattern, depth)] for p in listed if (p, Load(size, pattern, depth)) in found}
                 if not costs:
                     continue
                 line = f"{f'{size} qd{depth}':20}"
-                for way in ways:
-                    star = "*" if len(costs) > 1 and costs.get(way) == min(costs.values()) else " "
-                    line += f"{costs[way]:12,.0f}{star}" if way in costs else f"{'-':>12} "
+                for path in listed:
+                    star = "*" if len(costs) > 1 and costs.get(path) == min(costs.values()) else " "
+                    line += f"{costs[path]:12,.0f}{star}" if path in costs else f"{'-':>12} "
                 yield line.rstrip()
 
 

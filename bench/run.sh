@@ -7,14 +7,14 @@
 #
 # From the environment (scripts/with-guests sets them): HCABLK_CACHE,
 # HCABLK_KREL, HCABLK_MODDIR, HCABLK_BIN; and
-#	QUICK=1		only the rows that the figures need
-#	COUNT=no	measure the rows, and do not count what they consist of
+#	QUICK=1		only the rows that the wanted ratios need
+#	COUNT=no	measure the rows, without the second boot, which counts
 #	LINK=two	two guests and a virtual network between them, in real time
 #	LINK=hca	two HCAs of the tests' own in one guest; LINK=hca-iommu: with an IOMMU
 #	REPEAT=N	measure each row in N boots, and report the median and the span
 #	SAVE=FILE	keep the results there, too
 #	CONNECT="OPTION…"	connect with these options of `hcablk connect`
-#	PROFILE=1	say where the instructions of these rows go, and do not measure them
+#	PROFILE=1	print the instructions of these rows by function, without measuring them
 
 set -euo pipefail
 
@@ -22,7 +22,7 @@ bench=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 top=${bench%/*}
 
 if [ -z "${HCABLK_IN_ROOT:-}" ]; then
-	"$top/scripts/build-missing" rnbd "${HCABLK_KREL:?is not set: run the benchmark by "make bench"}"
+	"$top/scripts/build-missing" rnbd "${HCABLK_KREL:?is not set: run the benchmark with "make bench"}"
 	HCABLK_LOGS=$top/build/bench/$(date +%Y%m%d-%H%M%S)-$$
 	HCABLK_RNBD=$HCABLK_CACHE/rnbd/$HCABLK_KREL
 	HCABLK_COMMIT=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
@@ -46,6 +46,6 @@ esac
 [ -z "${REPEAT:-}" ] || arguments+=(--repeat "$REPEAT")
 [ -z "${SAVE:-}" ] || arguments+=(--save "$SAVE")
 
-# In a process namespace of its own no guest outlives this, however it ends.
+# In its own process namespace, so that no guest outlives this script.
 export PYTHONDONTWRITEBYTECODE=1
 exec unshare --pid --fork --kill-child=KILL -- python3 "$bench/bench.py" "${arguments[@]}" "$@"

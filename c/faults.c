@@ -17,7 +17,7 @@ static DECLARE_FAULT_ATTR(fail_post);
 static DECLARE_FAULT_ATTR(fail_map);
 static struct dentry *faults;
 
-void hcablk_c_faults_offer(void)
+void hcablk_c_faults_create(void)
 {
 	fail_post.verbose = 0;
 	fail_map.verbose = 0;
@@ -26,7 +26,7 @@ void hcablk_c_faults_offer(void)
 	fault_create_debugfs_attr("map", faults, &fail_map);
 }
 
-void hcablk_c_faults_withdraw(void)
+void hcablk_c_faults_remove(void)
 {
 	debugfs_remove(faults);
 }

@@ -59,8 +59,8 @@ struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *
 
 /* faults.c */
 #ifdef CONFIG_FAULT_INJECTION_DEBUG_FS
-void hcablk_c_faults_offer(void);
-void hcablk_c_faults_withdraw(void);
+void hcablk_c_faults_create(void);
+void hcablk_c_faults_remove(void);
 bool hcablk_c_fail_post(void);
 bool hcablk_c_fail_map(void);
 #endif

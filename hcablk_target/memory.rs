@@ -249,7 +249,7 @@ impl AccountState {
         let shareable = layout::shareable(self.account.goal(), self.account.owned(), wishes);
         for place in self.shared_pools.iter() {
             let part = layout::part(shareable, place.wishes(), wishes);
-            if place.shared_pool.aim(layout::counts(part)) {
+            if place.shared_pool.set_targets(layout::counts(part)) {
                 freed.notify_all();
             }
         }
@@ -534,9 +534,9 @@ impl Memory {
         for size_class in 0..SIZE_CLASSES {
             let (mut total, mut borrowed) = (0, 0);
             for place in state.shared_pools.iter() {
-                let holds = place.shared_pool.holds(size_class);
-                total += holds.total;
-                borrowed += holds.borrowed;
+                let counts = place.shared_pool.class_counts(size_class);
+                total += counts.total;
+                borrowed += counts.borrowed;
             }
             writeln!(
                 out,

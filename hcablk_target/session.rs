@@ -288,10 +288,10 @@ impl Session {
         // Under the lock: the teardown of the session checks which volumes end alone, and waits for
         // these.
         let attached = self.attached.lock();
-        let goes_on = |a: &Arc<Attachment>| {
+        let continues = |a: &Arc<Attachment>| {
             !core::ptr::eq(&**a, attachment) && a.is_live() && a.is_published()
         };
-        let is_alone = !attachment.is_published() || attached.iter().any(goes_on);
+        let is_alone = !attachment.is_published() || attached.iter().any(continues);
         if !(self.is_of_host() && is_alone) {
             return None;
         }
@@ -450,7 +450,7 @@ impl Session {
         &self.pd
     }
 
-    /// Returns the session's share of the port's memory, unless the teardown has begun.
+    /// Returns the session's share of the port's memory, until the teardown drops it.
     pub(crate) fn client(&self) -> Option<Arc<Client>> {
         self.client.lock().clone()
     }
@@ -576,7 +576,7 @@ impl Session {
                 // writes are durable.
                 true => {
                     for attachment in with_it() {
-                        admin.say_gone(&attachment, true);
+                        admin.report_gone(&attachment, true);
                     }
                 }
                 false => {
@@ -967,7 +967,7 @@ impl Session {
 
     /// Begins to attach a volume, as request `tag` of the admin queue pair asks. The response may
     /// have to wait until an older attachment of the disk has ended. Fails with `ENOMEM`, and with
-    /// `EBUSY` if too many requests wait. May sleep, but does not wait for the older attachment.
+    /// `EMFILE` if too many requests wait. May sleep, but does not wait for the older attachment.
     pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
         // Only the handler of the admin queue pair counts upward.
         if self.attaching.load(Relaxed) >= ATTACHING_MAX {
@@ -1029,7 +1029,7 @@ impl Session {
             Err(EEXIST)
         } else {
             queue.set_timing(self.is_timed());
-            self.give_volumes(queue)
+            self.add_volumes(queue)
                 .and_then(|()| queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into))
         };
         drop(queues);
@@ -1041,12 +1041,12 @@ impl Session {
 
     /// Adds the attached volumes to a new queue pair that does not have them. Under the lock of the
     /// queue pairs.
-    fn give_volumes(&self, queue: &Queue) -> Result {
+    fn add_volumes(&self, queue: &Queue) -> Result {
         self.attachments()
             .filter(|attachment| attachment.is_published())
-            .try_for_each(|attachment| match attachment.give(queue) {
+            .try_for_each(|attachment| match attachment.add_to(queue) {
                 Err(_) if !attachment.is_live() => Ok(()),
-                given => given,
+                result => result,
             })
     }
 

@@ -141,7 +141,7 @@ pub(crate) struct Admin {
     fence_response: Event,
     /// The volume was reported, or no report will come any more.
     #[pin]
-    told: Event,
+    reported: Event,
     /// Held during a reservation request.
     #[pin]
     reserver: Mutex<()>,
@@ -190,7 +190,7 @@ impl Admin {
                 attach_response <- Event::new(),
                 fencing <- new_mutex!(()),
                 fence_response <- Event::new(),
-                told <- Event::new(),
+                reported <- Event::new(),
                 reserver <- new_mutex!(()),
                 reserve_response <- Event::new(),
                 timer <- new_mutex!(None),
@@ -261,13 +261,13 @@ impl Admin {
         self.attach_response.set();
         self.fence_response.set();
         self.reserve_response.set();
-        self.told.set();
+        self.reported.set();
     }
 
     /// Returns the target's first report of the volume, which it sends right after the start of the
     /// session. Waits for it until `deadline`. Sleeps.
     pub(crate) fn first_news(&self, deadline: Deadline) -> Result<News, Failure> {
-        let waited = self.told.wait_interruptible_ms(deadline.left_ms());
+        let waited = self.reported.wait_interruptible_ms(deadline.left_ms());
         match (self.news(), waited) {
             (Some(news), _) => Ok(news),
             (None, Err(e)) => Err(Failure::of_wait(e, ConnectStep::Response)),

@@ -406,31 +406,31 @@ pub(crate) fn bring_up(
     deadline: Deadline,
 ) -> Result<KVec<(Arc<Queue>, Reply)>, Failure> {
     let memory = |e: kernel::alloc::AllocError| Failure::Setup("a connection", e.into());
-    let mut rising = KVec::new();
+    let mut starting = KVec::new();
     for queue in 0..count {
         let (link, id) = attempt.connection()?;
         link.begin_resolve(&id, address, deadline)?;
         let one = StartingPair::new(link, id, ConnectRequest { queue, ..*request });
-        rising.push(one, GFP_KERNEL).map_err(memory)?;
+        starting.push(one, GFP_KERNEL).map_err(memory)?;
     }
-    for one in rising.iter() {
+    for one in starting.iter() {
         one.link.resolved(&one.id, address, deadline)?;
     }
-    for one in rising.iter() {
+    for one in starting.iter() {
         one.begin_route(deadline)?;
     }
-    for one in rising.iter_mut() {
+    for one in starting.iter_mut() {
         one.route_resolved(deadline)?;
     }
     let mut up = KVec::new();
-    for one in rising.iter_mut() {
+    for one in starting.iter_mut() {
         let queue = one.make_queue(owner)?;
         owner.add_queue(&queue)?;
         one.send_request(owner, &queue)?;
         up.push(queue, GFP_KERNEL).map_err(memory)?;
     }
     let mut replies = KVec::new();
-    for (one, queue) in rising.iter().zip(up) {
+    for (one, queue) in starting.iter().zip(up) {
         let reply = one.reply_for(&queue, deadline)?;
         replies.push((queue, reply), GFP_KERNEL).map_err(memory)?;
     }

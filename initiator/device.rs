@@ -201,7 +201,7 @@ pub(crate) struct Device {
     announced: Mutex<Announced>,
     announcements: Arc<Announcements>,
     #[pin]
-    past: Mutex<DestroyedQueues>,
+    destroyed_queues: Mutex<DestroyedQueues>,
     /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
@@ -260,7 +260,7 @@ impl Device {
                 }),
                 announced <- new_mutex!(Announced::new()),
                 announcements,
-                past <- new_mutex!(DestroyedQueues::default()),
+                destroyed_queues <- new_mutex!(DestroyedQueues::default()),
                 paths <- new_mutex!(paths),
                 releases <- new_mutex!(0),
                 all_released <- new_condvar!(),
@@ -334,7 +334,7 @@ impl Device {
                     "{}: connected as {} with {} queues\n",
                     **self,
                     active.disk.name(),
-                    active.head.requests().hw_queues()
+                    active.head.dispatch().hw_queues()
                 );
                 control.lost = None;
                 control.active = Some(active);
@@ -431,7 +431,7 @@ impl Device {
             }
             // From here on no write is acknowledged that a given-up request could overwrite.
             for session in sessions.iter().flatten() {
-                session.requests().synchronize();
+                session.dispatch().synchronize();
                 session.head().begin_removal();
             }
             self.end_attempts();

@@ -25,7 +25,7 @@ use crate::{
     unflushed::Unflushed, //
 };
 use hcablk_core::{
-    blkdev::Requests,
+    blkdev::Dispatch,
     proto::connect::{
         Epoch,
         ExportInstance, //
@@ -93,7 +93,7 @@ impl Moment for Deadline {
 /// The head of a disk; see the module. Shared by the disk and its sessions.
 #[pin_data]
 pub(crate) struct Head {
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
     shape: QueueShape,
     no_path: Arc<NoPath>,
     /// The disk has been added: later sessions continue its account of writes.
@@ -118,7 +118,7 @@ pub(crate) struct Head {
     last_sessions: Mutex<LastSessions>,
     /// The disk is being removed. Never reset.
     #[pin]
-    going: Event,
+    removal: Event,
     _in_use: Use,
 }
 
@@ -128,13 +128,13 @@ pub(crate) static DISKS: Uses = Uses::new(c"disks of hcablk are connected");
 impl Head {
     /// Creates the head of a disk of `queues` hardware queues. May sleep.
     pub(crate) fn new(queues: u32, shape: QueueShape) -> Result<Arc<Self>> {
-        let requests = Requests::new(queues, shape.depth.into())?;
+        let dispatch = Dispatch::new(queues, shape.depth.into())?;
         let no_path = NoPath::new()?;
         let unflushed = Arc::new(Unflushed::new(), GFP_KERNEL)?;
-        let hw_queues = HwQueues::new(&requests, &no_path)?;
+        let hw_queues = HwQueues::new(&dispatch, &no_path)?;
         Arc::pin_init(
             pin_init!(Self {
-                requests,
+                dispatch,
                 shape,
                 no_path,
                 begun: Atomic::new(false),
@@ -148,15 +148,15 @@ impl Head {
                 hw_queues,
                 losses <- new_mutex!(Losses::new()),
                 last_sessions <- new_mutex!(LastSessions::new()),
-                going <- Event::new(),
+                removal <- Event::new(),
                 _in_use: DISKS.begin(),
             }),
             GFP_KERNEL,
         )
     }
 
-    pub(crate) fn requests(&self) -> &Arc<Requests<Driver>> {
-        &self.requests
+    pub(crate) fn dispatch(&self) -> &Arc<Dispatch<Driver>> {
+        &self.dispatch
     }
 
     /// Returns the sizes of a session of this disk on a device that allows `fitted`, `None` if
@@ -199,8 +199,8 @@ impl Head {
     pub(crate) fn fail_fast(&self) {
         self.no_path.set_fails_fast(true);
         // As in [`Self::fail_waiting`].
-        self.requests.synchronize();
-        self.requests.run_hw_queues();
+        self.dispatch.synchronize();
+        self.dispatch.run_hw_queues();
     }
 
     /// Sets whether requests wait for a new session after one is lost.
@@ -212,8 +212,8 @@ impl Head {
     pub(crate) fn fail_waiting(&self) {
         self.queue_if_no_path(false);
         // After this every waiting request is in the block layer again, so the queue run finds it.
-        self.requests.synchronize();
-        self.requests.run_hw_queues();
+        self.dispatch.synchronize();
+        self.dispatch.run_hw_queues();
     }
 
     /// Records that there is no session any more; `completed`: requests completed so far. See
@@ -245,12 +245,12 @@ impl Head {
     /// Records that the disk is being removed: from here on nothing waits for a path or a fence.
     /// Any context.
     pub(crate) fn begin_removal(&self) {
-        self.going.set();
+        self.removal.set();
     }
 
     /// Waits up to `ms` milliseconds; returns whether the disk is being removed. Sleeps.
     pub(crate) fn is_removed_within(&self, ms: u32) -> bool {
-        self.going.wait_ms(ms).is_ok()
+        self.removal.wait_ms(ms).is_ok()
     }
 
     /// Adds `first`, the queues of the session of `epoch` and `origin` on `path`, to the hardware
@@ -299,12 +299,12 @@ impl Head {
     }
 
     /// Sets whether the target may keep writes in a volatile write cache, as the target reported to
-    /// a session that has just been opened and is not used yet; `tells`: the target reports changes
-    /// of this. Earlier sessions may still deliver responses to writes into a cache, even if they
-    /// have ended.
-    pub(crate) fn begin_session(&self, write_cache: bool, tells: bool) {
+    /// a session that has just been opened and is not used yet; `reports_changes`: the target
+    /// reports changes of this. Earlier sessions may still deliver responses to writes into a
+    /// cache, even if they have ended.
+    pub(crate) fn begin_session(&self, write_cache: bool, reports_changes: bool) {
         let alone = self.open_sessions.load(Acquire) == 1;
-        if self.flushes() && (write_cache || tells && alone) {
+        if self.flushes() && (write_cache || reports_changes && alone) {
             self.unflushed.count(write_cache);
         }
     }

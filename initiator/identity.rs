@@ -3,10 +3,10 @@
 //! The identity of a disk's connections at a target: the id of its sessions, and their epochs.
 //!
 //! A target ends a session before it admits one of the same id and a later epoch, and waits until
-//! the drive has finished the requests of the first. So a disk's name owns its id until the number
-//! is needed for another name, and epochs only grow, across all disks: even a disk that was
+//! the drive has finished the requests of the first. So a disk's name owns its id until another
+//! name needs the number in it, and epochs only grow, across all disks: even a disk that was
 //! disconnected, removed and configured again is ordered after the remaining requests of its former
-//! sessions. When all numbers were used, a new name gets that of the disk that was removed first.
+//! sessions. When no number is left, a new name gets that of the disk that was removed first.
 //!
 //! Each path of a disk has its own id, which differs in the number of the path. Requests of one
 //! path are issued again on another only after the target has fenced the first (`head/fencing.rs`).
@@ -111,7 +111,7 @@ pub(crate) struct Identities {
 
 /// The ids of a disk's sessions, which no other disk gets while this exists.
 pub(crate) struct Identity {
-    of: Arc<Identities>,
+    identities: Arc<Identities>,
     place: usize,
     /// The id on path 0.
     id: SessionId,
@@ -126,7 +126,7 @@ impl Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        self.of.disks.lock().give_back(self.place);
+        self.identities.disks.lock().give_back(self.place);
     }
 }
 
@@ -157,7 +157,7 @@ impl Identities {
             return Err(EOVERFLOW);
         };
         Ok(Identity {
-            of: self.clone(),
+            identities: self.clone(),
             place,
             id,
         })

@@ -39,7 +39,10 @@
 //! result on the admin queue pair, which it closes last. The result only counts on the session
 //! whose queue pairs close last: until then another path may acknowledge writes.
 
-use self::attachment::Attachment;
+use self::{
+    attachment::Attachment,
+    teardown::Released, //
+};
 use crate::{
     admin::Admin,
     connect::CmLink,
@@ -60,7 +63,7 @@ use crate::{
     workqueues::WorkQueues, //
 };
 use hcablk_core::{
-    blkdev::Requests,
+    blkdev::Dispatch,
     broken,
     logic::session_state::{
         SessionState,
@@ -133,7 +136,7 @@ pub(crate) struct Session {
     #[pin]
     pd: Mutex<Option<Arc<ProtectionDomain>>>,
     head: Arc<Head>,
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
     /// See the module's picture. The reason is `None` if the session has not failed.
     #[pin]
     state: IrqLock<SessionState<Option<Failure>>>,
@@ -159,6 +162,8 @@ pub(crate) struct Session {
     /// Set after the admin queue pair was granted, before there are other queue pairs.
     #[pin]
     attachment: Mutex<Option<Attachment>>,
+    #[pin]
+    released: Mutex<Released>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// The session was made a path of the disk: requests may have used it.
@@ -204,7 +209,7 @@ impl Session {
         pd: Arc<ProtectionDomain>,
         head: &Arc<Head>,
     ) -> Result<Arc<Self>> {
-        let requests = head.requests().clone();
+        let dispatch = head.dispatch().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
                 device,
@@ -216,7 +221,7 @@ impl Session {
                 shape,
                 pd <- new_mutex!(Some(pd)),
                 head: head.clone(),
-                requests,
+                dispatch,
                 state <- new_irq_lock!(SessionState::Connecting, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
@@ -225,6 +230,7 @@ impl Session {
                 closing <- new_mutex!(()),
                 replacement_link <- new_irq_lock!(None, "hcablk_replacement_link"),
                 attachment <- new_mutex!(None),
+                released <- new_mutex!(Released::default()),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),
                 opened <- new_mutex!(Opened::NotYet),
@@ -285,13 +291,13 @@ impl Session {
         &self.head
     }
 
-    pub(crate) fn requests(&self) -> &Arc<Requests<Driver>> {
-        &self.requests
+    pub(crate) fn dispatch(&self) -> &Arc<Dispatch<Driver>> {
+        &self.dispatch
     }
 
     /// Returns the number of queue pairs that the session will have besides the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
-        self.requests.hw_queues() as u8
+        self.dispatch.hw_queues() as u8
     }
 
     /// Returns queue pair `index`, unless the teardown has begun.
@@ -561,7 +567,7 @@ impl Session {
             unflushed: self.head.unflushed().clone(),
         };
         let pd = self.pd()?;
-        Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
+        Queue::new(self.clone(), config, &self.dispatch, id, &pd, self.shape)
     }
 
     /// Creates a queue pair for a connection request that the target will refuse. The session does

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_not_reported_again() {
+    fn forgotten_writes_are_not_reported_again() {
         let account = with_cache();
         let mut queue = Queue(&account, 0);
         queue.write();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_volatile_is_not_counted_and_what_was_stays() {
+    fn durable_writes_are_not_counted_and_volatile_ones_stay_counted() {
         let account = Unflushed::new();
         let mut queue = Queue(&account, 0);
         queue.write();

@@ -2,7 +2,7 @@
 
 //! The block layer, from both its sides.
 //!
-//! As a driver of disks ([`Operations`], [`Requests`], [`TagSet`], [`Disk`]):
+//! As a driver of disks ([`Operations`], [`Dispatch`], [`TagSet`], [`Disk`]):
 //! [`kernel::block::mq`] has neither the hardware queue in `queue_rq`, nor
 //! timeouts, limits, errors and driver data per request, so this is a layer of
 //! our own over the same C interfaces, in the same manner.
@@ -24,6 +24,7 @@ mod bdev;
 mod bio;
 mod by_age;
 mod disk;
+mod dispatch;
 mod ending;
 mod file;
 mod held;
@@ -32,7 +33,6 @@ mod operations;
 mod per_tag;
 mod regular;
 mod request;
-mod requests;
 mod reservations;
 mod state_file;
 mod status;
@@ -56,6 +56,10 @@ pub use self::{
         DiskOpeners,
         NewDisk,
         OpenMode, //
+    },
+    dispatch::{
+        Dispatch, //
+        ReplacedHwQueues,
     },
     ending::Ending,
     file::{
@@ -86,11 +90,8 @@ pub use self::{
         Op,
         Rejected,
         Request,
-        RequestRef, //
-    },
-    requests::{
-        ReplacedHwQueues,
-        Requests, //
+        RequestRef,
+        TimedOut, //
     },
     reservations::ReservationOps,
     state_file::{

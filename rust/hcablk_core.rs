@@ -43,7 +43,7 @@ struct CoreModule {
 impl kernel::Module for CoreModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
-            _faults: rdma::faults::Faults::offer(),
+            _faults: rdma::faults::Faults::create(),
             _watch: p2p::Watch::start()?,
         })
     }

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
-# Shared by the scripts: paths, messages, one line of progress per
-# step, and the build root's kernels. Sourced, never run.
+# Shared by the scripts: paths, messages, one line of progress for each
+# step, and the build root's kernels. Scripts source it; it is never run.
 
 shopt -s inherit_errexit
 # A user's PATH may lack the folders of root's programs.

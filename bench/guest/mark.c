@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-static void tell(unsigned long kind, unsigned long address)
+static void mark(unsigned long kind, unsigned long address)
 {
 	asm volatile("nopl 0x6b6c6268(%%rax)" : : "D"(kind), "S"(address) : "memory");
 }
@@ -25,12 +25,12 @@ int main(int argc, char **argv)
 	struct timespec now;
 
 	if (argc == 4 && !strcmp(argv[1], "watch")) {
-		tell(argv[2][0], strtoul(argv[3], NULL, 16));
+		mark(argv[2][0], strtoul(argv[3], NULL, 16));
 		return 0;
 	}
 	if (clock_gettime(CLOCK_MONOTONIC, &now))
 		return 1;
-	tell(0, 0);
+	mark(0, 0);
 	printf("%lld\n", now.tv_sec * 1000000000LL + now.tv_nsec);
 	return 0;
 }

@@ -212,9 +212,9 @@ static void executed(unsigned int vcpu, void *data)
 
 /*
  * Counts a block that runs on the marked CPU. An inline addition would be wrong where one thread runs all CPUs: QEMU 10.0
- * adds for the CPU for which the block was translated, and multiplies in place a constant that the guest's code shares.
- * `vcpu` is the number of that CPU, and wrong for the same reason. In the kernel, GS tells CPUs apart; programs run on
- * the marked CPU only.
+ * adds to the counter of the CPU for which the block was translated, and multiplies in place a constant that the guest's
+ * code shares. `vcpu` is the number of that CPU, and wrong for the same reason. In the kernel, GS distinguishes the CPUs;
+ * programs run on the marked CPU only.
  */
 static void passed(unsigned int vcpu, void *data)
 {

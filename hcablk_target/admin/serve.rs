@@ -156,8 +156,8 @@ impl Admin {
                     self.respond_status(tag, status);
                 }
             }
-            AdminOp::ReadKey { index } => self.tell_reservation(volume, tag, Some(index)),
-            AdminOp::ReadReservation => self.tell_reservation(volume, tag, None),
+            AdminOp::ReadKey { index } => self.respond_reservation(volume, tag, Some(index)),
+            AdminOp::ReadReservation => self.respond_reservation(volume, tag, None),
             AdminOp::Watch {
                 known,
                 flushes,
@@ -185,7 +185,7 @@ impl Admin {
     }
 
     /// Sends the key of registrant `index`, or the reservation, as the response.
-    fn tell_reservation(&self, volume: &Attachment, tag: Tag, index: Option<u32>) {
+    fn respond_reservation(&self, volume: &Attachment, tag: Tag, index: Option<u32>) {
         let reservation = volume.reservation(index);
         let status = reservation.err().unwrap_or(Status::Ok);
         self.respond(AdminResponse {
@@ -238,10 +238,10 @@ impl Admin {
     }
 
     /// Notifies the initiator that a volume is being detached, if it watches the volume. If `asks`,
-    /// the initiator will then ask whether all is durable: so this waits until the response has
-    /// been sent, and before that for the next watch of an initiator that watched earlier. Sleeps,
-    /// for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
-    pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
+    /// the initiator then asks whether all is durable: so this function waits for the next watch of
+    /// an initiator that watched earlier, and then until the response has been sent. Sleeps, for
+    /// [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
+    pub(crate) fn report_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
             // Without a free buffer the watch gets no response; the initiator's next requests get
             // theirs.

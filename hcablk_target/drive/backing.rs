@@ -390,7 +390,7 @@ impl Backing {
     }
 
     /// Makes the closing of the device or file set the event `closed`.
-    pub(crate) fn tells(mut self, closed: Arc<Event>) -> Self {
+    pub(crate) fn with_closed_event(mut self, closed: Arc<Event>) -> Self {
         self.closed = Some(Closed(closed));
         self
     }
@@ -565,7 +565,7 @@ impl Backing {
     /// Returns whether the data of a write may change while the write is carried out. It may not if
     /// the volume's cache copies the data, or the drive computes a checksum or parity: these would
     /// not match the written data.
-    pub(crate) fn bears_change(&self) -> bool {
+    pub(crate) fn tolerates_change(&self) -> bool {
         // The page cache copies the data.
         let copied = self.write_route() == Route::Cache;
         self.cache.is_none() && (copied || !self.file().wants_stable_data())

@@ -188,10 +188,10 @@ impl Claims {
         if others.clone().any(|other| manner.alone || other.alone) {
             return Err(EBUSY);
         }
-        let beside = entries.iter().find(|entry| entry.drive == drive);
-        let shared = match (others.next(), beside) {
+        let same_drive = entries.iter().find(|entry| entry.drive == drive);
+        let shared = match (others.next(), same_drive) {
             (Some(other), _) => other.shared.clone(),
-            (None, Some(beside)) => Shared::on(beside.shared.flush_failures.clone())?,
+            (None, Some(same_drive)) => Shared::on(same_drive.shared.flush_failures.clone())?,
             (None, None) => Shared::new()?,
         };
         let entry = Entry {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_have_arrived_is_told_to_one_more_session() {
+    fn an_error_whose_response_may_be_lost_is_reported_to_one_more_session() {
         let mut errors = FlushErrors::new();
         let (_, number) = errors.end(Status::IoError, 1);
         errors.sent(number, 1, false);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_told_by_the_next_flush() {
+    fn the_next_flush_reports_an_owed_error() {
         let mut errors = FlushErrors::new();
         errors.owe(Status::IoError);
         assert!(!errors.is_empty());

@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(drive.join(1), at);
         assert_ne!(drive.join(2), at);
         drive.turns.leave(&mut drive.lines, at);
-        assert_ne!(drive.join(3), at, "it is used still");
+        assert_ne!(drive.join(3), at, "it is still used");
         drive.turns.leave(&mut drive.lines, at);
         assert_eq!(drive.join(4), at, "it belongs to a new host then");
     }

@@ -9,9 +9,9 @@
 //! the same. If not, acknowledged writes may be lost without notice, and the initiator's next flush
 //! fails.
 //!
-//! A host has at most [`RECORDS_PER_HOST`] records on a volume, in addition to those of live
-//! sessions; beyond that the least recently used one is dropped. An initiator that resumes that
-//! disk then sees a different instance.
+//! A host has at most [`RECORDS_PER_HOST`] records on a volume, including those of live sessions.
+//! For a further one the least recently used record without a session is dropped. An initiator that
+//! resumes the disk of that record then sees a different instance.
 
 use super::{
     backing::Backing,
@@ -58,7 +58,7 @@ use kernel::{
     },
 };
 
-/// The number of disks of a host that a volume remembers: more than a host may have sessions.
+/// The number of disks of a host that a volume remembers: more than it may have sessions there.
 const RECORDS_PER_HOST: usize = 32;
 
 /// The errors of the page cache that were reported to the initiator.
@@ -215,16 +215,16 @@ impl WriteErrors {
         let count = self.failures.count();
         let missed = self.seen_failures.load(Relaxed) != count;
         if missed {
-            // The holder of the lock records the error as owed, or clears this, before it releases
-            // the lock.
+            // The holder of the lock records the error as owed, or clears the flag, before it
+            // releases the lock.
             self.owes_error.store(true, Release);
             self.seen_failures.store(count, Release);
         }
         missed
     }
 
-    /// Records that a response with a flush error was sent by session `by`, and whether it is
-    /// certain that it has `arrived`: [`FlushErrors::sent`]. Any context.
+    /// Records that session `by` has sent a response with flush error `number`; `arrived`: the
+    /// response has certainly arrived. See [`FlushErrors::sent`]. Any context.
     pub(crate) fn flush_error_sent(&self, number: u32, by: SessionNumber, arrived: bool) {
         let mut errors = self.flushes.lock();
         errors.sent(number, by, arrived);
@@ -252,7 +252,8 @@ impl WriteErrorsUse {
         }
     }
 
-    /// Stops counting the session as one that may acknowledge writes: its queues are closed.
+    /// Stops counting the session as one that may acknowledge writes: its queue pairs are closed,
+    /// or no longer have the volume.
     pub(crate) fn close(&self) {
         if self.is_open.xchg(false, Relaxed) {
             self.errors.open.fetch_sub(1, Release);
@@ -363,9 +364,9 @@ impl Records {
     }
 
     /// Returns the record for the session that `request` begins: the existing one of its disk if
-    /// the request resumes former epochs, else a new one. May sleep. Fails with `ESTALE` if the
-    /// session id had this epoch or a later one, or, if the request does not resume, any session of
-    /// the disk had; and with `ENOMEM`.
+    /// the request resumes former epochs, else a new one. May sleep. Fails with `ENOMEM`, and with
+    /// `ESTALE` if the session id had this epoch or a later one. A request that does not resume
+    /// also fails with `ESTALE` if any other session of the disk had.
     pub(crate) fn begin(
         &self,
         request: &ConnectRequest,
@@ -385,8 +386,8 @@ impl Records {
         if known.is_some_and(|record| request.epoch <= last(record)) {
             return Err(errno::estale());
         }
-        let goes_on = known.filter(|_| request.resume);
-        let errors = match goes_on {
+        let resumed = known.filter(|_| request.resume);
+        let errors = match resumed {
             Some(record) => record.errors.clone(),
             None => WriteErrors::new(backing)?,
         };

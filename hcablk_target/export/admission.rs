@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_proves_nothing_learns_nothing() {
+    fn a_host_without_proof_learns_nothing_about_a_volume() {
         for n in 0..16 {
             let is = |bit: u32| n >> bit & 1 == 1;
             let volume = Some(Volume {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_evicted_or_superseded_learns_that_and_others_do_not() {
+    fn only_an_allowed_host_learns_that_it_is_evicted_or_superseded() {
         for (allowed, evicted, superseded, withdrawn, reason) in [
             (false, true, true, false, Reason::Forbidden),
             (true, true, true, true, Reason::Evicted),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_comes_behind_the_others() {
+    fn a_new_instance_supersedes_earlier_ones() {
         assert_eq!(decide_alone(1, None, true), Decision::Supersede);
         assert_eq!(decide_alone(6, Some(5), true), Decision::Supersede);
     }

@@ -371,8 +371,9 @@ impl Attaching {
         // A session that can have only this volume serves it as in version 2: it can do without an
         // eager ring, if RDMA READs may be posted.
         let has_no_ring = self.session.capacity() == 1 && crate::rdma_read();
-        let needs_own_session =
-            |backing: &Backing| backing.wants_peers() || !(has_no_ring || backing.bears_change());
+        let needs_own_session = |backing: &Backing| {
+            backing.wants_peers() || !(has_no_ring || backing.tolerates_change())
+        };
         let is_lost = || self.session.is_ending();
         loop {
             if is_lost() {

@@ -246,7 +246,7 @@ mod tests {
     /// Checks the memory for 10,000 unproven initiators: the size of a place does not depend on the
     /// challenge, except for the box.
     #[test]
-    fn there_is_room_for_who_comes_last_and_the_memory_is_bounded() {
+    fn a_new_challenge_replaces_an_old_one_and_memory_is_bounded() {
         let mut table = table();
         for n in 0..10_000u64 {
             put(&mut table, address((n % 100) as u8), n / 10, n);

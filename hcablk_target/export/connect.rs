@@ -42,7 +42,7 @@ use crate::{
 };
 use hcablk_core::{
     proto::{
-        auth::Asked,
+        auth::RequestForm,
         connect::{
             ConnectRequest,
             Reason,
@@ -109,8 +109,8 @@ impl CmLink {
         self.state.lock().lost.is_some()
     }
 
-    /// Makes the loss of the connection, which is queue pair `queue` of `session`, end the session;
-    /// ends it at once if the connection is lost already.
+    /// Ends `session` when the connection, which is that of its queue pair `queue`, is lost; at
+    /// once if the connection is lost already.
     fn attach(&self, session: &Arc<Session>, queue: u8) {
         let lost = {
             let mut state = self.state.lock();
@@ -230,8 +230,8 @@ impl Connect {
             return id.detach();
         }
         let private = self.private.get(..self.private_len).unwrap_or(&[]);
-        let identified = match Asked::decode(private) {
-            Ok(asked) => self.identify(asked, &id),
+        let identified = match RequestForm::decode(private) {
+            Ok(request) => self.identify(request, &id),
             Err(reason @ Reason::Version) => Err((
                 None,
                 Refusal::new(reason, "no version of the protocol in common"),

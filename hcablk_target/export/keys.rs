@@ -64,7 +64,7 @@ pub(crate) struct Pairs {
 
 /// The host's and the target's key with which a proof was made.
 #[derive(Clone, Copy)]
-pub(crate) struct Made {
+pub(crate) struct ProofKeys {
     pub(crate) host: Print,
     pub(crate) target: Print,
 }
@@ -77,7 +77,7 @@ pub(crate) enum Proven {
     /// Proven with the key of a session.
     BySession,
     /// Proven with the challenge of this number, and with these keys.
-    ByKeys(u64, Made),
+    ByKeys(u64, ProofKeys),
 }
 
 impl Proven {
@@ -86,9 +86,9 @@ impl Proven {
     }
 
     /// Returns the host's and the target's key, if the proof was made with keys.
-    pub(crate) fn made(self) -> Option<Made> {
+    pub(crate) fn keys(self) -> Option<ProofKeys> {
         match self {
-            Self::ByKeys(_, made) => Some(made),
+            Self::ByKeys(_, keys) => Some(keys),
             _ => None,
         }
     }
@@ -118,8 +118,8 @@ impl Pairs {
     }
 
     /// Returns the two keys of the pair at `place` of [`Self::iter`].
-    pub(crate) fn made(&self, place: usize) -> Option<Made> {
-        Some(Made {
+    pub(crate) fn keys(&self, place: usize) -> Option<ProofKeys> {
+        Some(ProofKeys {
             host: *self.host.get(place / KEYS_MAX)?,
             target: *self.target.get(place % KEYS_MAX)?,
         })

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn any_address_is_told_as_the_one_that_was_asked() {
+    fn a_wildcard_portal_is_listed_with_the_address_of_the_request() {
         let portals = [
             "0.0.0.0:7744",
             "10.0.0.1:7744",
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_sent_by_ipv6_to_what_has_ipv4_only() {
+    fn an_ipv4_wildcard_is_not_listed_for_an_ipv6_request() {
         let portals = ["0.0.0.0:7744", "10.0.0.2:7744", "[::]:7745"];
         assert_eq!(
             listed(&portals, "fd00::1"),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_once() {
+    fn each_portal_is_listed_once() {
         let portals = ["10.0.0.1:7744", "[::]:7744", "0.0.0.0:7744"];
         assert_eq!(listed(&portals, "10.0.0.1"), ["10.0.0.1:7744"]);
     }

@@ -406,7 +406,7 @@ impl Registry {
         let view = admission::View {
             volume: Some(admission::Volume {
                 unproven: false,
-                revoked: !allowed && proven.made().is_some(),
+                revoked: !allowed && proven.keys().is_some(),
                 withdrawn: false,
                 allowed,
                 evicted,

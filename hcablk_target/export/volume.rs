@@ -153,7 +153,7 @@ pub(crate) struct Volume {
     timing: Atomic<bool>,
     /// Counters and times of closed queues.
     #[pin]
-    past: Mutex<ClosedQueues>,
+    closed_queues: Mutex<ClosedQueues>,
 }
 
 impl core::fmt::Display for Volume {
@@ -185,7 +185,7 @@ impl Volume {
                     error: None,
                 }),
                 timing: Atomic::new(false),
-                past <- new_mutex!(ClosedQueues::default()),
+                closed_queues <- new_mutex!(ClosedQueues::default()),
             }),
             GFP_KERNEL,
         )
@@ -350,7 +350,7 @@ impl Volume {
             let ends = Backing::new_shared_work("ends", self.name.as_str(), WorkQueue::new)?;
             let closed =
                 Arc::pin_init(Event::new(), GFP_KERNEL).map_err(|e| ("out of memory", e))?;
-            let backing = Arc::new(backing.tells(closed.clone()), GFP_KERNEL)
+            let backing = Arc::new(backing.with_closed_event(closed.clone()), GFP_KERNEL)
                 .map_err(|e| ("out of memory", e.into()))?;
             Ok((backing, records, (ends, closed), pin))
         });
@@ -384,16 +384,23 @@ impl Volume {
         }
     }
 
-    fn open(&self, it: &Opening) -> Result<Backing, (&'static str, Error)> {
+    fn open(&self, opening: &Opening) -> Result<Backing, (&'static str, Error)> {
         let name = self.name.as_str();
-        let ways = (it.mode, it.write_cache);
-        let backing = Backing::open(name, &it.path, it.read_only, ways, it.source, it.chunk)?
-            .claim(self.registry.claims(), it.cache_mib)?;
+        let modes = (opening.mode, opening.write_cache);
+        let backing = Backing::open(
+            name,
+            &opening.path,
+            opening.read_only,
+            modes,
+            opening.source,
+            opening.chunk,
+        )?
+        .claim(self.registry.claims(), opening.cache_mib)?;
         let drive = Drives::open(
             self.registry.drives(),
             backing.file().id(),
-            it.wwid,
-            it.keep,
+            opening.wwid,
+            opening.keep,
         )?;
         let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("out of memory", e.into()))?;
         Ok(backing.reserved_by(drive))

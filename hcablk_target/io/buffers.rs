@@ -70,7 +70,7 @@ impl TargetRequest {
     #[inline(never)]
     fn return_own(&mut self, pool: &mut Pool) {
         for number in self.own.iter().take(self.own_count) {
-            pool.give(*number);
+            pool.put_back(*number);
         }
         self.own_count = 0;
         self.peer = None;

@@ -125,7 +125,7 @@ fn enter(queue: &Queue, request: &mut TargetRequest, op: BioOp, extent: Extent) 
         match leased {
             Some(leased) => {
                 if hit || request.visit.is_owner() {
-                    lay(queue, request, leased);
+                    direct_to_lines(queue, request, leased);
                 }
             }
             None if hit => {
@@ -151,7 +151,7 @@ fn enter(queue: &Queue, request: &mut TargetRequest, op: BioOp, extent: Extent) 
 
 /// Directs the data of a read, or the part that the cache keeps, into the lines of its visit, if
 /// possible. Process context.
-fn lay(queue: &Queue, request: &mut TargetRequest, leased: Arc<PeerMemory>) {
+fn direct_to_lines(queue: &Queue, request: &mut TargetRequest, leased: Arc<PeerMemory>) {
     let (mut pieces, mut all) = (0, true);
     for part in request.parts() {
         pieces += 1;
@@ -171,9 +171,10 @@ fn lay(queue: &Queue, request: &mut TargetRequest, leased: Arc<PeerMemory>) {
             return;
         }
     }
-    let beside =
-        |peer: &Arc<PeerMemory>| peer.is_beside(&lines) && peer.is_mapped() == lines.is_mapped();
-    if all || request.peer.as_ref().is_some_and(beside) {
+    let is_alike = |peer: &Arc<PeerMemory>| {
+        peer.is_on_same_device(&lines) && peer.is_mapped() == lines.is_mapped()
+    };
+    if all || request.peer.as_ref().is_some_and(is_alike) {
         request.lines = Some(lines);
     }
 }

@@ -936,14 +936,14 @@ impl RequestChunks {
 
     /// Puts the chunks back into the list of free ones.
     #[inline]
-    pub(crate) fn give(&mut self, free: &mut KVec<u16>) {
+    pub(crate) fn return_to(&mut self, free: &mut KVec<u16>) {
         if self.count != 0 {
-            self.give_all(free);
+            self.return_all(free);
         }
     }
 
     #[inline(never)]
-    fn give_all(&mut self, free: &mut KVec<u16>) {
+    fn return_all(&mut self, free: &mut KVec<u16>) {
         for number in self.numbers.iter().take(self.count) {
             push_into_room(free, *number, "the list of free chunks has no room");
         }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rings_are_what_drivers_round_them_to() {
+    fn rings_are_rounded_as_drivers_round_them() {
         // rxe: 34 + 512 places, each with 32 entries of 16 bytes after its header.
         assert_eq!(ring(546, SEND + 32 * ENTRY), 1024 * 1024);
         assert_eq!(ring(126, COMPLETION), 128 * 128, "draining needs places");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_documents_say() {
+    fn costs_match_the_documentation() {
         // docs/reference/configfs.md: about 3 MiB for a depth of 128, up to 25 for one of 1024.
         let mib = |credits| bytes(&counts(credits, false), &SIZES) as f64 / f64::from(1 << 20);
         assert!((2.5..4.5).contains(&mib(128)), "{}", mib(128));

@@ -208,13 +208,13 @@ impl Queue {
             request.quiet,
         );
         let mut waiting = self.batcher.waiting();
-        request.next = waiting.first;
+        request.next = waiting.head;
         if let Err(request) = self.inflight.park(index, request) {
             drop(waiting);
             self.broken("in-flight slot of an eager write already occupied");
             return self.give_up(request);
         }
-        waiting.first = Some(index);
+        waiting.head = Some(index);
         waiting.solicited |= !quiet;
         if !waiting.eager_responses.push(number, status) {
             self.broken(NO_ROOM);
@@ -230,16 +230,16 @@ impl Queue {
     }
 
     /// Flushes the waiting responses: makes their message, and adds it to the backlog. On failure
-    /// returns the index of the first `TargetRequest` whose response is in the message.
+    /// returns the head of the list of `TargetRequest`s whose responses are in the message.
     pub(super) fn flush_responses(&self, waiting: &mut ResponseBatch) -> Option<u32> {
-        let first = waiting.first.take()?;
+        let head = waiting.head.take()?;
         let responses = core::mem::take(&mut waiting.eager_responses);
         let quiet = !core::mem::take(&mut waiting.solicited);
-        let Ok(message) = self.outgoing.write(first as usize, responses.message()) else {
-            return Some(first);
+        let Ok(message) = self.outgoing.write(head as usize, responses.message()) else {
+            return Some(head);
         };
         let message = [Sge::new(message)];
-        let mut send = response_send(&message, first, quiet);
+        let mut send = response_send(&message, head, quiet);
         if waiting.backlog.push(&mut send) {
             waiting.last = None;
             return None;
@@ -248,7 +248,7 @@ impl Queue {
         chain.push(&mut send);
         match self.ring(waiting, &chain) {
             Ok(()) => None,
-            Err(_) => Some(first),
+            Err(_) => Some(head),
         }
     }
 

@@ -135,7 +135,7 @@ impl TargetRequest {
 
 /// Returns whether to log a message about queue pair `index`: only for a session's first
 /// one, and rate-limited, since any peer can cause it repeatedly by connecting.
-fn may_say(index: u8) -> bool {
+fn may_log(index: u8) -> bool {
     index == 0 && may_print(Lines::Sizes)
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn lease(
             } else {
                 "with copies through RAM, which this RDMA device needs"
             };
-            if may_say(index) {
+            if may_log(index) {
                 pr_info!(
                     "{volume}: uses memory of {}, {} KiB for the first queue, {how}\n",
                     *lease.provider(),
@@ -168,7 +168,7 @@ pub(crate) fn lease(
             Some(lease)
         }
         Err(why) => {
-            if may_say(index) {
+            if may_log(index) {
                 pr_warn!("{volume}: no peer memory, RAM is used: {why}\n");
             }
             None
@@ -200,7 +200,7 @@ pub(crate) fn view(
         true => lines.view(pd).ok(),
         false => None,
     };
-    if view.is_none() && may_say(index) {
+    if view.is_none() && may_log(index) {
         pr_warn!(
             "{volume}: this RDMA device does not reach the cache: a CPU copies each hit to RAM\n"
         );

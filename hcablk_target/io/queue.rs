@@ -538,7 +538,7 @@ impl Queue {
         for queue in queues() {
             let gone = system::now_ns().saturating_sub(shut) / 1_000_000;
             let left = IDLE_MS.saturating_sub(u32::try_from(gone).unwrap_or(u32::MAX));
-            // `finish()` handles a queue that exceeds this limit.
+            // `wait_for_requests()` handles a queue that exceeds this limit.
             if !queue.wait_idle(left, &is_left) && is_left() {
                 return false;
             }
@@ -558,7 +558,23 @@ impl Queue {
         if !all_idle {
             sever();
         }
-        queues().all(|queue| queue.finish(&mut sever, &is_left))
+        for queue in queues() {
+            if !queue.wait_for_requests(&mut sever, &is_left) {
+                return false;
+            }
+        }
+        // The drive's completion handlers that made the last requests idle may still hold
+        // references, and must not drop the last one.
+        synchronize_completions();
+        // The completion queues wait for a grace period together.
+        for queue in queues() {
+            queue.pair.drain();
+            queue.pair.cq().begin_stop();
+        }
+        for queue in queues() {
+            queue.finish();
+        }
+        true
     }
 
     /// Waits until all requests are idle, for `ms` milliseconds at most, and not after `is_left`
@@ -634,9 +650,9 @@ impl Queue {
         queues.fold(true, |all, queue| queue.sever() && all)
     }
 
-    /// Completes the work of [`Self::close_unless`] for one queue. Sleeps until the drive has
-    /// finished, and calls `sever` from time to time until then.
-    fn finish(&self, sever: &mut impl FnMut(), is_left: &impl Fn() -> bool) -> bool {
+    /// Waits until the drive has finished all requests, and calls `sever` from time to time until
+    /// then. Returns `false` if `is_left` has returned `true` meanwhile.
+    fn wait_for_requests(&self, sever: &mut impl FnMut(), is_left: &impl Fn() -> bool) -> bool {
         while !self.settle() {
             if self.wait_idle(IDLE_MS, is_left) {
                 continue;
@@ -647,10 +663,12 @@ impl Queue {
             self.report_waiting();
             sever();
         }
-        // The drive's completion handlers that made the last requests idle may still hold
-        // references, and must not drop the last one.
-        synchronize_completions();
-        self.pair.drain();
+        true
+    }
+
+    /// Completes the work of [`Self::close_unless`] for one queue, whose requests are idle and whose
+    /// queue pair is drained. Sleeps.
+    fn finish(&self) {
         self.pair.cq().stop();
         if let Some(handle) = &self.handle {
             handle.detach();
@@ -664,7 +682,6 @@ impl Queue {
         }
         self.chunked.clear();
         self.trace_state(ConnectionState::Ended);
-        true
     }
 
     /// Waits while the completion handler is busy, which blocks while the drive accepts no

@@ -193,7 +193,7 @@ impl Queue {
             work.owed -= 1;
         }
         request.return_buffers(&mut work.free);
-        request.chunks.give(&mut work.chunks);
+        request.chunks.return_to(&mut work.chunks);
         self.keep_idle(work, request);
         self.check_all_idle(work);
     }

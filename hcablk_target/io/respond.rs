@@ -370,8 +370,8 @@ pub(super) struct ResponseBatch {
     pub(super) backlog: Backlog<ENTRIES>,
     /// Responses to eager writes that have no message yet.
     pub(super) eager_responses: EagerResponses,
-    /// The index of the last `TargetRequest` of these responses.
-    pub(super) first: Option<u32>,
+    /// The index of the head of the list of `TargetRequest`s of these responses: the last one.
+    pub(super) head: Option<u32>,
     /// The message of these responses must be solicited, because at least one of the responses must
     /// be.
     pub(super) solicited: bool,
@@ -386,7 +386,7 @@ impl ResponseBatcher {
         let waiting = ResponseBatch {
             backlog: Backlog::new(ROOM)?,
             eager_responses: EagerResponses::new(),
-            first: None,
+            head: None,
             solicited: false,
             last: None,
         };

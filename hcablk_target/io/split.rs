@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_settles_last_goes_on() {
+    fn the_last_settled_chunk_completes_the_request() {
         let mut progress = ChunkProgress::<u8>::new(3);
         assert!(progress.is_new());
         progress.arrive();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_when_all_are_settled_and_the_first_one_is() {
+    fn the_first_failure_is_returned_when_all_chunks_are_settled() {
         let mut progress = ChunkProgress::new(4);
         assert_eq!(progress.settle(Err('a')), None);
         progress.arrive();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_passes_for_none() {
+    fn every_operation_outside_the_volume_is_refused() {
         for (offset, length, status) in [
             (0, 0, Status::Invalid),
             (0, (1 << 16) + 4096, Status::Invalid),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_of_discards_and_zeroes_is_the_drive_of_now() {
+    fn discards_and_zeroes_are_checked_against_the_drives_current_limits() {
         for (length, now, wanted) in [
             (4096, 4096, Ok(())),
             (8192, 4096, Err(Status::Unsupported)),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_the_size_of_now() {
+    fn requests_are_checked_against_the_current_size() {
         let last = read(CAPACITY - 4096, 4096);
         let next = read(CAPACITY, 4096);
         assert_eq!(check(&next, &geometry(), CAPACITY + 4096), Ok(()));

@@ -21,7 +21,7 @@
 //! pairs it requests. Its sessions with a proof and those without one have a share each
 //! ([`Claimant`]): a peer that begins sessions in its name does not use up the share of those that
 //! are certainly the host's. A host with sessions of both kinds may have both shares. The share has
-//! no setting of its own. The administrator gives more to a host that is alone with a higher limit,
+//! no setting of its own. To give more to a host that is alone, the administrator raises the limit,
 //! which itself takes no memory; a larger share would have to be lowered in time for the next host.
 //!
 //! A session that has ended is *stranded* while a drive does not finish its requests. Its bytes
@@ -84,7 +84,7 @@ impl ClaimantPart {
         self.sessions += 1;
     }
 
-    /// Counts the end of a session; returns whether it was the last one.
+    /// Counts the end of a session. Returns `true` if no session is left.
     pub(super) fn remove_session(&mut self) -> bool {
         self.sessions -= 1;
         self.sessions == 0
@@ -264,7 +264,7 @@ impl Places {
     }
 
     /// Frees the place of a queue pair, if it has one.
-    pub(super) fn give(&mut self, part: Part) {
+    pub(super) fn free_place(&mut self, part: Part) {
         self.free += u64::from(part.place);
     }
 }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_never_passes_the_limit() {
+    fn reservations_never_exceed_the_limit() {
         let (mut account, mut one, mut other) = account(100);
         assert_eq!(account.reserve(&mut one, 50), Ok(()));
         assert_eq!(account.reserve(&mut other, 10), Ok(()));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_goes_no_lower_than_what_is_owned() {
+    fn the_limit_cannot_fall_below_the_owned_bytes() {
         let (mut account, mut one, mut other) = account(100);
         assert_eq!(account.reserve(&mut one, 30), Ok(()));
         account.grant(30);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hung_drive_holds_is_not_charged_to_the_share() {
+    fn memory_held_by_a_hung_drive_is_not_charged_to_the_share() {
         let (mut account, mut one, mut other) = account(100);
         assert_eq!(account.reserve(&mut one, 20), Ok(()));
         account.grant(20);
@@ -442,9 +442,9 @@ mod tests {
         assert_eq!(places.take(15).extra, 5, "larger than announced");
         let third = places.take(10);
         assert_eq!(third.extra, 10, "one more than announced");
-        places.give(third);
+        places.free_place(third);
         assert_eq!(places.take(10).extra, 10, "it had no place");
-        places.give(first);
+        places.free_place(first);
         assert_eq!(places.take(7).extra, 0);
     }
 }

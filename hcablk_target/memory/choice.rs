@@ -75,7 +75,7 @@ mod tests {
 
     /// Checks that a request is served at the latest when all buffers are returned.
     #[test]
-    fn nobody_waits_for_what_does_not_come() {
+    fn no_request_waits_if_all_own_buffers_are_free() {
         for buffers in 1..=40usize {
             for peers in 0..=buffers {
                 for need in 0..=buffers {

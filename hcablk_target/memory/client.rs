@@ -95,7 +95,7 @@ impl Client {
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
         let part = self.places.lock().take(bytes);
         if let Err(denied) = self.part.memory.charge(self.part.claimant, part.extra) {
-            self.places.lock().give(part);
+            self.places.lock().free_place(part);
             return Err(denied);
         }
         Ok(Charge {
@@ -172,6 +172,6 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let client = &self.client.part;
         client.memory.refund(client.claimant, self.part.extra);
-        self.client.places.lock().give(self.part);
+        self.client.places.lock().free_place(self.part);
     }
 }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_what_it_asks_for_unless_it_is_told() {
+    fn a_session_gets_memory_for_its_requests_unless_configured() {
         let mib = 1 << 20;
         assert_eq!(data(0, 1, mib), 16 * mib);
         assert_eq!(data(0, 8, mib), 2 * mib);

@@ -384,7 +384,7 @@ impl Pool {
 
     /// Puts an own buffer back.
     #[inline]
-    pub(crate) fn give(&mut self, buffer: u16) {
+    pub(crate) fn put_back(&mut self, buffer: u16) {
         let list = if buffer < self.peers {
             &mut self.peer
         } else {

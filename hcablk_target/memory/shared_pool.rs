@@ -50,8 +50,8 @@ use hcablk_core::{
     broken,
     logic::fair_share::{
         self,
+        ClassCounts,
         FairShare,
-        Holds,
         Standing, //
     },
     rdma::{
@@ -175,7 +175,7 @@ impl SharedPool {
 
     /// Returns whether the pool is for the device of `pd`.
     pub(super) fn is_for(&self, pd: &ProtectionDomain) -> bool {
-        self.pd.is_beside(pd)
+        self.pd.is_on_same_device(pd)
     }
 
     /// Returns whether the pool has left its device, and makes no buffers any more.
@@ -294,7 +294,7 @@ impl SharedPool {
         if pressed {
             for (borrower, queue) in inner.queues.iter().enumerate() {
                 match queue {
-                    Some(queue) if inner.shares.has(borrower) => queue.wake(),
+                    Some(queue) if inner.shares.has_borrowed(borrower) => queue.wake(),
                     _ => {}
                 }
             }
@@ -355,7 +355,7 @@ impl SharedPool {
             }
         }
         inner.shares.give_back(borrower, size_class, count);
-        let held = inner.shares.holds(size_class);
+        let held = inner.shares.class_counts(size_class);
         self.wake_waiters(&mut inner);
         drop(inner);
         if held.total > held.target {
@@ -388,10 +388,10 @@ impl SharedPool {
 
     /// Sets the target numbers of buffers, and destroys free ones beyond these. Returns whether any
     /// were destroyed. May sleep; `Memory::state` is locked.
-    pub(super) fn aim(&self, targets: [u32; SIZE_CLASSES]) -> bool {
+    pub(super) fn set_targets(&self, targets: [u32; SIZE_CLASSES]) -> bool {
         {
             let mut inner = self.inner.lock();
-            inner.shares.aim(targets);
+            inner.shares.set_targets(targets);
             self.wake_waiters(&mut inner);
         }
         let mut any = false;
@@ -407,7 +407,7 @@ impl SharedPool {
             // A few at a time, since interrupts are off.
             let mut some: [Option<Arc<DmaBuffer>>; 64] = [const { None }; 64];
             let mut inner = self.inner.lock();
-            let held = inner.shares.holds(size_class);
+            let held = inner.shares.class_counts(size_class);
             let surplus = held.total.saturating_sub(held.target);
             let free = held.total - held.borrowed;
             let count = surplus.min(free).min(some.len() as u32);
@@ -447,7 +447,7 @@ impl SharedPool {
     }
 
     fn grow_class(&self, size_class: usize, room: u64) -> Result<u64> {
-        let held = self.inner.lock().shares.holds(size_class);
+        let held = self.inner.lock().shares.class_counts(size_class);
         let length = length_of(size_class) as u64;
         let missing = u64::from(held.target.saturating_sub(held.total)).min(room / length) as usize;
         let order = ORDERS.get(size_class).copied().ok_or(EINVAL)?;
@@ -490,8 +490,8 @@ impl SharedPool {
         self.inner.lock().shares.pages() * length_of(super::layout::SMALL) as u64
     }
 
-    pub(super) fn holds(&self, size_class: usize) -> Holds {
-        self.inner.lock().shares.holds(size_class)
+    pub(super) fn class_counts(&self, size_class: usize) -> ClassCounts {
+        self.inner.lock().shares.class_counts(size_class)
     }
 
     pub(super) fn standing(&self, client: usize) -> Standing {

@@ -285,7 +285,7 @@ impl Attachment {
             if !self.is_live() {
                 return Err(EIO);
             }
-            queues.iter().try_for_each(|queue| self.give(queue))?;
+            queues.iter().try_for_each(|queue| self.add_to(queue))?;
         }
         let admin = self.session.admin.lock();
         self.respond_through(admin.as_ref().ok_or(EIO)?);
@@ -294,12 +294,12 @@ impl Attachment {
 
     /// Adds the volume to a queue pair that does not have it. Under the lock of the queue pairs.
     /// May sleep. Fails with `ENOMEM`, and with `EIO` if the volume is ending.
-    pub(super) fn give(&self, queue: &Queue) -> Result {
+    pub(super) fn add_to(&self, queue: &Queue) -> Result {
         let backing = self.backing().ok_or(EIO)?;
         let config = self.config(queue.index(), backing)?;
         match queue.attach(self.handle(), config) {
             Err(EEXIST) => Ok(()),
-            given => given,
+            result => result,
         }
     }
 
@@ -344,7 +344,7 @@ impl Attachment {
         self.epoch
     }
 
-    /// Returns the backing of the volume, unless the teardown has begun.
+    /// Returns the backing of the volume, until the teardown drops it.
     pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
         self.backing.lock().clone()
     }
@@ -367,8 +367,8 @@ impl Attachment {
     }
 
     /// Returns whether the attachment is of the same host and volume as `request`, but of another
-    /// instance of the host, or of another path of the same disk whose history `request` does not
-    /// resume.
+    /// instance of the host, or of another path of the same disk, in an earlier epoch, whose
+    /// history `request` does not resume.
     pub(crate) fn is_of_other_instance(&self, request: &ConnectRequest) -> bool {
         let forgotten = !request.resume
             && self.id != request.session
@@ -470,7 +470,7 @@ impl Attachment {
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         let admin = || self.session.admin.lock().clone();
         if let Some(admin) = admin() {
-            admin.say_gone(self, withdrawn && self.is_published());
+            admin.report_gone(self, withdrawn && self.is_published());
         }
         self.wait_until_gone();
         self.close();
@@ -527,13 +527,14 @@ impl WorkItem for Attachment {
     }
 }
 
-/// The end of an attachment, as its session carries it out.
+/// The steps of the end of an attachment, alone or with its session.
 impl Attachment {
-    /// Makes acknowledged writes durable, and gives the initiator time to ask whether they are.
-    /// Only the queue pair `admin` of the session is still open by then. The queue pairs of the
-    /// disk's other sessions are waited for, since they may acknowledge writes that the response
-    /// must cover, but only until the initiator's time to ask is over. Sleeps until the drive has
-    /// finished, and calls `meanwhile` from time to time until then.
+    /// Makes acknowledged writes durable, and gives the initiator time to ask on the queue pair
+    /// `admin` whether they are. By then the session acknowledges no more writes of the volume. The
+    /// response must also cover writes that the disk's other sessions acknowledge: so this function
+    /// first waits until they acknowledge no more, but only until the initiator's time to ask is
+    /// over. Sleeps until the drive has finished, and calls `meanwhile` from time to time until
+    /// then.
     pub(super) fn make_durable(
         self: &Arc<Self>,
         admin: impl FnOnce() -> Option<Arc<Admin>>,
@@ -581,7 +582,8 @@ impl Attachment {
         self.geometry.write_cache || self.asks_durable.load(Relaxed)
     }
 
-    /// Records that no more writes are acknowledged: the queue pairs are closed.
+    /// Records that no more writes are acknowledged: the queue pairs are closed, or no longer have
+    /// the volume.
     pub(super) fn close(&self) {
         self.write_errors.close();
     }
@@ -699,8 +701,8 @@ impl Attachment {
 }
 
 impl Attachment {
-    /// Returns the current state of the volume, or `None` if its drive was removed or the session
-    /// is ending. May sleep, but does not wait for the drive.
+    /// Returns the current state of the volume, or `None` if its drive was removed or the teardown
+    /// has dropped its backing. May sleep, but does not wait for the drive.
     pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
         let backing = self.backing()?;
         let (now, generation) = backing.observe()?;
@@ -794,7 +796,7 @@ impl Attachment {
 struct DurableCheck {
     slot: WorkSlot<DurableCheck>,
     /// The disk and its drive, while the check runs.
-    of: Option<(Arc<Attachment>, Arc<Backing>)>,
+    subject: Option<(Arc<Attachment>, Arc<Backing>)>,
 }
 
 hcablk_core::impl_has_slot!(DurableCheck, slot: WorkSlot<DurableCheck>);
@@ -803,21 +805,21 @@ impl DurableCheck {
     fn new() -> Result<KBox<Self>> {
         let check = Self {
             slot: WorkSlot::new()?,
-            of: None,
+            subject: None,
         };
         Ok(KBox::new(check, GFP_KERNEL)?)
     }
 
     /// Begins the check. When it ends it sets [`Attachment::durable_known`].
     fn begin(mut self: KBox<Self>, attachment: &Arc<Attachment>, backing: &Arc<Backing>) {
-        self.of = Some((attachment.clone(), backing.clone()));
+        self.subject = Some((attachment.clone(), backing.clone()));
         defer(self, backing.io_work());
     }
 }
 
 impl Deferred for DurableCheck {
     fn run(mut self: KBox<Self>) {
-        let Some((attachment, backing)) = self.of.take() else {
+        let Some((attachment, backing)) = self.subject.take() else {
             // Dropping it would wait for this very call.
             return keep(self, "a check for durable writes has no disk");
         };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The states of an admin queue pair, and which side broke the protocol in each. Uses nothing but
-//! `core`: its tests run on the host.
+//! The states of an admin queue pair, and in which of them its messages are certainly the target's.
+//! Uses nothing but `core`: its tests run on the host.
 //!
 //! ```text
 //!  Connecting ──go_live()──► Live ──stop()──► Stopped

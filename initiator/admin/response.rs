@@ -48,14 +48,14 @@ impl Admin {
         match then {
             Ok(Then::Nothing) => {}
             Ok(Then::Begin) => {
-                self.told.set();
+                self.reported.set();
                 self.owner.clone().on_news();
             }
             Ok(Then::Follow) => {
                 self.counts.notices.bump();
                 self.owner.clone().on_news();
             }
-            Ok(Then::Tell) => {
+            Ok(Then::NotifyPortals) => {
                 self.counts.portal_notices.bump();
                 self.owner.clone().on_news();
             }

@@ -76,7 +76,7 @@ pub(crate) struct News {
 
 impl News {
     /// Returns whether `now` equals this report.
-    fn tells(&self, now: &Self) -> bool {
+    fn matches(&self, now: &Self) -> bool {
         match (self.limits, now.limits) {
             (Some((known, _)), Some((generation, _))) => known == generation,
             (None, Some(_)) => false,
@@ -227,7 +227,7 @@ pub(super) enum Then {
     /// Make the disk follow the volume.
     Follow,
     /// Notify user space of the portals.
-    Tell,
+    NotifyPortals,
     /// End the session: the export ends.
     End,
 }
@@ -603,7 +603,7 @@ impl AdminState {
                 {
                     return Err(NONSENSE);
                 }
-                if known.tells(&now) {
+                if known.matches(&now) {
                     return Err(NO_CHANGE);
                 }
                 self.volume.watch = Watch::Noticed(now);
@@ -619,7 +619,7 @@ impl AdminState {
             },
             (tag::PORTALS, Status::Ok, None) => {
                 self.portals = self.portals.after_response(portals)?;
-                Ok(Then::Tell)
+                Ok(Then::NotifyPortals)
             }
             _ => Err(NONSENSE),
         }
@@ -663,7 +663,7 @@ mod tests {
         AdminResponse::bare(request.tag, status)
     }
 
-    fn told(request: AdminRequest, sectors: u64) -> AdminResponse {
+    fn reported(request: AdminRequest, sectors: u64) -> AdminResponse {
         AdminResponse {
             volume: Some(volume(sectors)),
             ..response(request, Status::Ok)
@@ -731,10 +731,10 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_tells_changes_only_and_few_in_a_round() {
+    fn a_watch_reports_only_changes_and_few_in_a_round() {
         let mut state = live(false);
         let watch = state.watch_due().unwrap();
-        assert_eq!(state.handle_response(&told(watch, 8)), Err(NO_CHANGE));
+        assert_eq!(state.handle_response(&reported(watch, 8)), Err(NO_CHANGE));
         for n in 0..NOTICES {
             let watch = match n {
                 0 => watch,
@@ -742,7 +742,7 @@ mod tests {
             };
             let sectors = 9 + u64::from(n);
             assert_eq!(
-                state.handle_response(&told(watch, sectors)),
+                state.handle_response(&reported(watch, sectors)),
                 Ok(Then::Follow)
             );
             assert_eq!(state.news().unwrap().state, volume(sectors));
@@ -763,7 +763,7 @@ mod tests {
         let mut state = live(true);
         let watch = state.watch_due().unwrap();
         assert_eq!(
-            state.handle_response(&told(watch, 9)),
+            state.handle_response(&reported(watch, 9)),
             Err(NONSENSE),
             "it follows the limits"
         );
@@ -781,17 +781,20 @@ mod tests {
             portals: Some(now),
             ..response(portals, Status::Ok)
         };
-        assert_eq!(state.handle_response(&generation(7)), Ok(Then::Tell));
+        assert_eq!(
+            state.handle_response(&generation(7)),
+            Ok(Then::NotifyPortals)
+        );
         assert_eq!(state.handle_response(&generation(7)), Err(UNASKED));
         assert_eq!(state.portals_news(), Some(7));
         state.portals_followed();
         assert_eq!(state.portals_news(), None);
         let reserve = state.ask_reservation(AdminOp::ReadReservation).unwrap();
-        let told = AdminResponse {
+        let unexpected = AdminResponse {
             volume: Some(volume(9)),
             ..response(reserve, Status::Ok)
         };
-        assert_eq!(state.handle_response(&told), Err(UNASKED));
+        assert_eq!(state.handle_response(&unexpected), Err(UNASKED));
         assert_eq!(
             state.handle_response(&response(reserve, Status::Ok)),
             Ok(Then::Nothing)

@@ -42,11 +42,11 @@ impl Tick for Admin {
         if let Err(failure) = self.round() {
             self.fail(failure);
         }
-        let told = {
+        let is_due = {
             let state = self.state.lock();
             state.news().is_some() || state.portals_news().is_some()
         };
-        if told || self.owner.is_behind() {
+        if is_due || self.owner.is_behind() {
             // Retry what was impossible at first: updating the disk, or notifying user space.
             self.owner.clone().on_news();
         }

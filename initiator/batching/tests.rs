@@ -383,7 +383,7 @@ fn the_word_holds_each_count() {
 }
 
 #[test]
-fn the_queue_is_armed_for_what_is_outstanding() {
+fn the_queue_is_armed_for_the_outstanding_requests() {
     let (yes, no) = (Outstanding::SOLICITED, Outstanding::UNSOLICITED);
     let (send, batched) = (Outstanding::AWAITING_SEND, Outstanding::BATCHED);
     for (word, wanted) in [
@@ -429,7 +429,7 @@ fn batching_ends_when_it_stays_below_the_lower_threshold() {
 }
 
 #[test]
-fn who_issues_looks_once_in_a_while() {
+fn an_issuer_reaps_at_intervals() {
     let mut batching = Batching::new(8, 4);
     let looks = (0..160).filter(|_| {
         batching.issue(false);

@@ -163,7 +163,7 @@ pub(crate) fn ask(
         .ok_or(Failure::BadReply("the challenge is malformed"))?;
     let reply = second.ask(unconfirmed.proof(), Reason::Entry, deadline)?;
     let entry = unconfirmed
-        .is_told(&reply, &second.channel)
+        .open_entry(&reply, &second.channel)
         .ok_or(Failure::OtherKeys)?;
     DiscoveryReply::decode(&entry, question).map_err(Failure::BadReply)
 }

@@ -65,8 +65,8 @@ impl AttemptLinks {
         }
     }
 
-    /// Ends the attempt with `failure`, unless it was ended before: its waits fail with that, and
-    /// all later steps. May sleep.
+    /// Ends the attempt with `failure`, unless it was ended before: its waits and all later steps
+    /// fail with that. May sleep.
     pub(crate) fn end(&self, failure: Failure) {
         let mut state = self.state.lock();
         if state.end.is_none() {

@@ -99,7 +99,7 @@ impl Announcements {
         Arc::pin_init(announcements, GFP_KERNEL)
     }
 
-    /// Sets the disk that sends the uevents from now on; waiting news are announced by the former
+    /// Sets the disk that sends the uevents from now on; waiting news is announced by the former
     /// disk. Sleeps until a uevent that is being sent has been sent. When the disk is being
     /// removed, none of its requests may wait any more.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
@@ -111,7 +111,7 @@ impl Announcements {
         drop(former);
     }
 
-    /// Queues news for user space; `false`: there is no disk, or too many news wait. Process
+    /// Queues news for user space; `false`: there is no disk, or no room for more. Process
     /// context; waits for nothing.
     pub(super) fn announce(self: &Arc<Self>, news: News) -> bool {
         if !self.has_disk.load(Relaxed) {
@@ -124,7 +124,7 @@ impl Announcements {
                 self.name()
             );
         }
-        // If the work is queued already, it has not looked yet.
+        // If the work is queued already, it has not looked at `waiting` yet.
         let _ = self.queues.events().enqueue(self.clone());
         pushed
     }

@@ -171,7 +171,7 @@ impl Device {
         let deadlines = (Deadline::new(response()), deadline);
         let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
         if result.is_ok() {
-            plan.path.set_usual_ms(begun.gone_ms());
+            plan.path.set_usual_ms(begun.elapsed_ms());
         }
         let result = result.and_then(|volume| plan.check(volume));
         let installed =
@@ -248,7 +248,7 @@ impl Device {
             retired.settle();
             if installed.is_some() {
                 self.announce_changes();
-                plan.head.requests().run_hw_queues();
+                plan.head.dispatch().run_hw_queues();
                 // Called after the waiting requests were issued: the disk's limits change between
                 // requests.
                 self.follow_begun(session);
@@ -322,7 +322,7 @@ impl Device {
             // The new export instance counts its generations from the start.
             active.generation = None;
         }
-        let (write_cache, tells) = (volume.geometry.write_cache, volume.limits.is_some());
+        let (write_cache, reports_limits) = (volume.geometry.write_cache, volume.limits.is_some());
         let volume = self.agree(active, volume, others)?;
         let durable = plan.head.take_durable(active.volume.instance);
         if durable {
@@ -331,7 +331,7 @@ impl Device {
         if is_other && !durable {
             active.lost_writes.lose();
         }
-        plan.head.begin_session(write_cache, tells);
+        plan.head.begin_session(write_cache, reports_limits);
         active.volume = volume;
         for queue in session
             .queues()

@@ -116,7 +116,7 @@ impl Device {
             .map_err(|failure| (failure, None))?;
         let deadlines = (deadline, deadline);
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
-            path.set_usual_ms(begun.gone_ms());
+            path.set_usual_ms(begun.elapsed_ms());
             session.admit();
             // Adding the disk waits for the partition scan. A session that is shown can be ended by
             // force meanwhile.

@@ -67,7 +67,7 @@ impl Device {
             no_scheduler: false,
             poll_queues: settings.poll_queues.into(),
         };
-        let tag_set = TagSet::new(&config, session.requests(), head.hw_queues().clone())?;
+        let tag_set = TagSet::new(&config, session.dispatch(), head.hw_queues().clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);
         if bytes >> 10 < settings.max_io_kib {
             pr_info!(
@@ -264,28 +264,28 @@ impl Device {
     /// Makes the disk follow the report to `session`, a path of it that starts, after the waiting
     /// requests were issued. Process context.
     pub(super) fn follow_begun(&self, session: &Session) {
-        let Some(told) = session.volume().filter(|_| session.is_live()) else {
+        let Some(report) = session.volume().filter(|_| session.is_live()) else {
             return;
         };
         let mut control = self.control.lock();
         let Some(active) = control.active.as_mut().filter(|a| a.has(session)) else {
             return;
         };
-        if told.limits.is_some() {
+        if report.limits.is_some() {
             // The report is followed as news.
             return;
         }
         active.volume.limits = None;
         let former = active.volume.geometry;
         active.volume.geometry = Geometry {
-            physical_block_shift: told.geometry.physical_block_shift,
-            max_discard: told.geometry.max_discard,
-            discard_granularity: told.geometry.discard_granularity,
-            max_zeroes: told.geometry.max_zeroes,
-            fua: told.geometry.fua,
+            physical_block_shift: report.geometry.physical_block_shift,
+            max_discard: report.geometry.max_discard,
+            discard_granularity: report.geometry.discard_granularity,
+            max_zeroes: report.geometry.max_zeroes,
+            fua: report.geometry.fua,
             ..former
         };
-        self.follow_drive(active, told.geometry.write_cache);
+        self.follow_drive(active, report.geometry.write_cache);
     }
 
     /// Updates the block layer's size of the volume, in sectors of 512 bytes, and whether it is

@@ -55,33 +55,33 @@ impl Device {
         queues: &Mutex<KVec<Arc<Queue>>>,
         admin: &Mutex<Option<Arc<Admin>>>,
     ) {
-        let past = self.past.lock();
+        let destroyed_queues = self.destroyed_queues.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
-            past.absorb(queue);
+            destroyed_queues.absorb(queue);
         }
         let admin = admin.lock().take();
         if let Some(admin) = &admin {
-            past.absorb_admin(admin);
+            destroyed_queues.absorb_admin(admin);
         }
-        drop(past);
+        drop(destroyed_queues);
     }
 
     /// Retires a single queue as [`Self::retire`] retires all, and puts `new` in its place.
     pub(super) fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
-        let past = self.past.lock();
+        let destroyed_queues = self.destroyed_queues.lock();
         let mut queues = queues.lock();
         if let Some(place) = queues.get_mut(index as usize) {
             let old = core::mem::replace(place, new);
-            past.absorb(&old);
+            destroyed_queues.absorb(&old);
         }
     }
 
     /// Counts requests of retired queues: how many are issued again, and how many failed.
     pub(super) fn count_past(&self, again: u64, failed: u64) {
-        let past = self.past.lock();
-        past.done.retries.add(again);
-        past.done.errors.add(failed);
+        let destroyed_queues = self.destroyed_queues.lock();
+        destroyed_queues.done.retries.add(again);
+        destroyed_queues.done.errors.add(failed);
     }
 
     /// Returns the number of requests that all queues of the device have ever completed. Process
@@ -89,19 +89,19 @@ impl Device {
     pub(super) fn completed(&self) -> u64 {
         let mut completed = 0;
         // Locked as in `sum`.
-        let past = self.past.lock();
+        let destroyed_queues = self.destroyed_queues.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
             session.for_each_queue(|queue| completed += queue.done.completed());
         }
-        completed + past.done.completed()
+        completed + destroyed_queues.done.completed()
     }
 
     /// Returns the sum over all queues that the device has ever had.
     fn sum(&self) -> DestroyedQueues {
         let sum = DestroyedQueues::default();
         // Held until the end: queues are retired under it.
-        let past = self.past.lock();
+        let destroyed_queues = self.destroyed_queues.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
             session.for_each_queue(|queue| sum.absorb(queue));
@@ -109,11 +109,11 @@ impl Device {
                 sum.absorb_admin(&admin);
             }
         }
-        sum.sent.absorb(&past.sent);
-        sum.done.absorb(&past.done);
-        sum.admin.absorb(&past.admin);
-        sum.wakeups.absorb(&past.wakeups);
-        sum.times.absorb(&past.times);
+        sum.sent.absorb(&destroyed_queues.sent);
+        sum.done.absorb(&destroyed_queues.done);
+        sum.admin.absorb(&destroyed_queues.admin);
+        sum.wakeups.absorb(&destroyed_queues.wakeups);
+        sum.times.absorb(&destroyed_queues.times);
         sum
     }
 

@@ -298,7 +298,7 @@ impl Device {
         let head = active.head.clone();
         drop(control);
         released.settle();
-        head.requests().run_hw_queues();
+        head.dispatch().run_hw_queues();
         drop(released);
         Ok(())
     }

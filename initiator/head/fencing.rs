@@ -44,7 +44,7 @@ use kernel::{
 const ASK_MS: u32 = 50;
 
 /// Milliseconds between warnings that the target does not fence a path.
-const SAY_MS: u32 = 10_000;
+const LOG_MS: u32 = 10_000;
 
 impl Head {
     /// Records that the session of this epoch on `path`, which was the disk's, ends. Called before
@@ -102,13 +102,14 @@ impl Head {
             if self.is_removed_within(ASK_MS) {
                 return;
             }
-            say(disk, &mut waited_ms, path);
+            log_wait(disk, &mut waited_ms, path);
         }
     }
 
     /// Fences every path except that of `admin`, whose session, of `origin`, does not belong to the
     /// disk yet; checks `wanted` in between. Sleeps until the drive has finished. Fails when
-    /// another export is in use or not fenced. `disk` is the disk's name for the log.
+    /// another export is in use or not fenced, the disk is being removed, the request fails, or
+    /// `wanted` does. `disk` is the disk's name for the log.
     pub(crate) fn fence_others(
         &self,
         disk: &impl Display,
@@ -127,7 +128,7 @@ impl Head {
             match admin.ask_fence((path, last))? {
                 true => self.last_sessions.lock().fenced(path, last),
                 false if self.is_removed_within(ASK_MS) => return Err(Failure::Forced),
-                false => say(disk, &mut waited_ms, path),
+                false => log_wait(disk, &mut waited_ms, path),
             }
             wanted()?;
         }
@@ -151,10 +152,10 @@ impl Head {
     }
 }
 
-/// Warns every [`SAY_MS`] that a path is still not fenced.
-fn say(disk: &impl Display, waited_ms: &mut u32, path: u8) {
+/// Warns every [`LOG_MS`] that a path is still not fenced.
+fn log_wait(disk: &impl Display, waited_ms: &mut u32, path: u8) {
     *waited_ms += ASK_MS;
-    if *waited_ms % SAY_MS == 0 {
+    if *waited_ms % LOG_MS == 0 {
         pr_warn!(
             "{disk}: still waiting for the target to fence path {path}: its drive has not finished the requests of that path\n"
         );

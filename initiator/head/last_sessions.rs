@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_fences_what_was_before_on_the_path() {
+    fn a_grant_fences_earlier_sessions_of_the_path() {
         for instance in [1, 2, 0] {
             let mut last = live(1, 1);
             last.end(0, Epoch(1));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_live_of_an_export_that_is_gone_ends_first() {
+    fn live_sessions_of_a_removed_export_must_end_first() {
         let mut last = live(2, 1);
         last.end(0, Epoch(1));
         last.granted(0, Epoch(100), &origin(0, 2));

@@ -9,7 +9,7 @@
 //!                            └─────begin()──────┘
 //! ```
 //!
-//! A loss while the disk is recovering continues the loss before: its limits count from the start
+//! A loss while the disk is recovering continues the previous loss: its limits count from the start
 //! of the first. But a disk that completes requests in between works, though badly, and must not be
 //! removed: `ctrl_loss_tmo` restarts. `fast_io_fail_tmo` does not: it protects callers that wait
 //! for a single request.

@@ -133,19 +133,19 @@ impl LostState {
         is_first
     }
 
-    /// Records that an opener closes the disk, of which exclusive openers still have `claims`
+    /// Records that an opener closes the disk, on which exclusive openers still have `claims`
     /// claims; `told`: a flush was refused since the last loss. Returns whether the close ends a
     /// loss.
-    pub(crate) fn closed(&mut self, claims: u32, told: bool) -> bool {
+    pub(crate) fn closed(&mut self, claims: u32, is_reported: bool) -> bool {
         if !self.openers.closed(claims) || self.state != LossStage::Writer {
             return false;
         }
-        self.state = if told {
+        self.state = if is_reported {
             LossStage::Intact
         } else {
             LossStage::Unopened
         };
-        told
+        is_reported
     }
 
     /// Ends a loss; returns whether flushes failed because of one.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_was_not_told_ends_no_loss() {
+    fn a_writer_without_a_refused_flush_ends_no_loss() {
         let mut state = LostState::new();
         let _ = state.opened(WRITE, 0);
         state.lose();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_has_ended_is_none() {
+    fn an_ended_mount_is_no_writer() {
         let mut state = LostState::new();
         let _ = state.opened(READ, 0);
         let _ = state.opened(MOUNT, 0);

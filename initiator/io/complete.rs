@@ -409,7 +409,7 @@ impl Queue {
         };
         let request = send.ring.free(number).and_then(|owner| {
             let Tag { index, generation } = Tag::from_immediate(owner);
-            self.tags.take(self.path, index, generation)
+            self.tags.take(index, generation)
         });
         let Some(mut request) = request else {
             drop(send);
@@ -466,7 +466,7 @@ impl Queue {
             let bare = matches!(with, With::Nothing);
             return self.handle_nop_response(send, response, bare, hungry);
         }
-        let Some(mut request) = self.tags.take(self.path, index, generation) else {
+        let Some(mut request) = self.tags.take(index, generation) else {
             drop(send);
             return self.tag_violation("it sent an unexpected response", response.tag, None);
         };
@@ -625,7 +625,7 @@ impl Queue {
         }
         if hungry {
             self.set_starved(false);
-            self.requests.run_hw_queue(self.index.into());
+            self.dispatch.run_hw_queue(self.index.into());
         }
     }
 }

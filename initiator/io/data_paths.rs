@@ -83,7 +83,8 @@ pub(super) struct WriteLimits {
     eager: Atomic<u32>,
     /// The target posts no RDMA READ.
     only_eager: Atomic<bool>,
-    /// The transport knows RDMA WRITEs with an immediate value, and these are about the volume.
+    /// The transport knows RDMA WRITEs with an immediate value, and the queue's volume is the one
+    /// that such a value is about, since it names none.
     immediates: bool,
 }
 

@@ -11,7 +11,7 @@
 //! replaces it.
 //!
 //! A hardware queue is immutable: [`HwQueues`] replaces the whole hardware queue
-//! ([`Requests::exchange`]), so that issuing takes no lock.
+//! ([`Dispatch::exchange`]), so that issuing takes no lock.
 //!
 //! [`Driver`] has the functions that the block layer calls; [`NoPath`] decides whether requests
 //! wait or fail while no path accepts any.
@@ -23,12 +23,13 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
+        Dispatch,
         Operations,
         Rejected,
         ReplacedHwQueues,
         Request,
-        Requests,
         Status,
+        TimedOut,
         Timeout, //
     },
     sync::atomic::{
@@ -55,7 +56,6 @@ pub(crate) struct HwQueue {
     /// One queue for each path.
     queues: KVec<Arc<Queue>>,
     policy: Policy,
-    requests: Arc<Requests<Driver>>,
     no_path: Arc<NoPath>,
     /// Counts the choices of [`Policy::RoundRobin`].
     turn: Atomic<u32>,
@@ -65,8 +65,10 @@ pub(crate) struct HwQueue {
 }
 
 impl HwQueue {
-    pub(super) fn requests(&self) -> &Requests<Driver> {
-        &self.requests
+    /// Returns the queue that has a request, and the request's tag there.
+    fn owner_of(&self, request: &TimedOut<'_>) -> Option<(&Arc<Queue>, u16)> {
+        let mut queues = self.queues.iter();
+        queues.find_map(|queue| Some((queue, queue.tags.tag_of(request)?)))
     }
 
     /// Returns the queue of a path.
@@ -286,7 +288,7 @@ impl Drop for Retired {
 /// [`Self::clear`].
 #[pin_data]
 pub(crate) struct HwQueues {
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
     no_path: Arc<NoPath>,
     #[pin]
     list: Mutex<List>,
@@ -300,16 +302,16 @@ struct List {
 impl HwQueues {
     /// Creates the table of hardware queues, all without queues. May sleep.
     pub(crate) fn new(
-        requests: &Arc<Requests<Driver>>,
+        dispatch: &Arc<Dispatch<Driver>>,
         no_path: &Arc<NoPath>,
     ) -> Result<Arc<Self>> {
         let mut queues = KVec::new();
-        for _ in 0..requests.hw_queues() {
+        for _ in 0..dispatch.hw_queues() {
             queues.push(None, GFP_KERNEL)?;
         }
         Arc::pin_init(
             pin_init!(Self {
-                requests: requests.clone(),
+                dispatch: dispatch.clone(),
                 no_path: no_path.clone(),
                 list <- new_mutex!(List {
                     queues,
@@ -325,7 +327,6 @@ impl HwQueues {
         let hw_queue = HwQueue {
             queues,
             policy,
-            requests: self.requests.clone(),
             no_path: self.no_path.clone(),
             turn: Atomic::new(0),
             plug: Atomic::new(NO_PLUG),
@@ -366,7 +367,7 @@ impl HwQueues {
     /// them, join `retired`: the block layer uses them until that is settled. May sleep. Fails as
     /// [`Self::add`]; some queues may have been removed by then.
     pub(crate) fn remove(&self, path: u8, retired: &mut Retired) -> Result {
-        for index in 0..self.requests.hw_queues() {
+        for index in 0..self.dispatch.hw_queues() {
             let has_it = self
                 .list
                 .lock()
@@ -401,7 +402,7 @@ impl HwQueues {
     /// sleep. Fails as [`Self::add`].
     pub(crate) fn set_policy(&self, policy: Policy, retired: &mut Retired) -> Result {
         self.list.lock().policy = policy;
-        for index in 0..self.requests.hw_queues() {
+        for index in 0..self.dispatch.hw_queues() {
             self.change(index, retired, |_| Ok(()))?;
         }
         Ok(())
@@ -425,7 +426,7 @@ impl HwQueues {
         }
         f(&mut queues)?;
         let new = self.make(queues, policy)?;
-        self.requests
+        self.dispatch
             .exchange(index, new.clone(), &mut retired.formers)?;
         *place = Some(new);
         Ok(())
@@ -450,7 +451,7 @@ impl Operations for Driver {
     fn hw_queue(
         data: &HwQueues,
         index: u32,
-        _requests: &Arc<Requests<Self>>,
+        _dispatch: &Arc<Dispatch<Self>>,
     ) -> Result<Arc<HwQueue>> {
         data.get(index)
     }
@@ -477,15 +478,13 @@ impl Operations for Driver {
         hw_queue.poll()
     }
 
-    fn timeout(hw_queue: &HwQueue, index: u32, tag: u16) -> Timeout {
-        let requests = hw_queue.requests();
-        if hw_queue.settle() && requests.is_idle(index, tag) {
+    fn timeout(hw_queue: &HwQueue, request: TimedOut<'_>) -> Timeout {
+        if hw_queue.settle() && request.is_over() {
             // The target had responded, but the completion had not been polled.
             return Timeout::Done;
         }
         // The end of the queue pair, or of the session, ends the request.
-        let path = requests.path_of(index, tag);
-        if let Some(queue) = path.and_then(|path| hw_queue.of_path(path)) {
+        if let Some((queue, tag)) = hw_queue.owner_of(&request) {
             queue.session.clone().queue_timed_out(queue, tag);
         }
         Timeout::ResetTimer

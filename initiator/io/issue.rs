@@ -3,12 +3,13 @@
 //! Issuing: turns a request of the block layer into work requests.
 //!
 //! ```text
-//!  issue ──► plan ──► submit: map ──► (send lock) reserve ──► encode ──► post ──► park
-//!                                                    │
-//!                                                    └─► nothing is free: turned away
+//!  issue: claim ──► plan ──► submit: map ──► (send lock) reserve ──► encode ──► post ──► park
+//!           │                                               │
+//!           └───────────────────────────────────────────────┴─► nothing is free: turned away
 //! ```
 //!
-//! *Plan* chooses how the data moves; the steps of `submit` that depend on that are the
+//! *Claim* gives the request a place of the queue pair, whose number is its tag on the wire. *Plan*
+//! chooses how the data moves; the steps of `submit` that depend on that are the
 //! [`IssuePath`]'s, in a file for each (`data_paths.rs`).
 
 use super::{
@@ -55,13 +56,13 @@ use hcablk_core::{
 use kernel::prelude::*;
 
 /// The outcome of submitting a request that was not rejected.
-enum Submitted<F> {
+enum Submitted<'a, F> {
     Sent,
     /// No room for its data on this data path: the request must use another.
-    NoRoom(Request<Driver>, F),
+    NoRoom(Tagged<'a>, F),
 }
 
-impl Submitted<Infallible> {
+impl Submitted<'_, Infallible> {
     /// The data path always has room.
     #[inline]
     fn sent(self) {
@@ -78,24 +79,29 @@ impl Queue {
     #[inline(always)]
     pub(super) fn issue(
         &self,
-        mut request: Request<Driver>,
+        request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
         if !self.is_live() {
             return Err(Rejected::new(request, self.refusal()));
         }
+        let mut request = match self.tags.claim(request) {
+            Ok(request) => request,
+            // Not reached while one disk uses the queue pair.
+            Err(request) => return Err(Rejected::new(request, Status::Resource)),
+        };
         trace::initiator::queued(|| self.about(request.view()));
-        match request.op() {
+        match request.view().op() {
             Op::Read => match MessageOnly::plan_read(self, request.view()) {
                 Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
                 None => self.issue_registered(request, last),
             },
             Op::Write => {
-                if request.promises() {
-                    if request.fua() && self.session.has_lost_writes() {
+                if request.view().promises() {
+                    if request.view().fua() && self.session.has_lost_writes() {
                         return Err(self.not_durable(request));
                     }
-                    if request.atomic() {
+                    if request.view().atomic() {
                         // Only this data path handles atomic writes: no other pays for them.
                         return self.issue_registered(request, last);
                     }
@@ -117,55 +123,44 @@ impl Queue {
 
     /// Sends a read or write whose memory is registered for it to the target.
     #[inline(never)]
-    fn issue_registered(
-        &self,
-        request: Request<Driver>,
-        last: bool,
-    ) -> Result<(), Rejected<Driver>> {
+    fn issue_registered(&self, request: Tagged<'_>, last: bool) -> Result<(), Rejected<Driver>> {
         let issue_path = Registered::plan(request.view());
         self.submit(request, issue_path, last).map(Submitted::sent)
     }
 
     /// Sends a request without data to the target.
     #[inline(never)]
-    fn issue_without_data(
-        &self,
-        request: Request<Driver>,
-        last: bool,
-    ) -> Result<(), Rejected<Driver>> {
-        if request.op() == Op::Flush && self.session.has_lost_writes() {
+    fn issue_without_data(&self, request: Tagged<'_>, last: bool) -> Result<(), Rejected<Driver>> {
+        if request.view().op() == Op::Flush && self.session.has_lost_writes() {
             return Err(self.not_durable(request));
         }
         match MessageOnly::plan(request.view()) {
             Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
-            None => Err(Rejected::new(request, Status::NotSupported)),
+            None => Err(Rejected::new(request.into_request(), Status::NotSupported)),
         }
     }
 
     /// Fails a flush or a FUA write: the target has lost acknowledged writes.
     #[cold]
-    fn not_durable(&self, request: Request<Driver>) -> Rejected<Driver> {
+    fn not_durable(&self, request: Tagged<'_>) -> Rejected<Driver> {
         self.session.report_loss();
-        Rejected::new(request, Status::IoErr)
+        Rejected::new(request.into_request(), Status::IoErr)
     }
 
     /// Sends a request to the target as `issue_path` prescribes; `last`: no other request follows
     /// at once.
     #[inline(always)]
-    fn submit<W: IssuePath>(
+    fn submit<'a, W: IssuePath>(
         &self,
-        request: Request<Driver>,
+        mut request: Tagged<'a>,
         mut issue_path: W,
         last: bool,
-    ) -> Result<Submitted<W::Full>, Rejected<Driver>> {
-        let mut request = match self.tags.join(request) {
-            Ok(request) => request,
-            Err(request) => return Err(Rejected::new(request, Status::IoErr)),
-        };
+    ) -> Result<Submitted<'a, W::Full>, Rejected<Driver>> {
+        let generation = request.generation();
         let (view, data) = request.split();
         let tag = Tag {
             index: view.tag(),
-            generation: view.generation(),
+            generation,
         };
         let slots = match issue_path.map(self, view, &mut data.list, tag) {
             Ok(slots) => slots,
@@ -206,10 +201,9 @@ impl Queue {
             Err(e) => Err(e),
         };
         send.issued = send.issued.wrapping_add(1);
-        let mut request = request.into_request();
         request.set_order(send.issued);
         // The completion handler takes the lock first, so it finds the request parked.
-        request.park_on(self.path);
+        request.park();
         drop(send);
         self.issued(posted, quiet, reap);
         Ok(Submitted::Sent)
@@ -261,18 +255,18 @@ impl Queue {
 
     /// Returns a request that finds no memory for its data to the block layer: it waits for a
     /// response if no other data path is possible.
-    fn no_room(
+    fn no_room<'a>(
         &self,
-        mut request: Tagged<'_>,
+        mut request: Tagged<'a>,
         mut send: IrqGuard<'_, SendState>,
-    ) -> Result<Request<Driver>, Rejected<Driver>> {
+    ) -> Result<Tagged<'a>, Rejected<Driver>> {
         if self.limits.is_only_eager() {
             send.starved = true;
             return Err(self.turned_away(request, send));
         }
         drop(send);
         give_back(&mut request.split().1.list);
-        Ok(request.into_request())
+        Ok(request)
     }
 
     /// Returns a request, of which nothing was posted, to the block layer.

@@ -28,7 +28,8 @@ use super::{
     queue::{
         kind,
         Phase,
-        Queue, //
+        Queue,
+        Tagged, //
     },
     send_queue::SendState, //
 };
@@ -39,7 +40,6 @@ use crate::{
 use hcablk_core::{
     blkdev::{
         ByAge,
-        Request,
         Status, //
     },
     logic::session_state::KEEP_ALIVE_PERIOD_MS,
@@ -310,56 +310,65 @@ impl Queue {
         self.done.replaced_queues.bump();
     }
 
-    /// Ends a request that will get no response. The caller has stopped the completion queue.
+    /// Ends all requests: they will get no response. The caller has stopped the completion queue.
     /// Process context, sleeps.
-    pub(crate) fn abandon(&self, request: Request<Driver>) {
-        let Some(request) = self.taken_back(request) else {
-            return;
-        };
-        self.done.errors.bump();
-        let status = Status::Transport;
-        trace::initiator::completed(|| self.about(request.view()).ended(status.to_errno()));
-        request.end(status);
-    }
-
-    /// Detaches the request as [`Self::abandon`] does, but adds it to `again`, to be issued again.
-    pub(crate) fn requeue(&self, request: Request<Driver>, again: &mut ByAge<Driver>) {
-        let Some(request) = self.taken_back(request) else {
-            return;
-        };
-        self.done.retries.bump();
-        trace::initiator::completed(|| {
-            self.about(request.view())
-                .ended(Status::DevResource.to_errno())
+    pub(crate) fn abandon_all(&self) {
+        self.tags.for_each_parked(|request| {
+            let Some(request) = self.taken_back(request) else {
+                return;
+            };
+            self.done.errors.bump();
+            let status = Status::Transport;
+            trace::initiator::completed(|| self.about(request.view()).ended(status.to_errno()));
+            request.into_request().end(status);
         });
-        again.push(request);
     }
 
-    /// Ends the device's access to the request's memory, and parks the request, so that a caller
-    /// can end it later, when this queue is gone. Context as for [`Self::abandon`].
-    pub(crate) fn release(&self, request: Request<Driver>) {
-        if let Some(request) = self.taken_back(request) {
-            request.park();
-        }
+    /// Detaches all requests as [`Self::abandon_all`] does, but adds them to `again`, to be issued
+    /// again.
+    pub(crate) fn requeue_all(&self, again: &mut ByAge<Driver>) {
+        self.tags.for_each_parked(|request| {
+            let Some(request) = self.taken_back(request) else {
+                return;
+            };
+            self.done.retries.bump();
+            trace::initiator::completed(|| {
+                self.about(request.view())
+                    .ended(Status::DevResource.to_errno())
+            });
+            again.push(request.into_request());
+        });
+    }
+
+    /// Ends the device's access to the memory of all requests, and adds them to `released`, so that
+    /// the caller can end them later, when this queue is gone. Returns their number. Context as for
+    /// [`Self::abandon_all`].
+    pub(crate) fn release_all(&self, released: &mut ByAge<Driver>) -> u64 {
+        let mut count = 0;
+        self.tags.for_each_parked(|request| {
+            if let Some(request) = self.taken_back(request) {
+                released.push(request.into_request());
+                count += 1;
+            }
+        });
+        count
     }
 
     /// Ends the device's access to the request's memory. Returns `None` if the device refuses; the
     /// request then never ends. Protecting its memory matters more than removing the disk.
-    fn taken_back(&self, mut request: Request<Driver>) -> Option<Request<Driver>> {
-        if let Some((_, data)) = self.tags.with_value(&mut request) {
-            data.phase = Phase::Idle;
-            data.list.revoke();
-            // Data sent straight from the request's memory has no region that could be revoked.
-            if self.pair.is_stuck() || data.list.release().is_err() {
-                const WHY: &str =
-                    "a request is never ended, since a device may still reach its memory";
-                keep(request, WHY);
-                // No new session either: the request's timer would act on its queue pairs.
-                self.session.no_other_session();
-                // The request's timer would replace queue pairs that work.
-                self.end_session(Failure::Broken(WHY));
-                return None;
-            }
+    fn taken_back<'a>(&self, mut request: Tagged<'a>) -> Option<Tagged<'a>> {
+        let (_, data) = request.split();
+        data.phase = Phase::Idle;
+        data.list.revoke();
+        // Data sent straight from the request's memory has no region that could be revoked.
+        if self.pair.is_stuck() || data.list.release().is_err() {
+            const WHY: &str = "a request is never ended, since a device may still reach its memory";
+            keep(request, WHY);
+            // No new session either: the request's timer would act on its queue pairs.
+            self.session.no_other_session();
+            // The request's timer would replace queue pairs that work.
+            self.end_session(Failure::Broken(WHY));
+            return None;
         }
         Some(request)
     }
@@ -460,7 +469,7 @@ impl Queue {
     }
 }
 
-/// A set of tags: the block layer's and the nop's.
+/// A set of tags: those of places and the nop's.
 pub(super) struct Late {
     words: KVec<u64>,
 }
@@ -499,7 +508,7 @@ impl Queue {
     pub(super) fn is_behind(&self, late: &Late, nop_pending: bool) -> bool {
         late.iter().any(|tag| match tag == self.depth {
             true => nop_pending,
-            false => self.requests.path_of(self.index.into(), tag) == Some(self.path),
+            false => self.tags.is_parked(tag),
         })
     }
 }

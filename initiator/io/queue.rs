@@ -27,10 +27,10 @@
 //! becomes *Kept*: parked until the end of the session has destroyed the region.
 //!
 //! An eager write behaves as an inline write does: its RDMA WRITE takes the place of the SEND. From
-//! `Sent` on, the request is parked in the table of requests, and the queue has its state by tag
-//! ([`Phase`]), which includes its data path ([`DataPath`]). A request ends only when the target
-//! has lost access to its memory: its response came with remote invalidation, or our own
-//! invalidation completed, or, after the connection was lost, the memory region was destroyed.
+//! `Sent` on, the request is parked in its place of the queue, which has its state ([`Phase`]) with
+//! its data path ([`DataPath`]). A request ends only when the target has lost access to its memory:
+//! its response came with remote invalidation, or our own invalidation completed, or, after the
+//! connection was lost, the memory region was destroyed.
 //!
 //! # Doorbells
 //!
@@ -104,8 +104,8 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
+        Dispatch,
         PerTag,
-        Requests,
         Status,
         TaggedRequest, //
     },
@@ -183,7 +183,8 @@ pub(crate) struct Queue {
     unrung: Atomic<bool>,
     /// Only polling finds completions: the queue never interrupts.
     pub(super) polled: bool,
-    /// Number of the block layer's tags; the next tag is the nop's, see `life.rs`.
+    /// Number of the places, whose numbers are the tags of requests; the next tag is the nop's, see
+    /// `life.rs`.
     pub(super) depth: u16,
     /// The session of the queue, for trace events.
     pub(super) session_id: SessionId,
@@ -194,7 +195,7 @@ pub(crate) struct Queue {
     pub(super) settings: Settings,
     pub(super) session: Arc<Session>,
     pub(super) pair: QueuePair<Queue>,
-    pub(super) requests: Arc<Requests<Driver>>,
+    pub(super) dispatch: Arc<Dispatch<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
     pub(super) standing: Standing,
     /// The queue refused a request for lack of credits, and no response has arrived since: a
@@ -239,7 +240,6 @@ impl Parts {
     #[inline(never)]
     fn new(
         config: &QueueConfig,
-        requests: &Arc<Requests<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
@@ -256,7 +256,7 @@ impl Parts {
         Ok(Self {
             numa_node: pd.attributes().numa_node,
             pair: QueuePair::new(id, pd, &cq, capacity)?,
-            tags: PerTag::new(requests, index, |_| {
+            tags: PerTag::new(shape.depth, |_| {
                 let mut list = SegmentList::new(pd, shape.segments, shape.bytes)?;
                 if shape.write_bounce {
                     list.add_slot();
@@ -280,14 +280,14 @@ impl Queue {
     pub(crate) fn new(
         session: Arc<Session>,
         config: QueueConfig,
-        requests: &Arc<Requests<Driver>>,
+        dispatch: &Arc<Dispatch<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
     ) -> Result<Arc<Self>> {
-        let parts = Parts::new(&config, requests, id, pd, shape)?;
-        let requests = requests.clone();
-        let init = Self::init(session, config, requests, id.is_iwarp(), shape, parts);
+        let parts = Parts::new(&config, id, pd, shape)?;
+        let dispatch = dispatch.clone();
+        let init = Self::init(session, config, dispatch, id.is_iwarp(), shape, parts);
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
         for buffer in 0..u32::from(shape.depth) {
             queue.post_receive(buffer)?;
@@ -301,7 +301,7 @@ impl Queue {
     fn init(
         session: Arc<Session>,
         config: QueueConfig,
-        requests: Arc<Requests<Driver>>,
+        dispatch: Arc<Dispatch<Driver>>,
         iwarp: bool,
         shape: QueueShape,
         parts: Parts,
@@ -320,7 +320,7 @@ impl Queue {
             settings,
             session,
             pair: parts.pair,
-            requests,
+            dispatch,
             tags: parts.tags,
             standing: Standing::new(),
             starved: Atomic::new(false),

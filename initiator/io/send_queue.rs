@@ -269,8 +269,8 @@ impl Queue {
         }
     }
 
-    /// Rings the doorbell for requests that were issued as not the last of a plug, when the block
-    /// layer issues no more of it (`commit_rqs`).
+    /// Rings the doorbell for requests after which others were expected, when the block layer
+    /// issues no more of their plug (`commit_rqs`).
     pub(super) fn commit(&self) {
         let mut send = self.send.lock();
         let posted = self.ring(&mut send, &Chain::new());
@@ -637,7 +637,7 @@ impl Queue {
     fn end_awaiting(&self, round: &mut Round, proof: Success) {
         let mut next = self.completed_sends.take_awaiting();
         while let Ok(tag) = u16::try_from(next) {
-            let Some(mut request) = self.tags.take_any(self.path, tag) else {
+            let Some(mut request) = self.tags.take_any(tag) else {
                 return;
             };
             let (_, data) = request.split();

@@ -20,8 +20,8 @@ pub(super) fn to_block(status: message::Status) -> Option<Status> {
         message::Status::Medium => Status::Medium,
         message::Status::Gone => return None,
         message::Status::Conflict => Status::Conflict,
-        // `Invalid` is the status of a malformed message, which no request of the block layer
-        // becomes.
+        // `Invalid` is the status of a malformed message: no request of the block layer is encoded
+        // as one.
         message::Status::Invalid
         | message::Status::OutOfRange
         | message::Status::IoError

@@ -173,9 +173,9 @@ impl Session {
         }
     }
 
-    /// Returns what `failure`, because of which a session could not be made, says about the volume
-    /// of the disk: the refusal of a session without a volume says nothing, so another attempt may
-    /// succeed, unless the target does not know such sessions.
+    /// Converts `failure`, with which making a session has ended, to the failure of the disk. The
+    /// refusal of a session without a volume says nothing about the disk's volume, so another
+    /// attempt may succeed, unless the target does not know such sessions.
     pub(crate) fn as_of_volume(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Refused(reject) | Failure::Unsealed(reject)

@@ -95,8 +95,8 @@ impl Session {
                     let _ = old.clear_timed_out();
                     // After this every waiting request is in the block layer again, so the queue
                     // run finds it.
-                    self.requests.synchronize();
-                    return self.requests.run_hw_queue(index.into());
+                    self.dispatch.synchronize();
+                    return self.dispatch.run_hw_queue(index.into());
                 }
             }
             // The replacement waited for the drive: meanwhile late responses of the other queues
@@ -125,22 +125,22 @@ impl Session {
             return;
         }
         // After this every refused request is in the block layer again, so the queue runs find it.
-        self.requests.synchronize();
+        self.dispatch.synchronize();
         for index in (0..self.queue_count()).filter(|index| resumed & (1 << index) != 0) {
             pr_info!(
                 "{}: queue {index} of path {} has received its late responses and stays in use\n",
                 *self.device,
                 self.path()
             );
-            self.requests.run_hw_queue(index.into());
+            self.dispatch.run_hw_queue(index.into());
         }
     }
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
         // Requests that the queue has refused may use another path meanwhile: the run issues them.
-        self.requests.synchronize();
-        self.requests.run_hw_queue(index.into());
+        self.dispatch.synchronize();
+        self.dispatch.run_hw_queue(index.into());
         // From here on an error of the old queue pair does not end the session.
         old.pair().detach();
         let (address, request) = self
@@ -162,13 +162,10 @@ impl Session {
             new.close();
             return Err(failure);
         }
-        self.requests.synchronize();
+        self.dispatch.synchronize();
         old.close();
         let mut requeued = ByAge::new();
-        self.requests
-            .for_each_parked_of(index.into(), self.path(), |request| {
-                old.requeue(request, &mut requeued)
-            });
+        old.requeue_all(&mut requeued);
         requeued.requeue();
         old.count_replaced();
         // The teardown owns the queue from here on.
@@ -184,7 +181,7 @@ impl Session {
         if !put {
             return Err(self.failure().unwrap_or(Failure::Disconnected));
         }
-        self.requests.run_hw_queue(index.into());
+        self.dispatch.run_hw_queue(index.into());
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::{
     TEARDOWN, //
 };
 use crate::io::{
+    Driver,
     Queue,
     Retired, //
 };
@@ -23,6 +24,13 @@ use kernel::{
     sync::Arc,
     workqueue::WorkItem, //
 };
+
+/// The requests of queues whose RDMA device was released before they could end.
+#[derive(Default)]
+pub(super) struct Released {
+    requests: ByAge<Driver>,
+    count: u64,
+}
 
 impl Session {
     fn tear_down(self: &Arc<Self>) {
@@ -62,7 +70,7 @@ impl Session {
             // The replacement may have cleared the mark already.
             let _ = queue.clear_timed_out();
         }
-        self.requests.synchronize();
+        self.dispatch.synchronize();
         // Checked only now: if the session becomes a path of the disk from here on, no request uses
         // it.
         if self.is_admitted() {
@@ -71,9 +79,9 @@ impl Session {
                 self.device.session_ending(self, failure);
             }
         }
-        // Requests that waited for a replacement queue pair were put back by now; the run fails
-        // them or moves them to another path.
-        self.requests.run_hw_queues();
+        // Requests that waited for a replacement queue pair have been put back by now; the run
+        // fails them or moves them to another path.
+        self.dispatch.run_hw_queues();
     }
 
     /// Takes all queue pairs down.
@@ -111,19 +119,12 @@ impl Session {
 
     /// Ends the requests that have no response, or, if `again`, returns them to be issued again.
     fn end_parked(&self, again: bool) {
-        // A session that never became a path has no parked requests; those on a path of this number
-        // belong to another session.
-        let admitted = self.is_admitted();
         let mut requeued = ByAge::new();
-        for (index, queue) in self.closing_queues().enumerate().filter(|_| admitted) {
-            self.requests
-                .for_each_parked_of(index as u32, self.path(), |request| {
-                    if again {
-                        queue.requeue(request, &mut requeued);
-                    } else {
-                        queue.abandon(request);
-                    }
-                });
+        for queue in self.closing_queues() {
+            match again {
+                true => queue.requeue_all(&mut requeued),
+                false => queue.abandon_all(),
+            }
         }
         requeued.requeue();
     }
@@ -132,9 +133,11 @@ impl Session {
     /// request. The requests may still wait for the fence; the removal of the device must not. Does
     /// nothing the second time.
     fn release_device(&self) {
-        for (index, queue) in self.closing_queues().enumerate() {
-            self.requests
-                .for_each_parked_of(index as u32, self.path(), |request| queue.release(request));
+        {
+            let mut released = self.released.lock();
+            for queue in self.closing_queues() {
+                released.count += queue.release_all(&mut released.requests);
+            }
         }
         self.device.queues_closed(&self.queues, &self.admin);
         let mut retired = Retired::new();
@@ -155,19 +158,14 @@ impl Session {
 
     /// Ends, as [`Self::end_parked`] does, the requests of queues whose device was released.
     fn end_released(&self, again: bool) {
-        if !self.is_admitted() || self.pd.lock().is_some() {
-            return;
+        let Released {
+            mut requests,
+            count,
+        } = core::mem::take(&mut *self.released.lock());
+        match again {
+            true => requests.requeue(),
+            false => requests.end(Status::Transport),
         }
-        let mut count = 0;
-        let mut requeued = ByAge::new();
-        self.requests.for_each_parked(self.path(), |request| {
-            count += 1;
-            match again {
-                true => requeued.push(request),
-                false => request.end(Status::Transport),
-            }
-        });
-        requeued.requeue();
         let (again, failed) = if again { (count, 0) } else { (0, count) };
         self.device.count_ended(again, failed);
     }

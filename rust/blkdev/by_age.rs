@@ -20,9 +20,10 @@
 //! until they return to the block layer, and sorted by merging, in O(n log n) steps.
 
 use super::{
-    request::Pdu,
+    request::Common,
     Operations,
-    Request, //
+    Request,
+    Status, //
 };
 use crate::bindings;
 use core::{
@@ -49,17 +50,20 @@ pub struct ByAge<T: Operations> {
     _owned: PhantomData<Request<T>>,
 }
 
+// SAFETY: The requests are owned, and a `Request` is `Send`.
+unsafe impl<T: Operations> Send for ByAge<T> {}
+
 /// Returns the age of a request: a smaller value is older.
 ///
 /// # Safety
 ///
-/// `request` is a started request of `T`'s, and the caller's.
-unsafe fn age_of<T: Operations>(request: *mut bindings::request) -> (u64, u32) {
+/// `request` is a started request of ours, and the caller's.
+unsafe fn age_of(request: *mut bindings::request) -> (u64, u32) {
     // SAFETY: By the safety requirement; the driver part of a started request is initialized.
     unsafe {
         (
             bindings::hcablk_c_made_ns(request),
-            (*Pdu::<T>::of_request(request)).order,
+            (*Common::of_request(request)).order,
         )
     }
 }
@@ -125,7 +129,7 @@ impl<T: Operations> ByAge<T> {
             // SAFETY: By the safety requirement each is a request of ours, `place` is `first` or
             // the link of one.
             unsafe {
-                let from = match is_not_younger(age_of::<T>(a), age_of::<T>(b)) {
+                let from = match is_not_younger(age_of(a), age_of(b)) {
                     true => &mut a,
                     false => &mut b,
                 };
@@ -149,8 +153,21 @@ impl<T: Operations> ByAge<T> {
         while let Some(request) = NonNull::new(all) {
             // SAFETY: By the type invariant.
             all = unsafe { next_of(request.as_ptr()).read() };
-            // SAFETY: It is started, its slot Owned, and it is in no list any more.
+            // SAFETY: It is started, has no place, and is in no list any more.
             unsafe { Request::<T>::from_owned(request) }.requeue();
+        }
+    }
+
+    /// Ends all requests.
+    pub fn end(&mut self, status: Status) {
+        for list in &mut self.lists {
+            let mut rest = take_list(list);
+            while let Some(request) = NonNull::new(rest) {
+                // SAFETY: By the type invariant.
+                rest = unsafe { next_of(request.as_ptr()).read() };
+                // SAFETY: As in `requeue`.
+                unsafe { Request::<T>::from_owned(request) }.end(status);
+            }
         }
     }
 }

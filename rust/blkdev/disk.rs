@@ -397,11 +397,11 @@ impl<T: Operations> Disk<T> {
         let result = write_name(name, new.prefix, number).and_then(|()| {
             // SAFETY: The queue is set up and lives until `put_disk()`, which
             // comes after `clear_queue()`.
-            unsafe { tag_set.requests().set_queue(queue) }?;
+            unsafe { tag_set.dispatch().set_queue(queue) }?;
             // SAFETY: The disk is alive and not yet added; `private_data` is a [`Shared`], which
             // its attributes read.
             unsafe { show(disk, new.capacity, new.read_only) }
-                .inspect_err(|_| tag_set.requests().clear_queue())
+                .inspect_err(|_| tag_set.dispatch().clear_queue())
         });
         if let Err(e) = result {
             // SAFETY: The disk was not added, `shared` is from `into_raw`.
@@ -560,7 +560,7 @@ impl<T: Operations> Drop for Disk<T> {
         }
         // SAFETY: By the type invariant the disk is added; this happens once.
         unsafe { bindings::del_gendisk(disk) };
-        self.tag_set.requests().clear_queue();
+        self.tag_set.dispatch().clear_queue();
         let ops = self.shared().reservations.lock().take();
         drop(ops);
         let openers = self.shared().openers.lock().take();

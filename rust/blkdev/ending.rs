@@ -18,8 +18,8 @@ use core::ptr::NonNull;
 ///
 /// # Invariants
 ///
-/// `last` and the requests in `batch` are started and have no other owner; their
-/// slots are Idle.
+/// `last` and the requests in `batch` are started and have no other owner, and no
+/// place.
 pub struct Ending {
     /// The latest request: if it remains alone, ending it without a batch is cheaper.
     last: Option<NonNull<bindings::request>>,
@@ -50,7 +50,7 @@ impl Ending {
             return;
         };
         if let Some(other) = self.last.replace(request) {
-            // INVARIANT: `request` is in its place. We were its owner, and its slot is Idle.
+            // INVARIANT: `request` is in its place. We were its owner, and it has no place.
             // SAFETY: By the type's invariant `other` is ours to end.
             unsafe { bindings::hcablk_c_blk_mq_end_with(other.as_ptr(), &mut self.batch) };
         }

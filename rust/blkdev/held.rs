@@ -2,10 +2,12 @@
 
 //! Holds a started request: it cannot be ended while a device may reach its memory.
 
-use super::{
-    request::RequestRef,
-    requests::Slot, //
+use super::request::{
+    hold,
+    release_hold,
+    RequestRef, //
 };
+use crate::bindings;
 use core::ptr::NonNull;
 
 /// A device may reach the memory of a request: until this is dropped, the request cannot be ended
@@ -14,36 +16,30 @@ use core::ptr::NonNull;
 ///
 /// # Invariants
 ///
-/// `slot` is that of a started request, so its table exists: the disk waits for the request.
+/// The request is started, and stays so: nothing ends it.
 pub(crate) struct HeldRequest {
-    slot: NonNull<Slot>,
+    request: NonNull<bindings::request>,
 }
 
-// SAFETY: This type accesses only the counter `held` of the slot, which is atomic.
+// SAFETY: This type accesses only the counter of the request, which is atomic.
 unsafe impl Send for HeldRequest {}
 
 impl HeldRequest {
     /// Holds a started request: no code may end it until this is dropped. Any context.
     #[inline]
     pub(crate) fn hold(request: RequestRef<'_>) -> Self {
-        // INVARIANT: Viewed requests are started, and stay so while they are held.
-        let held = Self {
-            slot: request.slot(),
-        };
-        held.slot().hold();
-        held
-    }
-
-    #[inline]
-    fn slot(&self) -> &Slot {
-        // SAFETY: By the type's invariant.
-        unsafe { self.slot.as_ref() }
+        let request = request.as_non_null();
+        // SAFETY: Viewed requests are started.
+        unsafe { hold(request) };
+        // INVARIANT: It stays started while it is held.
+        Self { request }
     }
 }
 
 impl Drop for HeldRequest {
     #[inline]
     fn drop(&mut self) {
-        self.slot().release_hold();
+        // SAFETY: By the type's invariant; `Self::hold` has counted.
+        unsafe { release_hold(self.request) };
     }
 }

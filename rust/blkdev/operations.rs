@@ -7,10 +7,11 @@
 use super::{
     request::Pdu,
     tag_set::TagSetContext,
+    Dispatch,
     Rejected,
     Request,
-    Requests,
-    Status, //
+    Status,
+    TimedOut, //
 };
 use crate::bindings;
 use crate::sync::{
@@ -67,7 +68,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
     fn hw_queue(
         data: &Self::Data,
         index: u32,
-        requests: &Arc<Requests<Self>>,
+        dispatch: &Arc<Dispatch<Self>>,
     ) -> Result<Arc<Self::HwQueue>>;
 
     /// Creates the data of a request of hardware queue `hw_queue`. May sleep; allocations must be
@@ -96,15 +97,14 @@ pub trait Operations: Sized + Send + Sync + 'static {
     }
 
     /// Handles the timeout of a request, as [`Request::requeue`] defines it. Runs in a worker and
-    /// may sleep. The tag is not reused while this runs, but another context may take or end the
-    /// request.
-    fn timeout(queue: &Self::HwQueue, hw_queue: u32, tag: u16) -> Timeout;
+    /// may sleep.
+    fn timeout(queue: &Self::HwQueue, request: TimedOut<'_>) -> Timeout;
 }
 
 /// The C functions for a driver.
 pub(super) struct Vtable<T: Operations>(PhantomData<T>);
 
-/// Returns the location of a hardware queue's data, which [`Requests::exchange`] may change at any
+/// Returns the location of a hardware queue's data, which [`Dispatch::exchange`] may change at any
 /// time.
 ///
 /// # Safety
@@ -173,37 +173,18 @@ impl<T: Operations> Vtable<T> {
         hctx: *mut bindings::blk_mq_hw_ctx,
         bd: *const bindings::blk_mq_queue_data,
     ) -> bindings::blk_status_t {
-        // SAFETY: By the safety requirement all of these are valid; the tag set's
-        // and the hardware queue's data were set when they were made. blk-mq dispatches in an RCU
-        // section.
-        let (request, last, index, queue, context) = unsafe {
-            (
-                (*bd).rq,
-                (*bd).last,
-                (*hctx).queue_num,
-                Self::queue_of(hctx),
-                &*(*(*(*hctx).queue).tag_set)
-                    .driver_data
-                    .cast::<TagSetContext<T>>(),
-            )
-        };
-        // SAFETY: By the safety requirement.
-        let tag = unsafe { (*request).tag };
-        let (Some(request), Some(slot)) = (
-            NonNull::new(request),
-            context.requests.slot(index, tag as u32),
-        ) else {
-            // blk-mq never gives more queues or tags than it was asked for.
+        // SAFETY: By the safety requirement all of these are valid; the hardware queue's data was
+        // set when it was made. blk-mq dispatches in an RCU section.
+        let (request, last, queue) = unsafe { ((*bd).rq, (*bd).last, Self::queue_of(hctx)) };
+        let Some(request) = NonNull::new(request) else {
+            // blk-mq never does this.
             return Status::IoErr.to_raw();
         };
 
-        slot.start();
-        // SAFETY: `init_request` made the driver part; the driver owns the
-        // request. INVARIANT: The slot is the one of its queue and tag.
-        unsafe { addr_of_mut!((*Pdu::<T>::of_request(request.as_ptr())).slot).write(slot) };
         // SAFETY: The request was just given to us.
         unsafe { bindings::blk_mq_start_request(request.as_ptr()) };
-        // SAFETY: It is started, the slot is Owned, nobody else has it.
+        // SAFETY: It is started, `init_request` made the driver part, nobody else has it. The last
+        // owner has cleared its place.
         let request = unsafe { Request::from_owned(request) };
         let given = request.view().as_raw();
 
@@ -284,15 +265,16 @@ impl<T: Operations> Vtable<T> {
     /// Called by blk-mq, which holds a reference on the started request.
     unsafe extern "C" fn timeout(request: *mut bindings::request) -> bindings::blk_eh_timer_return {
         // SAFETY: By the safety requirement; `init_hctx` set the data.
-        let (queue, index, tag) = unsafe {
+        let queue = unsafe {
             bindings::hcablk_c_time_anew(request);
-            let hctx = (*request).mq_hctx;
-            (Self::keep_queue(hctx), (*hctx).queue_num, (*request).tag)
+            Self::keep_queue((*request).mq_hctx)
         };
-        let Ok(tag) = u16::try_from(tag) else {
+        let Some(request) = NonNull::new(request) else {
             return bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER;
         };
-        match T::timeout(&queue, index, tag) {
+        // SAFETY: By the safety requirement.
+        let request = unsafe { TimedOut::new(request) };
+        match T::timeout(&queue, request) {
             Timeout::ResetTimer => bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER,
             Timeout::Done => bindings::blk_eh_timer_return_BLK_EH_DONE,
         }
@@ -309,7 +291,7 @@ impl<T: Operations> Vtable<T> {
         from_result(|| {
             // SAFETY: The tag set's `driver_data` is a `TagSetContext<T>`.
             let context = unsafe { &*data.cast::<TagSetContext<T>>() };
-            let queue = T::hw_queue(&context.data, index, &context.requests)?;
+            let queue = T::hw_queue(&context.data, index, &context.dispatch)?;
             // SAFETY: `hctx` is being set up, nobody else uses it.
             unsafe { (*hctx).driver_data = Arc::into_raw(queue).cast_mut().cast() };
             Ok(0)
@@ -321,7 +303,7 @@ impl<T: Operations> Vtable<T> {
     /// Called by blk-mq after a successful `init_hctx`, when nothing uses the
     /// hardware queue any more.
     unsafe extern "C" fn exit_hctx(hctx: *mut bindings::blk_mq_hw_ctx, _index: c_uint) {
-        // `Requests::exchange` may still be called: it finds nothing to exchange.
+        // `Dispatch::exchange` may still be called: it finds nothing to exchange.
         // SAFETY: By the safety requirement the hardware queue is valid.
         let queue = unsafe { place_of(hctx) }.xchg(null_mut(), Full);
         if !queue.is_null() {
@@ -349,13 +331,7 @@ impl<T: Operations> Vtable<T> {
             let driver = T::init_request(&context.data, hw_queue)?;
             // SAFETY: `cmd_size` is the size of `Pdu<T>`, the alignment was
             // asserted, and the memory is nobody's yet.
-            unsafe {
-                Pdu::<T>::of_request(request).write(Pdu {
-                    slot: core::ptr::null(),
-                    order: 0,
-                    driver,
-                })
-            };
+            unsafe { Pdu::<T>::of_request(request).write(Pdu::new(driver)) };
             Ok(0)
         })
     }

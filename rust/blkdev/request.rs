@@ -5,19 +5,28 @@
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use super::{
-    requests::Slot,
+    per_tag::Slot,
     Operations,
     Status, //
 };
 use crate::{
     bindings,
     broken,
-    memory::pages::ContiguousPages, //
+    memory::pages::ContiguousPages,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Relaxed,
+        Release, //
+    }, //
 };
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop,
-    ptr::NonNull, //
+    ptr::{
+        null_mut,
+        NonNull, //
+    },
 };
 use kernel::error::{
     code::EINVAL,
@@ -41,21 +50,57 @@ pub enum Op {
     Other,
 }
 
-/// The driver's data behind every `struct request` of ours.
+/// The part of the data behind every `struct request` that is the same for all drivers.
 ///
 /// # Invariants
 ///
-/// While the request is started, `slot` points to the slot of its hardware
-/// queue and tag.
-#[repr(C)]
-pub(super) struct Pdu<T: Operations> {
-    pub(super) slot: *const Slot,
+/// `place` is null, or the request is started and has that place: it exists.
+pub(super) struct Common {
+    /// The owner changes it; [`TimedOut`] compares it.
+    place: Atomic<*mut Slot>,
+    /// Devices that may reach the request's memory: see [`HeldRequest`](super::HeldRequest).
+    held: Atomic<u32>,
     /// See [`Request::set_order`].
     pub(super) order: u32,
-    pub(super) driver: T::Pdu,
+    /// The number of the place.
+    tag: u16,
+}
+
+impl Common {
+    fn new() -> Self {
+        // INVARIANT: It has no place.
+        Self {
+            place: Atomic::new(null_mut()),
+            held: Atomic::new(0),
+            order: 0,
+            tag: 0,
+        }
+    }
+
+    /// Returns the location of this part of a request.
+    #[inline]
+    pub(super) fn of_request(request: *mut bindings::request) -> *mut Self {
+        // The part of any driver follows the request.
+        request.wrapping_add(1).cast()
+    }
+}
+
+/// The driver's data behind every `struct request` of ours.
+#[repr(C)]
+pub(super) struct Pdu<T: Operations> {
+    common: Common,
+    driver: T::Pdu,
 }
 
 impl<T: Operations> Pdu<T> {
+    /// Creates the data of a request without a place.
+    pub(super) fn new(driver: T::Pdu) -> Self {
+        Self {
+            common: Common::new(),
+            driver,
+        }
+    }
+
     /// blk-mq aligns requests to cache lines, but the memory behind
     /// the `struct request` only like that structure.
     pub(super) const ALIGNED: () = assert!(align_of::<Self>() <= align_of::<bindings::request>());
@@ -70,17 +115,18 @@ impl<T: Operations> Pdu<T> {
 
 /// Exclusive owner of a started request.
 ///
-/// See [`Requests`](super::Requests) for the states. A request that is dropped without being ended
-/// or parked ends with [`Status::IoErr`] and a warning: that is a bug, but it does not hang the
-/// queue.
+/// It gets a place of a queue pair by [`PerTag::claim`](super::PerTag::claim). A request that is
+/// dropped without being ended ends with [`Status::IoErr`] and a warning: that is a bug, but it
+/// does not hang the queue.
 ///
 /// All functions may be called from any context.
 ///
 /// # Invariants
 ///
 /// - The pointer is to a started request of a tag set of `T`, so its `Pdu<T>`
-///   is initialized, and its slot is Owned.
-/// - This is the only owner.
+///   is initialized.
+/// - This is the only owner. If it is not that of a [`TaggedRequest`](super::TaggedRequest), the
+///   request has no place.
 pub struct Request<T: Operations> {
     request: NonNull<bindings::request>,
     _operations: PhantomData<T::Pdu>,
@@ -94,7 +140,7 @@ impl<T: Operations> Request<T> {
     ///
     /// # Safety
     ///
-    /// `request` is started, its slot is Owned, and no other owner exists.
+    /// `request` is started, and no other owner exists; it has no place, or the caller owns that.
     #[inline]
     pub(super) unsafe fn from_owned(request: NonNull<bindings::request>) -> Self {
         // INVARIANT: By the safety requirement.
@@ -104,28 +150,59 @@ impl<T: Operations> Request<T> {
         }
     }
 
+    /// Returns the C structure.
     #[inline]
-    pub(super) fn slot(&self) -> &Slot {
-        // SAFETY: By the type invariant the driver part is initialized, by its
-        // own the pointer is to a slot; the table outlives the started request
-        // because the disk waits for it and owns the table through the tag set.
-        unsafe { &*(*Pdu::<T>::of_request(self.request.as_ptr())).slot }
+    pub(super) fn as_raw(&self) -> NonNull<bindings::request> {
+        self.request
     }
 
-    /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: the request
-    /// is [`HeldRequest`](super::HeldRequest), and remains unended for ever.
+    /// Gives the request the place `slot`, whose number is `tag`. The caller owns the place, and
+    /// keeps the request in a [`TaggedRequest`](super::TaggedRequest).
+    #[inline]
+    pub(super) fn set_place(&mut self, slot: &Slot, tag: u16) {
+        let common = Common::of_request(self.request.as_ptr());
+        // SAFETY: By the type invariant it is initialized and ours alone. INVARIANT: The place
+        // exists while the request has it.
+        unsafe {
+            (*common)
+                .place
+                .store(core::ptr::from_ref(slot).cast_mut(), Relaxed);
+            (*common).tag = tag;
+        }
+    }
+
+    /// Records that the request has no place.
+    #[inline]
+    pub(super) fn clear_place(&mut self) {
+        let common = Common::of_request(self.request.as_ptr());
+        // SAFETY: By the type invariant it is initialized.
+        unsafe { (*common).place.store(null_mut(), Relaxed) };
+    }
+
+    #[inline]
+    fn is_held(&self) -> bool {
+        // SAFETY: By the type invariant it is initialized.
+        unsafe {
+            (*Common::of_request(self.request.as_ptr()))
+                .held
+                .load(Acquire)
+                != 0
+        }
+    }
+
+    /// Gives up the ownership, and returns the pointer. `None`: the request is
+    /// [`HeldRequest`](super::HeldRequest), and remains unended for ever.
     #[inline]
     pub(super) fn finish(self) -> Option<NonNull<bindings::request>> {
         let this = ManuallyDrop::new(self);
-        if this.slot().is_held() {
+        if this.is_held() {
             kept();
             return None;
         }
-        this.slot().finish();
         Some(this.request)
     }
 
-    /// Returns the request, which stays Owned, for [`Self::from_owned`].
+    /// Returns the request, which is owned from here on by the caller, for [`Self::from_owned`].
     #[inline]
     pub(super) fn into_raw(self) -> NonNull<bindings::request> {
         ManuallyDrop::new(self).request
@@ -136,7 +213,7 @@ impl<T: Operations> Request<T> {
     #[inline]
     pub fn set_order(&mut self, order: u32) {
         // SAFETY: By the type invariant it is initialized and ours alone.
-        unsafe { (*Pdu::<T>::of_request(self.request.as_ptr())).order = order };
+        unsafe { (*Common::of_request(self.request.as_ptr())).order = order };
     }
 
     /// Returns a view of what the request wants.
@@ -209,38 +286,18 @@ impl<T: Operations> Request<T> {
         self.view().segments()
     }
 
-    /// Returns the tag, as [`RequestRef::tag`].
+    /// Returns blk-mq's tag, which is unique among the started requests of its hardware queue.
     #[inline]
-    pub fn tag(&self) -> u16 {
-        self.view().tag()
+    pub(super) fn block_tag(&self) -> u16 {
+        // SAFETY: By the type invariant. A started request has a tag below
+        // `BLK_MQ_MAX_DEPTH`.
+        unsafe { (*self.request.as_ptr()).tag as u16 }
     }
 
     /// Returns the index of the hardware queue, as [`RequestRef::hw_queue`].
     #[inline]
     pub fn hw_queue(&self) -> u32 {
         self.view().hw_queue()
-    }
-
-    /// Returns which use of the tag this is, as [`RequestRef::generation`].
-    #[inline]
-    pub fn generation(&self) -> u16 {
-        self.slot().generation()
-    }
-
-    /// Makes the request available to be taken by tag. Another context may take it, and even end
-    /// it, before this returns.
-    #[inline]
-    pub fn park(self) {
-        let this = ManuallyDrop::new(self);
-        this.slot().park(this.request);
-    }
-
-    /// Parks the request as [`Self::park`] does, on `path`, the driver's number of the path that it
-    /// uses from here on; it is 0 at the start.
-    #[inline]
-    pub fn park_on(self, path: u8) {
-        let this = ManuallyDrop::new(self);
-        this.slot().park_on(this.request, path);
     }
 
     /// Ends the request; not while a device may reach its memory
@@ -284,13 +341,87 @@ impl<T: Operations> Request<T> {
 impl<T: Operations> Drop for Request<T> {
     fn drop(&mut self) {
         lost();
-        if self.slot().is_held() {
+        if self.is_held() {
             return kept();
         }
-        self.slot().finish();
         // SAFETY: The request is started and we are its owner, for the last
         // time.
         unsafe { bindings::blk_mq_end_request(self.request.as_ptr(), Status::IoErr.to_raw()) };
+    }
+}
+
+/// Counts a device that may reach the memory of a request.
+///
+/// # Safety
+///
+/// The request is started.
+#[inline]
+pub(super) unsafe fn hold(request: NonNull<bindings::request>) {
+    // SAFETY: By the safety requirement the driver part is initialized.
+    unsafe {
+        (*Common::of_request(request.as_ptr()))
+            .held
+            .fetch_add(1, Relaxed)
+    };
+}
+
+/// Stops counting a device.
+///
+/// # Safety
+///
+/// As [`hold`], which the caller has called.
+#[inline]
+pub(super) unsafe fn release_hold(request: NonNull<bindings::request>) {
+    // SAFETY: By the safety requirement.
+    unsafe {
+        (*Common::of_request(request.as_ptr()))
+            .held
+            .fetch_sub(1, Release)
+    };
+}
+
+/// A started request whose timeout has expired. Another context may take it, and even end it, at
+/// any time.
+///
+/// # Invariants
+///
+/// The pointer is to a request of ours that is not freed during `'a`.
+pub struct TimedOut<'a> {
+    request: NonNull<bindings::request>,
+    _alive: PhantomData<&'a ()>,
+}
+
+impl TimedOut<'_> {
+    /// Wraps a request in blk-mq's timeout callback.
+    ///
+    /// # Safety
+    ///
+    /// blk-mq holds a reference on the request for as long as the result is used.
+    pub(super) unsafe fn new(request: NonNull<bindings::request>) -> Self {
+        // INVARIANT: By the safety requirement.
+        Self {
+            request,
+            _alive: PhantomData,
+        }
+    }
+
+    /// Returns whether the request has ended, or was returned to the block layer. C:
+    /// `blk_mq_request_started()`.
+    pub fn is_over(&self) -> bool {
+        // SAFETY: By the type invariant.
+        let state = unsafe { core::ptr::read_volatile(&raw const (*self.request.as_ptr()).state) };
+        state == bindings::mq_rq_state_MQ_RQ_IDLE
+    }
+
+    /// Returns the place of the request, which may be gone; null if it has none.
+    pub(super) fn place(&self) -> *const Slot {
+        // SAFETY: By the type invariant; the field is atomic.
+        unsafe {
+            (*Common::of_request(self.request.as_ptr()))
+                .place
+                .load(Relaxed)
+                .cast_const()
+        }
     }
 }
 
@@ -358,15 +489,10 @@ pub struct RequestRef<'a> {
 }
 
 impl RequestRef<'_> {
-    /// Returns the slot of the request.
+    /// Returns the C structure, valid for `'a`.
     #[inline]
-    pub(super) fn slot(&self) -> NonNull<Slot> {
-        // SAFETY: The request is started, so the driver's data behind it begins with this pointer,
-        // for any driver, and it is not null.
-        unsafe {
-            let pdu = self.request.as_ptr().wrapping_add(1);
-            NonNull::new_unchecked((*pdu.cast::<*const Slot>()).cast_mut())
-        }
+    pub(super) fn as_non_null(&self) -> NonNull<bindings::request> {
+        self.request
     }
 
     /// Returns the C structure, valid for `'a`.
@@ -454,19 +580,24 @@ impl RequestRef<'_> {
         unsafe { (*self.request.as_ptr()).nr_phys_segments }
     }
 
-    /// Returns the tag, which is unique among the started requests of its hardware queue.
+    /// Returns the number of the request's place, which is its tag on the wire. A request without a
+    /// place has the number of its last one.
     #[inline]
     pub fn tag(&self) -> u16 {
-        // SAFETY: By the type invariant. A started request has a tag below
-        // `BLK_MQ_MAX_DEPTH`.
-        unsafe { (*self.request.as_ptr()).tag as u16 }
+        // SAFETY: By the type invariant the driver part is initialized.
+        unsafe { (*Common::of_request(self.request.as_ptr())).tag }
     }
 
-    /// Returns the generation of the tag; it grows by one, with wrap, at each start.
-    #[inline]
+    /// Returns the generation of the request's place, 0 without a place.
     pub fn generation(&self) -> u16 {
-        // SAFETY: By the type invariant the request is started: its slot is there.
-        unsafe { self.slot().as_ref() }.generation()
+        // SAFETY: As above; by its invariant the place exists, as long as the request is owned.
+        let slot = unsafe {
+            (*Common::of_request(self.request.as_ptr()))
+                .place
+                .load(Relaxed)
+                .as_ref()
+        };
+        slot.map_or(0, Slot::generation)
     }
 
     /// Returns when the block layer made the request, in nanoseconds of the clock of

@@ -33,7 +33,7 @@ pub enum Status {
     IoErr,
     /// From `queue_rq` only: a resource is missing that a request in flight will free; the block
     /// layer runs the queue again when a request of this hardware queue ends, or the driver does
-    /// ([`Requests::run_hw_queue`](super::Requests::run_hw_queue)).
+    /// ([`Dispatch::run_hw_queue`](super::Dispatch::run_hw_queue)).
     DevResource,
     /// The device is gone (`ENODEV`).
     Offline,

@@ -7,8 +7,8 @@
 use super::{
     operations::Vtable,
     request::Pdu,
+    Dispatch, //
     Operations,
-    Requests, //
 };
 use crate::bindings;
 use kernel::{
@@ -18,7 +18,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// The parameters of a tag set. Hardware queues and depth are those of its [`Requests`].
+/// The parameters of a tag set. Hardware queues and depth are those of its [`Dispatch`].
 pub struct TagSetConfig {
     /// The time after which a started request times out, in milliseconds; 0 means 30 seconds.
     pub timeout_ms: u32,
@@ -34,7 +34,7 @@ pub struct TagSetConfig {
 /// The target of the tag set's `driver_data`, for the C functions.
 pub(super) struct TagSetContext<T: Operations> {
     pub(super) data: Arc<T::Data>,
-    pub(super) requests: Arc<Requests<T>>,
+    pub(super) dispatch: Arc<Dispatch<T>>,
     pub(super) poll_queues: u32,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct TagSetContext<T: Operations> {
 ///
 /// A [`Disk`](super::Disk) owns a reference, and drops it after all its requests have ended. The
 /// last reference must be dropped where sleeping is allowed; completions need only the
-/// [`Requests`].
+/// [`Dispatch`].
 ///
 /// # Invariants
 ///
@@ -74,17 +74,17 @@ impl<T: Operations> TagSet<T> {
     /// C: `blk_mq_alloc_tag_set()`.
     pub fn new(
         config: &TagSetConfig,
-        requests: &Arc<Requests<T>>,
+        dispatch: &Arc<Dispatch<T>>,
         data: Arc<T::Data>,
     ) -> Result<Arc<Self>> {
-        if config.poll_queues >= requests.hw_queues() {
+        if config.poll_queues >= dispatch.hw_queues() {
             return Err(EINVAL);
         }
-        requests.claim()?;
+        dispatch.claim()?;
         let context = KBox::new(
             TagSetContext {
                 data,
-                requests: requests.clone(),
+                dispatch: dispatch.clone(),
                 poll_queues: config.poll_queues,
             },
             GFP_KERNEL,
@@ -92,13 +92,13 @@ impl<T: Operations> TagSet<T> {
         let timeout = kernel::time::msecs_to_jiffies(config.timeout_ms);
         let set = bindings::blk_mq_tag_set {
             ops: Vtable::<T>::build(),
-            nr_hw_queues: requests.hw_queues(),
+            nr_hw_queues: dispatch.hw_queues(),
             // The block layer offers polled I/O if there is a map for it.
             nr_maps: match config.poll_queues {
                 0 => 1,
                 _ => bindings::hctx_type_HCTX_MAX_TYPES,
             },
-            queue_depth: requests.depth(),
+            queue_depth: dispatch.depth(),
             timeout: u32::try_from(timeout)?,
             numa_node: config.numa_node.unwrap_or(bindings::NUMA_NO_NODE),
             cmd_size: size_of::<Pdu<T>>() as u32,
@@ -144,8 +144,8 @@ impl<T: Operations> TagSet<T> {
     }
 
     /// Returns the table of started requests.
-    pub fn requests(&self) -> &Arc<Requests<T>> {
-        &self.context.requests
+    pub fn dispatch(&self) -> &Arc<Dispatch<T>> {
+        &self.context.dispatch
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {

@@ -229,7 +229,7 @@ impl<T: Node> Callbacks<T> {
             return EINVAL.to_errno() as isize;
         };
         // SAFETY: By the safety requirement.
-        let written = unsafe { Self::take(item, page, count, store) };
+        let written = unsafe { Self::call_store(item, page, count, store) };
         if is_secret {
             // SAFETY: The page is configfs's copy of the written text, which it passes to this
             // function alone, under the mutex of the open file; it is `const` only because no other
@@ -244,7 +244,7 @@ impl<T: Node> Callbacks<T> {
     /// # Safety
     ///
     /// As of `store`.
-    unsafe fn take(
+    unsafe fn call_store(
         item: *mut bindings::config_item,
         page: *const c_char,
         count: usize,

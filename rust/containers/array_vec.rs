@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_is_dropped() {
+    fn remaining_elements_are_dropped() {
         let counted = Rc::new(());
         let mut few = ArrayVec::<_, 8>::new();
         for _ in 0..5 {

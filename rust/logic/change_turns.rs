@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_without_a_pause_keeps_nobody_from_a_turn() {
+    fn a_host_that_asks_without_pause_delays_no_other_host() {
         let mut turns = ChangeTurns::new();
         assert_eq!(ask(&mut turns, 1, 0), Ok(()));
         assert_eq!(ask(&mut turns, 2, 10), Err(AskAgain));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_ask_again_loses_the_turn() {
+    fn a_host_that_does_not_ask_again_loses_its_turn() {
         let mut turns = ChangeTurns::new();
         assert_eq!(ask(&mut turns, 1, 0), Ok(()));
         assert_eq!(ask(&mut turns, 2, 5), Err(AskAgain));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_can_ask_nevertheless() {
+    fn a_host_without_a_place_in_the_queue_gets_a_turn_later() {
         let mut turns = ChangeTurns::new();
         assert_eq!(ask(&mut turns, 0, 0), Ok(()));
         for number in 1..=WAITING_MAX as u8 + 1 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_not_made() {
+    fn a_given_up_change_is_not_made() {
         let mut turns = ChangeTurns::new();
         let before = turns.ticket();
         turns.give_up();

@@ -64,7 +64,7 @@ struct SizeClass {
 
 /// Numbers of buffers of a size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holds {
+pub struct ClassCounts {
     /// All buffers.
     pub total: u32,
     /// The borrowed ones among these.
@@ -226,11 +226,11 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
             && client.borrowed.saturating_add(pages) <= client.limit
     }
 
-    /// Returns the lowest rank of the waiting borrowers, except `but`, for each class.
-    fn first(&self, but: Option<usize>) -> [Option<(u32, u32)>; SIZE_CLASSES] {
+    /// Returns the lowest rank of the waiting borrowers, without borrower `except`, for each class.
+    fn first(&self, except: Option<usize>) -> [Option<(u32, u32)>; SIZE_CLASSES] {
         let mut first = [None; SIZE_CLASSES];
         for (index, borrower) in self.borrowers.iter().enumerate() {
-            if !borrower.waits() || but == Some(index) {
+            if !borrower.waits() || except == Some(index) {
                 continue;
             }
             let Some(rank) = self.rank(borrower) else {
@@ -403,14 +403,14 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
     }
 
     /// Returns whether `borrower` has borrowed anything.
-    pub fn has(&self, borrower: usize) -> bool {
+    pub fn has_borrowed(&self, borrower: usize) -> bool {
         self.borrowers
             .get(borrower)
             .is_some_and(|borrower| borrower.borrowed != 0)
     }
 
     /// Sets how many buffers each class shall have from now on.
-    pub fn aim(&mut self, targets: [u32; SIZE_CLASSES]) {
+    pub fn set_targets(&mut self, targets: [u32; SIZE_CLASSES]) {
         for (class, target) in self.classes.iter_mut().zip(targets) {
             class.target = target;
         }
@@ -433,9 +433,9 @@ impl<C: DerefMut<Target = [ClientShare]>, S: DerefMut<Target = [Borrower]>> Fair
     }
 
     /// Returns the numbers of buffers of a class.
-    pub fn holds(&self, class: usize) -> Holds {
+    pub fn class_counts(&self, class: usize) -> ClassCounts {
         let class = self.classes.get(class).copied().unwrap_or_default();
-        Holds {
+        ClassCounts {
             total: class.total,
             borrowed: class.total - class.free,
             target: class.target,

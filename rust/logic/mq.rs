@@ -208,18 +208,18 @@ impl<M: Memory> Mq<M> {
     }
 
     /// Accounts for a use of the line `key`, which is not in the cache, and assigns a slot to it: a
-    /// free one, or the slot of the least valuable line that `may_go` allows to evict. Returns
-    /// `None` if `may_go` allows none of the first [`CANDIDATES`] lines, or if the line is in the
-    /// cache.
+    /// free one, or the slot of the least valuable line that `may_evict` allows to evict. Returns
+    /// `None` if `may_evict` allows none of the first [`CANDIDATES`] lines, or if the line is in
+    /// the cache.
     #[inline]
-    pub fn miss(&mut self, key: u64, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
+    pub fn miss(&mut self, key: u64, may_evict: impl Fn(u32) -> bool) -> Option<Admission> {
         self.now += 1;
         let known = match self.look_up(key) {
             Some(at) if at < self.slots => return None,
             Some(at) => self.nodes.get(at as usize).copied(),
             None => None,
         };
-        let Some(admission) = self.make_room(may_go) else {
+        let Some(admission) = self.make_room(may_evict) else {
             self.age();
             return None;
         };
@@ -246,7 +246,7 @@ impl<M: Memory> Mq<M> {
 
     /// Accounts for a use of a line that is not in the cache and does not enter it.
     #[inline]
-    pub fn pass(&mut self) {
+    pub fn record_bypass(&mut self) {
         self.now += 1;
         self.age();
     }
@@ -260,14 +260,17 @@ impl<M: Memory> Mq<M> {
     }
 
     /// Returns a slot of the free list; evicts a line if the list is empty.
-    fn make_room(&mut self, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
+    fn make_room(&mut self, may_evict: impl Fn(u32) -> bool) -> Option<Admission> {
         if let Some(slot) = self.first(FREE) {
             return Some(Admission {
                 slot,
                 evicted: None,
             });
         }
-        let slot = self.candidates().take(CANDIDATES).find(|at| may_go(*at))?;
+        let slot = self
+            .candidates()
+            .take(CANDIDATES)
+            .find(|at| may_evict(*at))?;
         let old = self.nodes.get(slot as usize).copied()?;
         self.forget(slot, FREE);
         // If the history has no spare node, all its nodes are in use: forget its oldest line.

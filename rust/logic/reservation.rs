@@ -305,20 +305,20 @@ impl Reservations {
                 self.check(host, key)?;
                 self.registrants = [None; REGISTRANTS_MAX];
                 self.held = None;
-                self.changed();
+                self.count_change();
                 Ok(())
             }
         }
     }
 
-    fn changed(&mut self) {
+    fn count_change(&mut self) {
         self.generation = self.generation.wrapping_add(1);
     }
 
     fn hold(&mut self, host: HostId, how: ReservationType) {
         self.held = Some(HeldReservation {
             how,
-            holder: (!how.is_of_all()).then_some(host),
+            holder: (!how.is_all_registrants()).then_some(host),
         });
     }
 
@@ -345,7 +345,7 @@ impl Reservations {
             };
             *place = Some(Registrant { host, key: new });
         }
-        self.changed();
+        self.count_change();
         Ok(())
     }
 
@@ -411,7 +411,7 @@ impl Reservations {
         } else if self.remove(|r| r.key == victim, removed) == 0 {
             return Err(Status::Conflict);
         }
-        self.changed();
+        self.count_change();
         Ok(())
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_ending_can_have_ended() {
+    fn only_an_ending_session_can_end_completely() {
         let mut state = SessionState::<u8>::Live;
         state.finish();
         assert!(state.is_live());

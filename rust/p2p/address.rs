@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_formatted_address_is_parsed_again() {
         for text in ["0000:03:00.0", "0001:ff:1f.7", "10000:e1:02.3"] {
             assert_eq!(PciAddress::parse(text).unwrap().to_string(), text);
         }

@@ -284,7 +284,7 @@ impl Memory {
     /// Returns whether the memory is on the same device as `other`: a drive then accepts both in
     /// one request.
     #[inline]
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn is_on_same_device(&self, other: &Self) -> bool {
         self.provider.as_raw() == other.provider.as_raw()
     }
 

@@ -38,7 +38,7 @@ pub use self::{
     handshake::{Challenged, Initiator, Unconfirmed},
     seal::SessionKey,
     window::Window,
-    wire::{Asked, Channel, End, Proof, Sealed, Wanted},
+    wire::{Channel, End, Proof, Purpose, RequestForm, Sealed},
 };
 
 use core::marker::PhantomData;

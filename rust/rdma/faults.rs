@@ -15,10 +15,10 @@ mod asked {
     impl Faults {
         /// Creates the points of fault injection in debugfs. Call this once in the life of the
         /// module.
-        pub(crate) fn offer() -> Self {
+        pub(crate) fn create() -> Self {
             // SAFETY: This is process context, in which modules are loaded and debugfs files may be
             // created.
-            unsafe { bindings::hcablk_c_faults_offer() };
+            unsafe { bindings::hcablk_c_faults_create() };
             Self(())
         }
     }
@@ -26,7 +26,7 @@ mod asked {
     impl Drop for Faults {
         fn drop(&mut self) {
             // SAFETY: The files were created, and are removed only here, once.
-            unsafe { bindings::hcablk_c_faults_withdraw() };
+            unsafe { bindings::hcablk_c_faults_remove() };
         }
     }
 
@@ -51,7 +51,7 @@ mod asked {
 
     impl Faults {
         #[inline(always)]
-        pub(crate) fn offer() -> Self {
+        pub(crate) fn create() -> Self {
             Self
         }
     }

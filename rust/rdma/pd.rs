@@ -195,7 +195,7 @@ impl ProtectionDomain {
     }
 
     /// Returns whether `other` is on the same device, and neither domain was severed.
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn is_on_same_device(&self, other: &Self) -> bool {
         self.device == other.device && !self.is_severed() && !other.is_severed()
     }
 

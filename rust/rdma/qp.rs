@@ -221,7 +221,7 @@ impl<H: Handler> QueuePair<H> {
             return Err(ENOMEM);
         }
         // SAFETY: The caller guarantees the same.
-        unsafe { self.give(head) }
+        unsafe { self.post_to_device(head) }
     }
 
     /// Posts requests to the device.
@@ -230,7 +230,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// The requirements of [`Self::post_raw`].
     #[inline(always)]
-    unsafe fn give(&self, head: *const bindings::ib_send_wr) -> Result {
+    unsafe fn post_to_device(&self, head: *const bindings::ib_send_wr) -> Result {
         let qp = self.raw.as_ptr();
         let mut bad = ptr::null();
         let _guard = rcu::read_lock();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_completions_freed_is_asked_for_only_when_the_account_is_short() {
+    fn completions_are_counted_only_when_space_is_short() {
         let mut s = SendSpace::new(4, 1);
         assert!(s.reserve(4, || unreachable!("there are enough")));
         assert!(!s.reserve(1, || 0), "nothing was freed");

@@ -35,7 +35,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// An object that work can be done on.
+/// An object whose work can be deferred.
 pub trait Deferred: HasSlot<WorkSlot<Self>> + Sized + Send + 'static {
     /// Does the work. Process context; it may defer the object again, but must not drop `self`,
     /// whose [`WorkSlot`] would wait for this call.

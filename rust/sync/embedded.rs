@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fields of a driver's objects on which C code works while it has the object: the `struct bio` of
-//! its I/O, its work.
+//! Fields of a driver's objects, on which C code works while it has the object: the `struct bio` of
+//! an I/O, or a work item.
 //!
 //! The layer takes such an object in its box, lets C code work on the field, and returns the object
 //! afterwards. In the meantime there are only shared references to the object, through which the

@@ -30,7 +30,7 @@ impl Deadline {
     }
 
     /// Returns the milliseconds since the deadline was made.
-    pub fn gone_ms(self) -> u32 {
+    pub fn elapsed_ms(self) -> u32 {
         let gone = self.start.elapsed().as_millis();
         gone.clamp(0, i64::from(u32::MAX)) as u32
     }

@@ -229,7 +229,7 @@ class Guest:
         # tsc_early_khz: on a busy machine a booting kernel may measure a quarter of the frequency, and then its clock
         # and all of its timeouts run four times as fast.
         # rcu_cpu_stall_timeout, watchdog_thresh: a real hang lasts, but where many guests share few processors, a
-        # guest's processor may not run for 20 s; both report after 60 s.
+        # guest's processor may stand still for 20 s; both report after 60 s.
         # napi_tx=0: soft-RoCE charges a packet to its queue pair until the card has sent it, and a cable whose other
         # end was killed at the wrong moment keeps the last packets forever. Without NAPI the card takes packets over at
         # once, as a real card does within microseconds.
@@ -304,7 +304,7 @@ class Guest:
     def start(self) -> None:
         """Start QEMU; `wait_booted` waits for the guest."""
         if self.alive:
-            raise GuestError(f"{self.name} runs already")
+            raise GuestError(f"{self.name} is already running")
         self._booted = False
         self._boot = self.console_size()
         pairs = [socket.socketpair() for _ in range(CHANNELS + 1)]
@@ -425,7 +425,7 @@ class Guest:
         if not self.spec.drives:
             raise GuestError(f"{self.name} has no place for a drive")
         if self._volatile is not None:
-            raise GuestError(f"{self.name} has its volatile drive already")
+            raise GuestError(f"{self.name} already has its volatile drive")
         log = self.settings.logs / f"nbdkit-{self.name}.log"
         self._volatile = VolatileDrive(self.settings.work / f"{self.name}-volatile.img", log)
         self.attach_drive()
@@ -517,7 +517,9 @@ class Guest:
         self._sockets, self._qmp, self._qmp_answers = [], None, None
 
     def unblock(self) -> None:
-        """Keep neighbours that do not read from stopping this guest: see `unblock`. Call after neighbours were started."""
+        """Prevent neighbours that do not read their sockets from stopping this guest: see `unblock`. Call this after
+        neighbours were started.
+        """
         if self._process is not None and self.alive:
             unblock(self._process.pid)
 

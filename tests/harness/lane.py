@@ -217,7 +217,7 @@ class Lane:
             for line in held:
                 say(f"    # before: {line.strip()}" if again else line)
             if not again:
-                return self.as_it_must(test, outcome)
+                return self.check_lateness(test, outcome)
             for line in outcome.reasons:
                 say(f"    # before: {line}")
             say(f"# {test.name}: run again on fresh guests: {again}")
@@ -226,7 +226,7 @@ class Lane:
             for name in self.needed(test):
                 self.server.kill(self.guests[name])
 
-    def as_it_must(self, test: Test, outcome: Outcome) -> Outcome:
+    def check_lateness(self, test: Test, outcome: Outcome) -> Outcome:
         """Return the outcome of a test; one that must be late at first fails if it was not."""
         if not test.must_be_late or outcome.result == "failed":
             return outcome

@@ -120,11 +120,11 @@ class Run:
         while test := self.take():
             say(f"# {self.progress(test)}")
             lines: list[str] = []
-            told = say if len(self.lanes) == 1 else lines.append
-            told(f"# Subtest: {test.name}: {test.proves}")
+            report = say if len(self.lanes) == 1 else lines.append
+            report(f"# Subtest: {test.name}: {test.proves}")
             started, processor = time.monotonic(), lane.processor_seconds()
             try:
-                outcome = lane.run(test, told)
+                outcome = lane.run(test, report)
             except Exception as err:  # The other tests must run, and this one must be counted.
                 outcome = Outcome("failed", [f"the runner: {err!r}"])
             lines += [f"# {reason}" for reason in outcome.reasons]

@@ -173,26 +173,26 @@ def chosen(tests: list[Test], words: list[str]) -> list[Test]:
     return [test for test in tests if test.name in found]
 
 
-def next_test(waiting: list[Test], beside: list[Test], processors: int) -> Test | None:
-    """Remove the next test to run from `waiting` and return it; `beside` are the running tests. None: none may
+def next_test(waiting: list[Test], running: list[Test], processors: int) -> Test | None:
+    """Remove the next test to run from `waiting` and return it; `running` are the tests that run now. None: none may
     run now.
 
     A test that mostly waits runs next to tests that compute, of which at most one runs per processor. A test that must be alone
     runs when all others have ended.
     """
-    if any(test.alone for test in beside):
+    if any(test.alone for test in running):
         return None
     shared = [test for test in waiting if not test.alone]
     if not shared:
-        if not waiting or beside:
+        if not waiting or running:
             return None
         return waiting.pop(0)
-    if sum(not test.waits for test in beside) >= processors:
+    if sum(not test.waits for test in running) >= processors:
         shared = [test for test in shared if test.waits]
         if not shared:
             return None
-    computing = not any(test.waits for test in beside)
-    fitting = [test for test in shared if test.waits == (computing and bool(beside))] or shared
+    computing = not any(test.waits for test in running)
+    fitting = [test for test in shared if test.waits == (computing and bool(running))] or shared
     # A slow test that begins last would leave all other lanes idle in the end.
     test = max(fitting, key=lambda test: test.takes)
     waiting.remove(test)

@@ -48,7 +48,7 @@ class Judged(unittest.TestCase):
     def test_an_injected_bug_is_found_by_what_is_late(self) -> None:
         self.assertEqual(judged("late", only_once=True), ("failed", 1))
 
-    def test_who_passes_in_the_end_tells_what_was_late(self) -> None:
+    def test_a_pass_in_the_end_reports_what_was_late(self) -> None:
         tries, outcome = Tries(), Outcome("passed")
         self.assertTrue(tries.again(Outcome("late", late=["it is back"]), ""))
         self.assertTrue(tries.again(Outcome("passed"), ""))

@@ -261,7 +261,7 @@ static bool is_in(struct list_head *list, struct hca_qp *qp, bool recv)
 	return false;
 }
 
-/* Returns whether completions of this work queue of the queue pair were not polled. */
+/* Returns whether completions of this work queue of the queue pair have not been polled yet. */
 bool hca_cq_has(struct hca_cq *cq, struct hca_qp *qp, bool recv)
 {
 	bool has;

@@ -58,7 +58,7 @@ static int port_get(void *data, u64 *value)
 	return 0;
 }
 
-/* Pulls or plugs the cable, from which the core makes IB_EVENT_PORT_ERR and IB_EVENT_PORT_ACTIVE. */
+/* Pulls or plugs the cable, which the core reports as IB_EVENT_PORT_ERR or IB_EVENT_PORT_ACTIVE. */
 static int port_set(void *data, u64 value)
 {
 	struct net_device *port = ((struct hca_dev *)data)->card->port;

@@ -101,12 +101,12 @@ impl Bench {
     }
 
     /// Makes a request for the pieces, maps and registers its memory.
-    pub(crate) fn show(
+    pub(crate) fn register(
         &mut self,
         pieces: &[(usize, usize, usize)],
         op: BioOp,
     ) -> Result<(Request<Driver>, Pending, RemoteAddress)> {
-        let (request, pending) = self.caught(pieces, op)?;
+        let (request, pending) = self.take_request(pieces, op)?;
         self.map(&request, op)?;
         let (mut register, remote) = self.list.register()?;
         ensure!(self.link.near.carry_out(&mut register)?);
@@ -114,7 +114,7 @@ impl Bench {
     }
 
     /// Ends the peer's access and the request.
-    pub(crate) fn hide(&mut self, request: Request<Driver>, pending: &Pending) -> Result {
+    pub(crate) fn invalidate(&mut self, request: Request<Driver>, pending: &Pending) -> Result {
         let mut invalidate = self.list.invalidate()?;
         let done = self.link.near.carried_out(&mut invalidate)?;
         self.list.invalidated(done)?;
@@ -129,12 +129,13 @@ impl Bench {
         finish(request, pending)
     }
     /// Makes a request for the pieces, without mapping its memory.
-    pub(crate) fn caught(
+    pub(crate) fn take_request(
         &self,
         pieces: &[(usize, usize, usize)],
         op: BioOp,
     ) -> Result<(Request<Driver>, Pending)> {
-        self.desk.caught(&self.memory.with_pieces(pieces)?, op, 0)
+        self.desk
+            .take_request(&self.memory.with_pieces(pieces)?, op, 0)
     }
 
     /// Maps the memory of a request.
@@ -148,8 +149,12 @@ impl Bench {
 
     /// Checks that mapping the memory of a request for the pieces is refused; returns how many
     /// segments the request had.
-    pub(crate) fn refused(&mut self, pieces: &[(usize, usize, usize)], op: BioOp) -> Result<u16> {
-        let (request, pending) = self.caught(pieces, op)?;
+    pub(crate) fn check_refused(
+        &mut self,
+        pieces: &[(usize, usize, usize)],
+        op: BioOp,
+    ) -> Result<u16> {
+        let (request, pending) = self.take_request(pieces, op)?;
         let (segments, before) = (request.segments(), mapped::count());
         ensure_eq!(self.map(&request, op), Err(EINVAL));
         ensure_eq!(self.list.mapped(), 0);

@@ -33,12 +33,12 @@ use hcablk_core::{
         BioSlot,
         BlockDevice,
         DiskOpeners,
+        Dispatch,
         Limits,
         LiveLimits,
         Op,
         OpenMode,
         ReplacedHwQueues,
-        Requests,
         Status,
         TagSet,
         TagSetConfig, //
@@ -104,14 +104,14 @@ mod tests {
 
     #[test]
     fn a_table_has_one_tag_set_and_that_one_disk() -> Result {
-        let (_state, requests, tag_set) = desk::tag_set(0)?;
+        let (_state, dispatch, _places, tag_set) = desk::tag_set(0)?;
         let config = TagSetConfig {
             timeout_ms: 0,
             numa_node: None,
             no_scheduler: true,
             poll_queues: 0,
         };
-        let again = TagSet::new(&config, &requests, tag_set.data().clone());
+        let again = TagSet::new(&config, &dispatch, tag_set.data().clone());
         ensure_eq!(again.err(), Some(EBUSY));
         ensure_eq!(tag_set.depth(), DEPTH);
         ensure!((1..=2).contains(&tag_set.hw_queues()));
@@ -145,7 +145,7 @@ mod tests {
             ensure_eq!(desk.run(&memory.whole()?, READ, 5)?, Ok(()));
             let piece = memory.with_pieces(shape)?;
             ensure_eq!(desk.run(&piece, WRITE, 300)?, Ok(()));
-            let wrong = desk.state.look(|state| {
+            let wrong = desk.state.with(|state| {
                 state.image.iter().enumerate().position(|(at, &byte)| {
                     let from = at
                         .checked_sub(300 * 512)
@@ -154,11 +154,11 @@ mod tests {
                 })
             });
             ensure_eq!(wrong, None);
-            let seen = desk.state.look(|state| state.seen.pop()).ok_or(EINVAL)?;
+            let seen = desk.state.with(|state| state.seen.pop()).ok_or(EINVAL)?;
             ensure_eq!((seen.op, seen.sector), (Op::Write, 300));
             ensure_eq!(seen.bytes as usize, piece.bytes());
             ensure!(!seen.fua);
-            desk.state.look(|state| state.seen.clear());
+            desk.state.with(|state| state.seen.clear());
         }
         Ok(())
     }
@@ -170,14 +170,14 @@ mod tests {
         let whole = memory.whole()?;
         desk.fill(7);
         ensure_eq!(desk.run(&whole, READ, 0)?, Ok(()));
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
 
-        let (state, other) = desk::shared(&desk.requests)?;
+        let (state, other) = desk::shared(&desk.dispatch, &desk.places)?;
         // Returns whether the former data has no other user left.
         let exchange = |hw_queue| -> Result<bool> {
             let new = HwQueue::new(&other, hw_queue)?;
             let mut formers = ReplacedHwQueues::new();
-            desk.requests.exchange(hw_queue, new, &mut formers)?;
+            desk.dispatch.exchange(hw_queue, new, &mut formers)?;
             let mut formers = formers.wait();
             let former = formers.pop().ok_or(EINVAL)?;
             ensure!(formers.is_empty());
@@ -192,8 +192,8 @@ mod tests {
         }
         ensure_eq!(exchange(queues), Err(ENODEV));
         ensure_eq!(desk.run(&whole, WRITE, 40)?, Ok(()));
-        ensure!(desk.state.look(|state| state.seen.is_empty()));
-        let written = state.look(|state| (state.seen.len(), state.image.get(40 * 512).copied()));
+        ensure!(desk.state.with(|state| state.seen.is_empty()));
+        let written = state.with(|state| (state.seen.len(), state.image.get(40 * 512).copied()));
         ensure_eq!(written, (1, Some(pattern(7, 0))));
 
         for _ in 0..20 {
@@ -211,9 +211,9 @@ mod tests {
     #[test]
     fn a_hardware_queue_that_blk_mq_gives_up_gets_no_other_data() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
-        let (_, other) = desk::shared(&desk.requests)?;
+        let (_, other) = desk::shared(&desk.dispatch, &desk.places)?;
         let new = HwQueue::new(&other, 0)?;
-        desk.requests
+        desk.dispatch
             .exchange(0, new, &mut ReplacedHwQueues::new())?;
         other.at_exit.store(AT_EXIT_TRY, Relaxed);
         desk.device = None;
@@ -233,7 +233,7 @@ mod tests {
             let _quiesced = disk.quiesce();
             let pending = desk.begin(&memory, READ, 0)?;
             pause(100);
-            ensure!(desk.state.look(|state| state.seen.is_empty()));
+            ensure!(desk.state.with(|state| state.seen.is_empty()));
             ensure!(!pending.has_ended());
             pending
         };
@@ -327,7 +327,7 @@ mod tests {
         ensure_eq!(desk.run(&memory, zeroes, 0)?, Err(Status::NotSupported));
         // Without a cache a flush succeeds at once.
         ensure_eq!(desk.run(&memory, BioOp::Flush, 0)?, Ok(()));
-        ensure!(desk.state.look(|state| state.seen.is_empty()));
+        ensure!(desk.state.with(|state| state.seen.is_empty()));
         Ok(())
     }
 
@@ -430,7 +430,7 @@ mod tests {
             disk.set_capacity(100);
             ensure_eq!(device.sectors(), 100);
         }
-        // Opened twice by this type only (tests/kselftest opens it otherwise, too).
+        // Here only this type opens the disk, twice; in tests/kselftest other programs do, too.
         let disk = desk.disk.as_ref().ok_or(ENODEV)?;
         let again = desk::open(disk, false)?;
         desk.device = None;
@@ -480,19 +480,19 @@ mod tests {
         let pending = desk.begin(&memory, READ, 0)?;
         desk.next()?;
         let queue = Arc::new(WorkQueue::new(c"hcablk_kunit")?, GFP_KERNEL)?;
-        let (requests, state) = (desk.requests.clone(), desk.state.clone());
+        let (places, state) = (desk.places.clone(), desk.state.clone());
         queue.try_spawn(GFP_KERNEL, move || {
             pause(100);
-            state.look(|state| state.mode = Mode::Reject(Status::Transport));
-            requests.for_each_parked(0, |request| request.end(Status::Transport));
+            state.with(|state| state.mode = Mode::Reject(Status::Transport));
+            desk::end_parked(&places, Status::Transport);
         })?;
         let disk = desk.disk.take().ok_or(ENODEV)?;
         disk.remove();
         ensure!(pending.has_ended());
         ensure_eq!(pending.end()?, Err(Status::Transport));
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
         ensure!(desk.run(&memory, READ, 0)?.is_err());
-        ensure!(desk.state.look(|state| state.seen.is_empty()));
+        ensure!(desk.state.with(|state| state.seen.is_empty()));
         // An open disk keeps its number.
         let other = Desk::new(&Plan::default())?;
         ensure!(other.disk.as_ref().map(|disk| disk.number()) != number);
@@ -511,7 +511,7 @@ mod tests {
             openers: Some(openers.clone()),
             ..Plan::default()
         };
-        let (_, _, tag_set) = desk::tag_set(plan.timeout_ms)?;
+        let (_, _, _, tag_set) = desk::tag_set(plan.timeout_ms)?;
         let disk = desk::disk(&tag_set, &plan)?;
         // The partition scan has opened and closed the disk.
         desk::closed(&disk)?;
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn disks_without_memory() -> Result {
         every_allocation(1, || BioSlot::new(1024))?;
-        every_allocation(1, || Requests::<Driver>::new(2, 8))?;
+        every_allocation(1, || Dispatch::<Driver>::new(2, 8))?;
         every_allocation(10, || desk::tag_set(0))
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     },
     link::{
         self,
-        Ear,
+        EventRecorder,
         Link,
         Log,
         News,
@@ -57,20 +57,23 @@ use kernel::{
 };
 
 /// Reports that an identifier has dropped its handler.
-struct Tell(Arc<Watched<bool>>);
+struct DropFlag(Arc<Watched<bool>>);
 
-impl cm::Handler for Tell {
+impl cm::Handler for DropFlag {
     fn event(&self, _event: cm::Event<'_>) {}
 }
 
-impl Drop for Tell {
+impl Drop for DropFlag {
     fn drop(&mut self) {
         self.0.change(|gone| *gone = true);
     }
 }
 
 /// Receives events, and reports its own drop.
-struct Both(Ear, #[expect(dead_code, reason = "only dropped")] Tell);
+struct Both(
+    EventRecorder,
+    #[expect(dead_code, reason = "only dropped")] DropFlag,
+);
 
 impl cm::Handler for Both {
     fn event(&self, event: cm::Event<'_>) {
@@ -83,18 +86,18 @@ fn watched_domain() -> Result<(Arc<ProtectionDomain>, Arc<Watched<bool>>)> {
     loop {
         let gone = Watched::new(false)?;
         let news = Watched::new(News::default())?;
-        let both = Both(Ear(news.clone()), Tell(gone.clone()));
+        let both = Both(EventRecorder(news.clone()), DropFlag(gone.clone()));
         let id = Id::new(Arc::new(both, GFP_KERNEL)?)?;
         id.resolve_address(&core::net::SocketAddr::new(crate::address(), 0), 10_000)?;
         news.wait(|n| (n.resolved == 1 || n.down).then_some(()))?;
-        if news.look(|n| n.resolved == 1) {
+        if news.with(|n| n.resolved == 1) {
             return Ok((ProtectionDomain::new(&id)?, gone));
         }
     }
 }
 
 fn is(flag: &Watched<bool>) -> bool {
-    flag.look(|flag| *flag)
+    flag.with(|flag| *flag)
 }
 
 #[kunit_tests(hcablk_buffers)]
@@ -164,7 +167,7 @@ mod tests {
                 DmaBuffer::sever_all(others);
                 ensure_eq!(pd.sever(), Ok(()));
                 ensure!(pd.is_severed() && pd.id().is_none());
-                ensure!(!pd.is_beside(&link.far.pd));
+                ensure!(!pd.is_on_same_device(&link.far.pd));
             }
             // Nothing is made there any more; the memory is still there.
             let new = MessageBuffers::<64>::new(pd, 1, Direction::ToDevice);
@@ -384,7 +387,7 @@ mod tests {
     fn a_handler_is_let_go_of_once_and_not_called_afterwards() -> Result {
         let gone = Watched::new(false)?;
         let news = Watched::new(News::default())?;
-        let both = Both(Ear(news.clone()), Tell(gone.clone()));
+        let both = Both(EventRecorder(news.clone()), DropFlag(gone.clone()));
         let id = Id::new(Arc::new(both, GFP_KERNEL)?)?;
         id.detach();
         ensure!(is(&gone));
@@ -392,7 +395,7 @@ mod tests {
         id.resolve_address(&core::net::SocketAddr::new(crate::address(), 0), 1000)?;
         let never: Arc<Event> = Arc::pin_init(Event::new(), GFP_KERNEL)?;
         ensure_eq!(never.wait_ms(200), Err(ETIMEDOUT));
-        ensure!(news.look(|n| n.resolved == 0 && !n.down));
+        ensure!(news.with(|n| n.resolved == 0 && !n.down));
         Ok(())
     }
 

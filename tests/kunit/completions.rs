@@ -62,7 +62,7 @@ mod tests {
             link.near.pair.post(&chain)?;
             link.near.completed(OTHER, first + 8)?;
         }
-        link.near.log.reports.look(|reports| {
+        link.near.log.reports.with(|reports| {
             let order: [u32; 6] = [2, 5, 11, 14, 20, 23];
             ensure_eq!(reports.done.len(), order.len());
             for (done, index) in reports.done.iter().zip(order) {
@@ -101,7 +101,7 @@ mod tests {
             link.near.send(0, b"hello")?;
             link.far.completed(RECEIVE, 0)?;
             pause(200);
-            ensure_eq!(link.near.log.reports.look(|r| r.done.len()), 0);
+            ensure_eq!(link.near.log.reports.with(|r| r.done.len()), 0);
             link.near.start();
             ensure!(link.near.completed(SEND, 0)?.ok);
         }
@@ -129,7 +129,7 @@ mod tests {
             pause(500);
             link.near.start();
             ensure!(link.near.completed(SEND, 0)?.ok);
-            link.near.log.reports.look(|reports| {
+            link.near.log.reports.with(|reports| {
                 ensure_eq!(reports.done.len(), MANY as usize);
                 ensure_eq!(reports.lost, 0);
                 for (index, done) in (0..).zip(reports.done.iter()) {
@@ -169,12 +169,12 @@ mod tests {
             }
             link.near.pair.drain();
             link.near.cq.stop();
-            let before = link.near.log.reports.look(|reports| reports.done.len());
+            let before = link.near.log.reports.with(|reports| reports.done.len());
             ensure_eq!(before, 8);
             // The completion of this is not reported.
             link.near.receive(9)?;
             pause(100);
-            ensure_eq!(link.near.log.reports.look(|reports| reports.done.len()), 8);
+            ensure_eq!(link.near.log.reports.with(|reports| reports.done.len()), 8);
             link.near.cq.stop();
 
             let pd = link.near.pd.clone();

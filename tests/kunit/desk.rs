@@ -20,17 +20,20 @@ use hcablk_core::blkdev::{
     BlockDevice,
     Disk,
     DiskOpeners,
+    Dispatch,
     Limits,
     NewDisk,
     Op,
     Operations,
+    PerTag,
     Rejected,
     ReplacedHwQueues,
     Request,
-    Requests,
     Status,
     TagSet,
     TagSetConfig,
+    TaggedRequest,
+    TimedOut,
     Timeout, //
 };
 use kernel::{
@@ -122,10 +125,17 @@ impl DeskState {
 /// The type that implements the disk's operations.
 pub(crate) struct Driver;
 
+/// The places of the disk's requests, for each hardware queue.
+pub(crate) type Places = [PerTag<Driver, ()>; 2];
+
+/// A request that has a place.
+pub(crate) type Placed<'a> = TaggedRequest<'a, Driver, ()>;
+
 /// The data that hardware queues and tag set share.
 pub(crate) struct Shared {
     state: Arc<Watched<DeskState>>,
-    requests: Arc<Requests<Driver>>,
+    dispatch: Arc<Dispatch<Driver>>,
+    places: Arc<Places>,
     /// The result of exchanging a hardware queue's data while blk-mq releases it.
     pub(crate) at_exit: Atomic<u32>,
 }
@@ -171,9 +181,9 @@ impl Drop for HwQueue {
             return;
         }
         let mut formers = ReplacedHwQueues::new();
-        let requests = &self.shared.requests;
+        let dispatch = &self.shared.dispatch;
         let done = Self::new(&self.shared, self.index)
-            .and_then(|other| requests.exchange(self.index, other, &mut formers));
+            .and_then(|other| dispatch.exchange(self.index, other, &mut formers));
         at_exit.store(
             match done {
                 Ok(()) => AT_EXIT_DONE,
@@ -193,7 +203,7 @@ impl Operations for Driver {
     fn hw_queue(
         data: &Arc<Shared>,
         index: u32,
-        _requests: &Arc<Requests<Self>>,
+        _dispatch: &Arc<Dispatch<Self>>,
     ) -> Result<Arc<HwQueue>> {
         HwQueue::new(data, index)
     }
@@ -207,42 +217,47 @@ impl Operations for Driver {
         mut request: Request<Self>,
         _last: bool,
     ) -> Result<(), Rejected<Self>> {
-        let seen = Seen {
-            op: request.op(),
-            fua: request.fua(),
-            atomic: request.atomic(),
-            sector: request.sector(),
-            bytes: request.bytes(),
-            segments: request.segments(),
-            hw_queue: request.hw_queue(),
-            tag: request.tag(),
-            generation: request.generation(),
+        let mode = queue.state.with(|state| state.mode);
+        let is_first = matches!(mode, Mode::RejectFirst(_) | Mode::RequeueFirst) && !*request.pdu();
+        *request.pdu() = is_first;
+        let Some(places) = queue.places.get(queue.index as usize) else {
+            return Err(Rejected::new(request, Status::IoErr));
         };
-        let mode = queue.state.look(|state| state.mode);
-        let again = core::mem::replace(request.pdu(), true);
+        let request = places
+            .claim(request)
+            .map_err(|request| Rejected::new(request, Status::IoErr))?;
+        let view = request.view();
+        let seen = Seen {
+            op: view.op(),
+            fua: view.fua(),
+            atomic: view.atomic(),
+            sector: view.sector(),
+            bytes: view.bytes(),
+            segments: view.segments(),
+            hw_queue: view.hw_queue(),
+            tag: view.tag(),
+            generation: view.generation(),
+        };
         let result = match mode {
-            Mode::RejectFirst(status) if !again => Err(Rejected::new(request, status)),
-            Mode::Reject(status) => {
-                *request.pdu() = false;
-                Err(Rejected::new(request, status))
+            Mode::RejectFirst(status) if is_first => {
+                Err(Rejected::new(request.into_request(), status))
             }
-            Mode::RequeueFirst if !again => {
-                request.requeue();
+            Mode::Reject(status) => Err(Rejected::new(request.into_request(), status)),
+            Mode::RequeueFirst if is_first => {
+                request.into_request().requeue();
                 Ok(())
             }
             Mode::Drop => {
-                *request.pdu() = false;
                 drop(request);
                 Ok(())
             }
             Mode::Park => {
-                *request.pdu() = false;
                 request.park();
                 Ok(())
             }
             Mode::Answer | Mode::RejectFirst(_) | Mode::RequeueFirst => {
-                *request.pdu() = false;
-                let status = queue.state.look(|state| state.carry_out(&request));
+                let request = request.into_request();
+                let status = queue.state.with(|state| state.carry_out(&request));
                 request.end(status);
                 Ok(())
             }
@@ -252,14 +267,21 @@ impl Operations for Driver {
         result
     }
 
-    fn timeout(queue: &HwQueue, hw_queue: u32, tag: u16) -> Timeout {
+    fn timeout(queue: &HwQueue, request: TimedOut<'_>) -> Timeout {
+        let places = queue.places.get(queue.index as usize);
+        let Some((places, tag)) = places.and_then(|p| Some((p, p.tag_of(&request)?))) else {
+            return Timeout::ResetTimer;
+        };
         queue.state.change(|state| {
-            let _ = state.timeouts.push_within_capacity((hw_queue, tag));
+            let _ = state.timeouts.push_within_capacity((queue.index, tag));
         });
-        if let Some(request) = queue.requests.take_any(hw_queue, 0, tag) {
-            request.end(Status::Timeout);
+        if let Some(taken) = places.take_any(tag) {
+            taken.into_request().end(Status::Timeout);
         }
-        Timeout::Done
+        match request.is_over() {
+            true => Timeout::Done,
+            false => Timeout::ResetTimer,
+        }
     }
 }
 
@@ -293,22 +315,31 @@ impl Default for Plan {
 /// An open disk.
 pub(crate) struct Desk {
     pub(crate) state: Arc<Watched<DeskState>>,
-    pub(crate) requests: Arc<Requests<Driver>>,
+    pub(crate) dispatch: Arc<Dispatch<Driver>>,
+    pub(crate) places: Arc<Places>,
     // Dropped first: closed before the disk is removed.
     pub(crate) device: Option<Arc<BlockDevice>>,
     pub(crate) disk: Option<Disk<Driver>>,
 }
 
-/// A tag set with the disk's state and its requests.
+/// A tag set with the disk's state and the places of its requests.
 type Parts = (
     Arc<Watched<DeskState>>,
-    Arc<Requests<Driver>>,
+    Arc<Dispatch<Driver>>,
+    Arc<Places>,
     Arc<TagSet<Driver>>,
 );
 
+/// Creates places for the requests of a disk.
+fn places() -> Result<Arc<Places>> {
+    let make = || PerTag::new(DEPTH as u16, |_| Ok(()));
+    Ok(Arc::new([make()?, make()?], GFP_KERNEL)?)
+}
+
 /// Creates the state with an empty image, and the data that hardware queues share.
 pub(crate) fn shared(
-    requests: &Arc<Requests<Driver>>,
+    dispatch: &Arc<Dispatch<Driver>>,
+    places: &Arc<Places>,
 ) -> Result<(Arc<Watched<DeskState>>, Arc<Shared>)> {
     let state = Watched::new(DeskState {
         mode: Mode::Answer,
@@ -319,7 +350,8 @@ pub(crate) fn shared(
     let shared = Arc::new(
         Shared {
             state: state.clone(),
-            requests: requests.clone(),
+            dispatch: dispatch.clone(),
+            places: places.clone(),
             at_exit: Atomic::new(AT_EXIT_NOTHING),
         },
         GFP_KERNEL,
@@ -329,16 +361,17 @@ pub(crate) fn shared(
 
 /// Creates a tag set without a disk.
 pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
-    let requests = Requests::new(2, DEPTH)?;
-    let (state, shared) = shared(&requests)?;
+    let dispatch = Dispatch::new(2, DEPTH)?;
+    let places = places()?;
+    let (state, shared) = shared(&dispatch, &places)?;
     let config = TagSetConfig {
         timeout_ms,
         numa_node: None,
         no_scheduler: true,
         poll_queues: 0,
     };
-    let tag_set = TagSet::new(&config, &requests, Arc::new(shared, GFP_KERNEL)?)?;
-    Ok((state, requests, tag_set))
+    let tag_set = TagSet::new(&config, &dispatch, Arc::new(shared, GFP_KERNEL)?)?;
+    Ok((state, dispatch, places, tag_set))
 }
 
 /// Creates a disk on a tag set, not open.
@@ -366,29 +399,37 @@ pub(crate) fn closed(disk: &Disk<Driver>) -> Result {
     eventually(|| Ok(!disk.is_open()))
 }
 
+/// Ends all parked requests.
+pub(crate) fn end_parked(places: &Places, status: Status) {
+    for places in places {
+        places.for_each_parked(|request| request.into_request().end(status));
+    }
+}
+
 impl Desk {
     pub(crate) fn new(plan: &Plan) -> Result<Self> {
-        let (state, requests, tag_set) = tag_set(plan.timeout_ms)?;
+        let (state, dispatch, places, tag_set) = tag_set(plan.timeout_ms)?;
         let disk = disk(&tag_set, plan)?;
         let device = open(&disk, plan.read_only)?;
         let desk = Self {
             state,
-            requests,
+            dispatch,
+            places,
             device: Some(Arc::new(device, GFP_KERNEL)?),
             disk: Some(disk),
         };
         // Forget the partition scan's requests.
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
         Ok(desk)
     }
 
     pub(crate) fn set(&self, mode: Mode) {
-        self.state.look(|state| state.mode = mode);
+        self.state.with(|state| state.mode = mode);
     }
 
     /// Fills the disk with bytes that depend on their place.
     pub(crate) fn fill(&self, seed: u8) {
-        self.state.look(|state| {
+        self.state.with(|state| {
             for (at, byte) in state.image.iter_mut().enumerate() {
                 *byte = pattern(seed, at);
             }
@@ -422,37 +463,45 @@ impl Desk {
         self.begin(memory, op, sector)?.end()
     }
 
+    /// Takes the request of a hardware queue that is parked with this tag and generation.
+    pub(crate) fn take(&self, hw_queue: u32, tag: u16, generation: u16) -> Option<Placed<'_>> {
+        self.places.get(hw_queue as usize)?.take(tag, generation)
+    }
+
+    /// Takes the request of a hardware queue that is parked with this tag.
+    pub(crate) fn take_any(&self, hw_queue: u32, tag: u16) -> Option<Placed<'_>> {
+        self.places.get(hw_queue as usize)?.take_any(tag)
+    }
+
     /// Starts I/O that gets parked, and takes its request.
-    pub(crate) fn caught(
+    pub(crate) fn take_request(
         &self,
         memory: &Memory,
         op: BioOp,
         sector: u64,
     ) -> Result<(Request<Driver>, Pending)> {
         self.set(Mode::Park);
-        self.state.look(|state| state.seen.clear());
+        self.state.with(|state| state.seen.clear());
         let pending = self.begin(memory, op, sector)?;
         let seen = self.next()?;
         let request = self
-            .requests
-            .take(seen.hw_queue, 0, seen.tag, seen.generation)
+            .take(seen.hw_queue, seen.tag, seen.generation)
             .ok_or(ENOENT)?;
         self.set(Mode::Answer);
-        Ok((request, pending))
+        Ok((request.into_request(), pending))
     }
 
     /// Starts a read that gets parked, and takes its request.
-    pub(crate) fn caught_one(&self) -> Result<(Request<Driver>, Pending)> {
+    pub(crate) fn take_one_request(&self) -> Result<(Request<Driver>, Pending)> {
         let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
-        self.caught(&memory, BioOp::Read, 0)
+        self.take_request(&memory, BioOp::Read, 0)
     }
 }
 
 impl Drop for Desk {
     fn drop(&mut self) {
         self.set(Mode::Answer);
-        self.requests
-            .for_each_parked(0, |request| request.end(Status::IoErr));
+        end_parked(&self.places, Status::IoErr);
         self.device = None;
         self.disk = None;
     }

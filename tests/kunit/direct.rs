@@ -53,7 +53,7 @@ mod tests {
         cq.notify_all();
         cq.guard();
         pause(200);
-        ensure_eq!(link.near.log.reports.look(|r| r.done.len()), 0);
+        ensure_eq!(link.near.log.reports.with(|r| r.done.len()), 0);
         eventually(|| Ok(cq.poll_now() == 1))?;
         ensure!(link.near.completed(SEND, 0)?.ok);
         ensure_eq!(cq.poll_now(), 0);
@@ -74,7 +74,7 @@ mod tests {
         link.far.completed(RECEIVE, 1)?;
         eventually(|| {
             link.near.cq.settle();
-            Ok(link.near.log.reports.look(|r| r.done.len()) == MANY as usize + 2)
+            Ok(link.near.log.reports.with(|r| r.done.len()) == MANY as usize + 2)
         })?;
         ensure!(link.near.completed(SEND, 1)?.ok);
         ensure_eq!(link.near.cq.events(), 0);
@@ -91,7 +91,7 @@ mod tests {
         link.near.pair.drain();
         // A wait times out after 30 s.
         ensure!(start.elapsed().as_millis() < 25_000);
-        ensure_eq!(link.near.log.reports.look(|r| r.done.len()), 21);
+        ensure_eq!(link.near.log.reports.with(|r| r.done.len()), 21);
         link.near.cq.stop();
         ensure_eq!(link.near.cq.poll_now(), 0);
         link.near.cq.settle();

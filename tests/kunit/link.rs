@@ -67,9 +67,9 @@ pub(crate) struct News {
 }
 
 /// Receives the events of an identifier.
-pub(crate) struct Ear(pub(crate) Arc<Watched<News>>);
+pub(crate) struct EventRecorder(pub(crate) Arc<Watched<News>>);
 
-impl cm::Handler for Ear {
+impl cm::Handler for EventRecorder {
     fn event(&self, event: cm::Event<'_>) {
         self.0.change(|news| match event {
             cm::Event::AddressResolved | cm::Event::RouteResolved { .. } => news.resolved += 1,
@@ -83,7 +83,7 @@ impl cm::Handler for Ear {
 /// Creates an identifier, and the record of its events.
 pub(crate) fn identifier() -> Result<(Arc<Id>, Arc<Watched<News>>)> {
     let news = Watched::new(News::default())?;
-    let id = Id::new(Arc::new(Ear(news.clone()), GFP_KERNEL)?)?;
+    let id = Id::new(Arc::new(EventRecorder(news.clone()), GFP_KERNEL)?)?;
     Ok((id, news))
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn bound_identifier() -> Result<(Arc<Id>, Arc<Watched<News>>)> {
         let (id, news) = identifier()?;
         id.resolve_address(&SocketAddr::new(crate::address(), 0), WAIT_TIMEOUT_MS)?;
         news.wait(|n| (n.resolved == 1 || n.down).then_some(()))?;
-        if news.look(|n| n.resolved == 1) {
+        if news.with(|n| n.resolved == 1) {
             return Ok((id, news));
         }
     }
@@ -325,19 +325,19 @@ pub(crate) struct Link {
 }
 
 /// Accepts the first connection request.
-struct Door(Arc<Watched<Visitors>>);
+struct Acceptor(Arc<Watched<Visitors>>);
 
 #[derive(Default)]
 struct Visitors {
     first: Option<(Arc<Id>, Arc<Watched<News>>)>,
 }
 
-impl cm::Accept for Door {
+impl cm::Accept for Acceptor {
     fn request(self: Arc<Self>, incoming: &mut Incoming<'_>) {
         let Ok(news) = Watched::new(News::default()) else {
             return;
         };
-        let Ok(ear) = Arc::new(Ear(news.clone()), GFP_KERNEL) else {
+        let Ok(ear) = Arc::new(EventRecorder(news.clone()), GFP_KERNEL) else {
             return;
         };
         if let Ok(id) = incoming.claim(ear) {
@@ -374,14 +374,14 @@ impl Link {
         };
         let address = SocketAddr::new(crate::address(), PORT);
         let visitors = Watched::new(Visitors::default())?;
-        let door = Arc::new(Door(visitors.clone()), GFP_KERNEL)?;
+        let door = Arc::new(Acceptor(visitors.clone()), GFP_KERNEL)?;
         let _listener = Listener::new(&address, door)?;
 
         let (id, news) = loop {
             let (id, news) = identifier()?;
             id.resolve_address(&address, WAIT_TIMEOUT_MS)?;
             news.wait(|n| (n.resolved == 1 || n.down).then_some(()))?;
-            if news.look(|n| n.resolved == 1) {
+            if news.with(|n| n.resolved == 1) {
                 break (id, news);
             }
         };

@@ -109,7 +109,7 @@ impl Pending {
 
     /// Returns whether the I/O has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.0.look(|ended| ended.is_some())
+        self.0.with(|ended| ended.is_some())
     }
 }
 

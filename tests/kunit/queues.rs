@@ -128,7 +128,7 @@ mod tests {
                 .near
                 .log
                 .reports
-                .look(|reports| reports.done.is_empty()));
+                .with(|reports| reports.done.is_empty()));
         }
         // Nothing to post.
         backlog.post(&link.near.pair, &Chain::new())
@@ -195,7 +195,7 @@ mod tests {
             chain.push(&mut last);
             link.near.pair.post(&chain)?;
             ensure_eq!(link.near.completed(SEND, 1)?.work.slots, slots);
-            let rest = link.near.log.reports.look(|reports| {
+            let rest = link.near.log.reports.with(|reports| {
                 let rest = reports.done.iter().map(|done| done.work.slots).sum::<u16>();
                 reports.done.clear();
                 rest
@@ -229,7 +229,7 @@ mod tests {
             let start = Instant::<Monotonic>::now();
             link.near.pair.drain();
             ensure!(start.elapsed().as_millis() < 20_000);
-            let flushed = link.near.log.reports.look(|reports| {
+            let flushed = link.near.log.reports.with(|reports| {
                 reports
                     .done
                     .iter()
@@ -256,7 +256,7 @@ mod tests {
         let start = Instant::<Monotonic>::now();
         link.near.pair.drain();
         ensure!(start.elapsed().as_millis() < 1000);
-        link.near.log.reports.look(|reports| {
+        link.near.log.reports.with(|reports| {
             ensure_eq!(reports.done.len(), 11);
             ensure_eq!(reports.lost, 0);
             for done in reports.done.iter() {
@@ -416,7 +416,7 @@ mod tests {
         pair.drain();
         cq.stop();
         ensure!(start.elapsed().as_millis() < 20_000);
-        ensure_eq!(log.reports.look(|reports| reports.done.len()), 0);
+        ensure_eq!(log.reports.with(|reports| reports.done.len()), 0);
         ensure!(BUFFERS >= 8);
         Ok(())
     }

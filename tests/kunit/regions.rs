@@ -35,7 +35,7 @@ mod tests {
         on_bench(|bench| {
             for (seed, shape) in (10..).zip(SHAPES) {
                 bench.refill(seed)?;
-                let (request, pending, remote) = bench.show(shape, WRITE)?;
+                let (request, pending, remote) = bench.register(shape, WRITE)?;
                 let first = shape.first().map_or(0, |piece| piece.1);
                 ensure_eq!(
                     remote.address,
@@ -55,7 +55,7 @@ mod tests {
                         ensure_eq!((at + i, byte), (at + i, pattern(seed, place)));
                     }
                 }
-                bench.hide(request, &pending)?;
+                bench.invalidate(request, &pending)?;
             }
             Ok(())
         })
@@ -67,7 +67,7 @@ mod tests {
             let mut data = KVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
             for (seed, shape) in (50..).zip(SHAPES) {
                 bench.refill(seed)?;
-                let (request, pending, remote) = bench.show(shape, BioOp::Read)?;
+                let (request, pending, remote) = bench.register(shape, BioOp::Read)?;
                 let memory = bench.memory.with_pieces(shape)?;
                 let mut written = KVec::from_elem(false, 8 * PAGE_SIZE, GFP_KERNEL)?;
                 for at in (0..memory.bytes()).step_by(PAGE_SIZE) {
@@ -81,9 +81,9 @@ mod tests {
                     let address = remote.address + at as u64;
                     ensure!(bench.link.far.write(&data, address, remote.key)?);
                 }
-                bench.hide(request, &pending)?;
+                bench.invalidate(request, &pending)?;
                 bench.dump()?;
-                let wrong = bench.desk.state.look(|state| {
+                let wrong = bench.desk.state.with(|state| {
                     state.image.iter().zip(written.iter()).enumerate().position(
                         |(at, (&byte, &written))| {
                             let old = pattern(seed, at);
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn the_peer_reads_no_byte_after_the_end() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(&[(0, 512, 1024)], WRITE)?;
+            let (request, pending, remote) = bench.register(&[(0, 512, 1024)], WRITE)?;
             ensure!(bench.peer_reads(remote, 1, 1023)?);
             ensure!(!bench.peer_reads(remote, 1, 1024)?);
             bench.give_up(request, &pending)
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn the_peer_reads_no_byte_before_the_begin() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(&[(0, 512, 1024)], WRITE)?;
+            let (request, pending, remote) = bench.register(&[(0, 512, 1024)], WRITE)?;
             ensure!(bench.peer_reads(remote, 1, 0)?);
             ensure!(!bench.peer_reads(remote, 1, -1)?);
             bench.give_up(request, &pending)
@@ -121,11 +121,11 @@ mod tests {
     fn memory_that_is_sent_is_not_written_by_the_peer() -> Result {
         on_bench(|bench| {
             bench.refill(3)?;
-            let (request, pending, remote) = bench.show(&[(0, 0, 512)], WRITE)?;
+            let (request, pending, remote) = bench.register(&[(0, 0, 512)], WRITE)?;
             ensure!(!bench.link.far.write(b"no", remote.address, remote.key)?);
             bench.give_up(request, &pending)?;
             bench.dump()?;
-            let byte = bench.desk.state.look(|state| state.image.first().copied());
+            let byte = bench.desk.state.with(|state| state.image.first().copied());
             ensure_eq!(byte, Some(pattern(3, 0)));
             Ok(())
         })
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn memory_that_is_filled_is_not_read_by_the_peer() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(&[(0, 0, 512)], BioOp::Read)?;
+            let (request, pending, remote) = bench.register(&[(0, 0, 512)], BioOp::Read)?;
             ensure!(!bench.peer_reads(remote, 512, 0)?);
             bench.give_up(request, &pending)
         })
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn an_earlier_key_reaches_nothing() -> Result {
         on_bench(|bench| {
-            let (request, pending, first) = bench.show(SHAPES[0], WRITE)?;
+            let (request, pending, first) = bench.register(SHAPES[0], WRITE)?;
             ensure!(bench.peer_reads(first, 512, 0)?);
-            bench.hide(request, &pending)?;
-            let (request, pending, second) = bench.show(SHAPES[0], WRITE)?;
+            bench.invalidate(request, &pending)?;
+            let (request, pending, second) = bench.register(SHAPES[0], WRITE)?;
             ensure!(first.key != second.key);
             ensure_eq!(first.address, second.address);
             ensure!(bench.peer_reads(second, 512, 0)?);
@@ -161,13 +161,13 @@ mod tests {
             let mut last = None;
             // More rounds than one region has keys.
             for round in 0..300 {
-                let (request, pending, remote) = bench.show(SHAPES[1], WRITE)?;
+                let (request, pending, remote) = bench.register(SHAPES[1], WRITE)?;
                 ensure!(last != Some(remote.key));
                 last = Some(remote.key);
                 if round % 50 == 0 {
                     ensure!(bench.peer_reads(remote, 512, 0)?);
                 }
-                bench.hide(request, &pending)?;
+                bench.invalidate(request, &pending)?;
             }
             Ok(())
         })
@@ -176,9 +176,9 @@ mod tests {
     #[test]
     fn a_key_that_was_invalidated_reaches_nothing() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[0], WRITE)?;
             ensure!(bench.peer_reads(remote, 512, 0)?);
-            bench.hide(request, &pending)?;
+            bench.invalidate(request, &pending)?;
             ensure!(!bench.peer_reads(remote, 512, 0)?);
             Ok(())
         })
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn the_peer_invalidates_its_key_with_a_message() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[0], WRITE)?;
             bench.link.near.receive(3)?;
             let sges = [Sge::new(bench.link.far.out.write(0, b"done")?)];
             let mut send = Send::new(&sges).invalidating(remote.key);
@@ -213,12 +213,12 @@ mod tests {
     #[test]
     fn a_plain_message_invalidates_nothing() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[0], WRITE)?;
             bench.link.near.receive(3)?;
             bench.link.far.send(0, b"done")?;
             ensure_eq!(bench.link.near.completed(RECEIVE, 3)?.invalidated, None);
             ensure!(bench.peer_reads(remote, 512, 0)?);
-            bench.hide(request, &pending)
+            bench.invalidate(request, &pending)
         })
     }
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Suite `hcablk_requests`: a request's owner, how it ends, times out and is rejected, and the
-//! table of parked requests (`blkdev`: requests).
+//! places of a queue pair (`blkdev`: request, per_tag).
 
 use crate::{
     desk::{
         Desk,
         Driver,
         Mode,
+        Placed,
         Plan,
         DEPTH, //
     },
@@ -25,9 +26,8 @@ use crate::{
 use hcablk_core::{
     blkdev::{
         BioOp,
+        Dispatch,
         PerTag,
-        Request,
-        Requests,
         Status, //
     },
     sync::{
@@ -53,25 +53,21 @@ mod tests {
 
     #[test]
     fn tables_have_sizes() -> Result {
-        ensure_eq!(Requests::<Driver>::new(0, 1).err(), Some(EINVAL));
-        ensure_eq!(Requests::<Driver>::new(1, 0).err(), Some(EINVAL));
+        ensure_eq!(Dispatch::<Driver>::new(0, 1).err(), Some(EINVAL));
+        ensure_eq!(Dispatch::<Driver>::new(1, 0).err(), Some(EINVAL));
         // blk-mq's limit.
-        ensure_eq!(Requests::<Driver>::new(1, 10_241).err(), Some(EINVAL));
-        let requests = Requests::<Driver>::new(3, 10_240)?;
-        ensure_eq!((requests.hw_queues(), requests.depth()), (3, 10_240));
-        for (hw_queue, tag) in [
-            (0, 0),
-            (2, 10_239),
-            (2, 10_240),
-            (3, 0),
-            (u32::MAX, u16::MAX),
-        ] {
-            ensure!(requests.take(hw_queue, 0, tag, 0).is_none());
-            ensure!(requests.take_any(hw_queue, 0, tag).is_none());
+        ensure_eq!(Dispatch::<Driver>::new(1, 10_241).err(), Some(EINVAL));
+        let dispatch = Dispatch::<Driver>::new(3, 10_240)?;
+        ensure_eq!((dispatch.hw_queues(), dispatch.depth()), (3, 10_240));
+        let places = PerTag::<Driver, ()>::new(10_240, |_| Ok(()))?;
+        for tag in [0, 10_239, 10_240, u16::MAX] {
+            ensure!(places.take(tag, 0).is_none());
+            ensure!(places.take_any(tag).is_none());
+            ensure!(!places.is_parked(tag));
         }
         // Without a disk this does nothing.
-        requests.run_hw_queues();
-        requests.synchronize();
+        dispatch.run_hw_queues();
+        dispatch.synchronize();
         Ok(())
     }
 
@@ -85,32 +81,30 @@ mod tests {
             let pending = desk.begin(&memory, READ, 0)?;
             let seen = desk.next()?;
             let (queue, tag, generation) = (seen.hw_queue, seen.tag, seen.generation);
-            let take = |q, t, g: u16| desk.requests.take(q, 0, t, g).is_some();
+            let take = |q, t, g: u16| desk.take(q, t, g).is_some();
             ensure!(!take(queue, tag, generation.wrapping_add(1)));
             ensure!(!take(queue, tag, generation.wrapping_sub(1)));
             ensure!(!take(queue, tag ^ 1, generation));
             ensure!(!take(queue ^ 1, tag, generation));
             ensure!(!take(queue, DEPTH as u16, generation));
             ensure!(!take(queue + 2, tag, generation));
-            let request = desk
-                .requests
-                .take(queue, 0, tag, generation)
-                .ok_or(EINVAL)?;
+            let request = desk.take(queue, tag, generation).ok_or(EINVAL)?;
+            let view = request.view();
             ensure_eq!(
-                (request.hw_queue(), request.tag(), request.generation()),
+                (view.hw_queue(), view.tag(), view.generation()),
                 (queue, tag, generation)
             );
             // The request is owned.
             ensure!(!take(queue, tag, generation));
-            ensure!(desk.requests.take_any(queue, 0, tag).is_none());
+            ensure!(desk.take_any(queue, tag).is_none());
             request.park();
-            let request = desk.requests.take_any(queue, 0, tag).ok_or(EINVAL)?;
+            let request = desk.take_any(queue, tag).ok_or(EINVAL)?;
             ensure!(!pending.has_ended());
-            request.end(Status::Ok);
+            request.into_request().end(Status::Ok);
             ensure_eq!(pending.end()?, Ok(()));
             // The request has ended.
             ensure!(!take(queue, tag, generation));
-            ensure!(desk.requests.take_any(queue, 0, tag).is_none());
+            ensure!(desk.take_any(queue, tag).is_none());
             if let Some((same, before)) = last.replace(((queue, tag), generation)) {
                 if same == (queue, tag) {
                     ensure_eq!(generation, u16::wrapping_add(before, 1));
@@ -131,24 +125,25 @@ mod tests {
             // The workers that are ready, and those that got the request.
             let score = Watched::new((0, 0, 0))?;
             for worker in 0..WORKERS {
-                let (score, requests) = (score.clone(), desk.requests.clone());
+                let (score, places) = (score.clone(), desk.places.clone());
                 queue.try_spawn(GFP_KERNEL, move || {
                     score.change(|score| score.0 += 1);
                     let (start, mut taken) = (Instant::<Monotonic>::now(), 0);
                     let timed_out = || start.elapsed().as_millis() > i64::from(WAIT_TIMEOUT_MS);
-                    while taken == 0 && score.look(|score| score.1 == 0) && !timed_out() {
-                        let mut end = |request: Request<Driver>| {
+                    while taken == 0 && score.with(|score| score.1 == 0) && !timed_out() {
+                        let mut end = |request: Placed<'_>| {
                             taken += 1;
-                            request.end(Status::Ok);
+                            request.into_request().end(Status::Ok);
                         };
-                        if worker % 2 == 1 {
-                            requests.for_each_parked(0, end);
-                            continue;
-                        }
-                        for tag in 0..2 * DEPTH as u16 {
-                            let (hw_queue, tag) = (u32::from(tag % 2), tag / 2);
-                            if let Some(request) = requests.take_any(hw_queue, 0, tag) {
-                                end(request);
+                        for places in places.iter() {
+                            if worker % 2 == 1 {
+                                places.for_each_parked(&mut end);
+                                continue;
+                            }
+                            for tag in 0..DEPTH as u16 {
+                                if let Some(request) = places.take_any(tag) {
+                                    end(request);
+                                }
                             }
                         }
                     }
@@ -162,7 +157,7 @@ mod tests {
             let pending = desk.begin(&memory, READ, 0)?;
             ensure_eq!(pending.end()?, Ok(()));
             score.wait(|score| (score.2 == WORKERS).then_some(()))?;
-            ensure_eq!((round, score.look(|score| score.1)), (round, 1));
+            ensure_eq!((round, score.with(|score| score.1)), (round, 1));
         }
         drop(Drained(queue));
         Ok(())
@@ -184,23 +179,25 @@ mod tests {
             *per_queue.get_mut(seen.hw_queue as usize).ok_or(EINVAL)? += 1;
         }
         let mut found = 0;
-        desk.requests.for_each_parked_of(2, 0, |request| {
-            found += 1;
-            request.end(Status::IoErr);
-        });
-        ensure_eq!(found, 0);
-        desk.requests.for_each_parked_of(1, 0, |request| {
+        desk.places[1].for_each_parked(|request| {
             found += 1;
             request.park();
         });
         ensure_eq!(found, per_queue[1]);
         found = 0;
-        desk.requests.for_each_parked(0, |request| {
-            found += 1;
-            request.end(Status::Transport);
-        });
+        for places in desk.places.iter() {
+            places.for_each_parked(|request| {
+                found += 1;
+                request.into_request().end(Status::Transport);
+            });
+        }
         ensure_eq!(found, 6);
-        desk.requests.for_each_parked(0, |_| found += 1);
+        for places in desk.places.iter() {
+            places.for_each_parked(|request| {
+                found += 1;
+                request.park();
+            });
+        }
         ensure_eq!(found, 6);
         for pending in pending {
             ensure_eq!(pending.end()?, Err(Status::Transport));
@@ -226,7 +223,7 @@ mod tests {
             Status::Offline,
             Status::Invalid,
         ] {
-            let (request, pending) = desk.caught(&memory, WRITE, 0)?;
+            let (request, pending) = desk.take_request(&memory, WRITE, 0)?;
             request.end(status);
             ensure_eq!(pending.end()?, Err(status));
         }
@@ -239,11 +236,12 @@ mod tests {
         let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         desk.set(Mode::Drop);
         ensure_eq!(desk.run(&memory, READ, 0)?, Err(Status::IoErr));
-        let (request, pending) = desk.caught(&memory, READ, 0)?;
-        let (queue, tag) = (request.hw_queue(), request.tag());
+        let (request, pending) = desk.take_request(&memory, READ, 0)?;
         drop(request);
         ensure_eq!(pending.end()?, Err(Status::IoErr));
-        ensure!(desk.requests.take_any(queue, 0, tag).is_none());
+        for tag in 0..DEPTH as u16 {
+            ensure!(desk.take_any(0, tag).is_none() && desk.take_any(1, tag).is_none());
+        }
         ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
         Ok(())
     }
@@ -263,7 +261,7 @@ mod tests {
         // Rejecting with `Ok` ends a request.
         desk.set(Mode::Reject(Status::Ok));
         ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
-        desk.state.look(|state| state.seen.clear());
+        desk.state.with(|state| state.seen.clear());
 
         desk.set(Mode::RequeueFirst);
         ensure_eq!(desk.run(&memory, WRITE, 16)?, Ok(()));
@@ -277,7 +275,7 @@ mod tests {
         let desk = Desk::new(&Plan::default())?;
         let memory = Memory::new(1)?.with_pieces(&[(0, 0, 512)])?;
         // A request in flight: the block layer would run the queue when it ends.
-        let (request, other) = desk.caught(&memory, READ, 0)?;
+        let (request, other) = desk.take_request(&memory, READ, 0)?;
         desk.set(Mode::Reject(Status::DevResource));
         let pending = desk.begin(&memory, READ, 64)?;
         let seen = desk.next()?;
@@ -285,8 +283,8 @@ mod tests {
         ensure!(!pending.has_ended());
         desk.set(Mode::Answer);
         // Beyond the last queue this does nothing.
-        desk.requests.run_hw_queue(2);
-        desk.requests.run_hw_queue(seen.hw_queue);
+        desk.dispatch.run_hw_queue(2);
+        desk.dispatch.run_hw_queue(seen.hw_queue);
         ensure_eq!(pending.end()?, Ok(()));
         request.end(Status::Ok);
         ensure_eq!(other.end()?, Ok(()));
@@ -304,15 +302,14 @@ mod tests {
         let pending = desk.begin(&memory, READ, 0)?;
         let seen = desk.next()?;
         ensure_eq!(pending.end()?, Err(Status::Timeout));
-        let timeouts = desk.state.look(|state| {
+        let timeouts = desk.state.with(|state| {
             let (first, count) = (state.timeouts.first().copied(), state.timeouts.len());
             (first, count)
         });
         ensure_eq!(timeouts, (Some((seen.hw_queue, seen.tag)), 1));
         // An answer after the timeout.
         ensure!(desk
-            .requests
-            .take(seen.hw_queue, 0, seen.tag, seen.generation)
+            .take(seen.hw_queue, seen.tag, seen.generation)
             .is_none());
         desk.set(Mode::Answer);
         ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
@@ -320,67 +317,72 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_tag_has_its_value() -> Result {
+    fn the_owner_of_a_place_has_its_value() -> Result {
         let desk = Desk::new(&Plan::default())?;
-        let make = |queue: u32| PerTag::new(&desk.requests, queue, |tag| Ok((queue, tag, 0)));
-        let values = [make(0)?, make(1)?];
-        // This hardware queue does not exist.
-        ensure_eq!(make(2).err(), Some(EINVAL));
-        let refused = PerTag::<Driver, ()>::new(&desk.requests, 0, |tag| {
-            if tag == 3 {
-                Err(ENOSPC)
-            } else {
-                Ok(())
-            }
+        let refused = PerTag::<Driver, ()>::new(DEPTH as u16, |tag| match tag {
+            3 => Err(ENOSPC),
+            _ => Ok(()),
         });
         ensure_eq!(refused.err(), Some(ENOSPC));
+        let places = PerTag::new(DEPTH as u16, |tag| Ok((tag, 0)))?;
         for round in 0..20 {
-            let (mut request, pending) = desk.caught_one()?;
-            let (queue, tag) = (request.hw_queue(), request.tag());
-            for (index, values) in (0..).zip(&values) {
-                let found = values.with_value(&mut request).map(|(view, value)| {
-                    value.2 += 1;
-                    (view.tag(), value.0, value.1)
-                });
-                let wanted = (index == queue).then_some((tag, queue, u32::from(tag)));
-                ensure_eq!((round, found), (round, wanted));
-            }
-            request.end(Status::Ok);
+            let (request, pending) = desk.take_one_request()?;
+            let mut request = places.claim(request).map_err(|_| EINVAL)?;
+            let (tag, generation) = (request.view().tag(), request.generation());
+            request.split().1 .1 = round;
+            request.park();
+            ensure!(places.is_parked(tag));
+            ensure!(places.take(tag, generation.wrapping_add(1)).is_none());
+            ensure!(places.take(u16::MAX, generation).is_none());
+            let mut request = places.take(tag, generation).ok_or(EINVAL)?;
+            ensure!(places.take(tag, generation).is_none());
+            ensure!(places.take_any(tag).is_none() && !places.is_parked(tag));
+            let (view, value) = request.split();
+            ensure_eq!((view.tag(), *value), (tag, (tag, round)));
+            request.park();
+            let request = places.take_any(tag).ok_or(EINVAL)?;
+            request.into_request().end(Status::Ok);
             ensure_eq!(pending.end()?, Ok(()));
         }
         Ok(())
     }
 
     #[test]
-    fn a_request_is_taken_with_the_value_of_its_tag() -> Result {
-        let desk = Desk::new(&Plan::default())?;
-        let make = |queue: u32| PerTag::new(&desk.requests, queue, |tag| Ok((queue, tag, 0)));
-        let values = [make(0)?, make(1)?];
-        for round in 0..20 {
-            let (request, pending) = desk.caught_one()?;
-            let (queue, tag) = (request.hw_queue(), request.tag());
-            let generation = request.generation();
-            let [own, other] = match queue {
-                0 => [&values[0], &values[1]],
-                _ => [&values[1], &values[0]],
-            };
-            let request = other.join(request).err().ok_or(EINVAL)?;
-            let mut request = own.join(request).map_err(|_| EINVAL)?;
-            request.split().1 .2 = round;
+    fn requests_with_the_same_tag_have_different_places_until_all_are_taken() -> Result {
+        // Requests of two disks, which may have the same tags.
+        let desks = [Desk::new(&Plan::default())?, Desk::new(&Plan::default())?];
+        let places = PerTag::<Driver, ()>::new(3, |_| Ok(()))?;
+        let (mut placed, mut pending) = (KVec::new(), KVec::new());
+        let mut turned_away = 0;
+        for round in 0..4 {
+            let (request, io) = desks[round % 2].take_one_request()?;
+            pending.push(io, GFP_KERNEL)?;
+            match places.claim(request) {
+                Ok(request) => placed.push(request, GFP_KERNEL)?,
+                Err(request) => {
+                    turned_away += 1;
+                    request.end(Status::Ok);
+                }
+            }
+        }
+        ensure_eq!((placed.len(), turned_away), (3, 1));
+        let mut seen = 0_u32;
+        for request in placed {
+            seen |= 1 << request.view().tag();
             request.park();
-            ensure!(other.take(0, tag, generation).is_none());
-            ensure!(own.take(1, tag, generation).is_none());
-            ensure!(own.take(0, tag, generation.wrapping_add(1)).is_none());
-            ensure!(own.take(0, u16::MAX, generation).is_none());
-            let mut request = own.take(0, tag, generation).ok_or(EINVAL)?;
-            ensure!(own.take(0, tag, generation).is_none());
-            ensure!(own.take_any(0, tag).is_none());
-            let (view, value) = request.split();
-            ensure_eq!((view.tag(), *value), (tag, (queue, tag.into(), round)));
-            request.park();
-            let request = own.take_any(0, tag).ok_or(EINVAL)?;
-            request.into_request().end(Status::Ok);
-            ensure_eq!(pending.end()?, Ok(()));
+        }
+        ensure_eq!(seen, 7);
+        // A place is free again when its request has left.
+        let request = places.take_any(1).ok_or(EINVAL)?;
+        request.into_request().end(Status::Ok);
+        let (request, io) = desks[0].take_one_request()?;
+        let request = places.claim(request).map_err(|_| EINVAL)?;
+        ensure_eq!(request.view().tag(), 1);
+        request.park();
+        pending.push(io, GFP_KERNEL)?;
+        places.for_each_parked(|request| request.into_request().end(Status::Ok));
+        for io in pending {
+            ensure_eq!(io.end()?, Ok(()));
         }
         Ok(())
     }
@@ -395,7 +397,7 @@ mod tests {
         let mut bytes = KVec::from_elem(0u8, 8192, GFP_KERNEL)?;
 
         // More memory than the request has data.
-        let (request, pending) = desk.caught(&two, WRITE, 0)?;
+        let (request, pending) = desk.take_request(&two, WRITE, 0)?;
         request.view().copy_from_data(&mut bytes);
         // A write's data is not overwritten.
         request.view().copy_to_data(&[0xff; 512]);
@@ -410,7 +412,7 @@ mod tests {
         request.end(Status::Ok);
         ensure_eq!(pending.end()?, Ok(()));
 
-        let (request, pending) = desk.caught(&two, READ, 0)?;
+        let (request, pending) = desk.take_request(&two, READ, 0)?;
         // A read's data is not copied out.
         few.fill(0xee);
         request.view().copy_from_data(&mut few);
@@ -420,7 +422,7 @@ mod tests {
         request.end(Status::Ok);
         ensure_eq!(pending.end()?, Ok(()));
         ensure_eq!(desk.run(&memory.whole()?, WRITE, 0)?, Ok(()));
-        let wrong = desk.state.look(|state| {
+        let wrong = desk.state.with(|state| {
             let whole = state.image.iter().take(4 * 4096).enumerate();
             let mut written = 0;
             for (at, &byte) in whole {

@@ -73,7 +73,7 @@ mod tests {
         on_bench(|bench| {
             ensure_eq!(bench.list.register().err(), Some(EINVAL));
             ensure_eq!(bench.list.mapped(), 0);
-            let (request, pending) = bench.caught(SHAPES[7], WRITE)?;
+            let (request, pending) = bench.take_request(SHAPES[7], WRITE)?;
             bench.map(&request, WRITE)?;
             ensure_eq!(bench.list.mapped(), 3);
             ensure!(!bench.list.is_registered());
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_list_is_not_revoked_while_its_registration_waits() -> Result {
         on_bench(|bench| {
-            let (request, pending) = bench.caught(SHAPES[0], WRITE)?;
+            let (request, pending) = bench.take_request(SHAPES[0], WRITE)?;
             bench.map(&request, WRITE)?;
             let mut backlog = Backlog::<1>::new(1)?;
             {
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_list_that_was_revoked_ends_access_and_is_of_no_use() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[0], WRITE)?;
             bench.list.revoke();
             ensure!(!bench.list.is_registered());
             ensure_eq!(bench.list.register().err(), Some(EINVAL));
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn dropping_a_list_takes_everything_back() -> Result {
         on_bench(|bench| {
-            let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[0], WRITE)?;
             bench.list = SegmentList::new(&bench.link.near.pd, 1, 512)?;
             finish(request, &pending)?;
             ensure!(!bench.peer_reads(remote, 512, 0)?);
@@ -158,11 +158,11 @@ mod tests {
     fn a_request_with_too_many_segments_is_refused_and_nothing_mapped() -> Result {
         balanced(|| {
             let mut bench = Bench::with(desk::Plan::default().limits, 2, 64 * 1024)?;
-            ensure_eq!(bench.refused(SHAPES[7], WRITE)?, 3);
+            ensure_eq!(bench.check_refused(SHAPES[7], WRITE)?, 3);
             // The list works as before.
-            let (request, pending, remote) = bench.show(SHAPES[3], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[3], WRITE)?;
             ensure!(bench.peer_reads(remote, 512, 0)?);
-            bench.hide(request, &pending)
+            bench.invalidate(request, &pending)
         })
     }
 
@@ -171,12 +171,13 @@ mod tests {
         balanced(|| {
             // Memory for two pages, and a third, as it may begin anywhere in a page.
             let mut bench = Bench::with(desk::Plan::default().limits, 32, 2 * 4096)?;
-            bench.refused(&[(0, 0, 8192), (1, 0, 8192)], WRITE)?;
+            bench.check_refused(&[(0, 0, 8192), (1, 0, 8192)], WRITE)?;
             ensure_eq!(bench.list.register().err(), Some(EINVAL));
             // The data of two pages, which begins in the first page and ends in a third.
-            let (request, pending, remote) = bench.show(&[(0, 512, 7680), (1, 0, 512)], WRITE)?;
+            let (request, pending, remote) =
+                bench.register(&[(0, 512, 7680), (1, 0, 512)], WRITE)?;
             ensure!(bench.peer_reads(remote, 1, 8191)?);
-            bench.hide(request, &pending)
+            bench.invalidate(request, &pending)
         })
     }
 
@@ -197,11 +198,11 @@ mod tests {
                 &[(0, 0, 4096), (2, 0, 4096), (1, 1024, 512)],
             ];
             for shape in gaps {
-                ensure_eq!(usize::from(bench.refused(shape, WRITE)?), shape.len());
+                ensure_eq!(usize::from(bench.check_refused(shape, WRITE)?), shape.len());
             }
-            let (request, pending, remote) = bench.show(SHAPES[4], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[4], WRITE)?;
             ensure!(bench.peer_reads(remote, 512, 0)?);
-            bench.hide(request, &pending)
+            bench.invalidate(request, &pending)
         })
     }
 
@@ -216,7 +217,7 @@ mod tests {
                 ..desk::Plan::default().limits
             };
             let mut bench = Bench::with(limits, 32, 64 * 1024)?;
-            bench.refused(&[], BioOp::Flush)?;
+            bench.check_refused(&[], BioOp::Flush)?;
             Ok(())
         })
     }
@@ -228,7 +229,7 @@ mod tests {
             bench.list.add_slot();
             for (index, pieces) in SHAPES.into_iter().enumerate() {
                 let bytes = pieces.iter().map(|piece| piece.2).sum::<usize>();
-                let (request, pending) = bench.caught(pieces, WRITE)?;
+                let (request, pending) = bench.take_request(pieces, WRITE)?;
                 let before = mapped::count();
                 bench.list.map_or_copy(request.view())?;
                 ensure_eq!((index, bench.list.is_copied()), (index, bytes <= 4096));
@@ -243,15 +244,15 @@ mod tests {
                 ensure_eq!((bench.list.mapped(), mapped::count()), (0, before));
                 finish(request, &pending)?;
             }
-            let (request, pending) = bench.caught(SHAPES[2], BioOp::Read)?;
+            let (request, pending) = bench.take_request(SHAPES[2], BioOp::Read)?;
             ensure_eq!(bench.list.map_or_copy(request.view()), Err(EINVAL));
             ensure_eq!(bench.list.mapped(), 0);
             finish(request, &pending)?;
             // Registered requests of the same size are mapped.
-            let (request, pending, remote) = bench.show(SHAPES[2], WRITE)?;
+            let (request, pending, remote) = bench.register(SHAPES[2], WRITE)?;
             ensure!(!bench.list.is_copied());
             ensure!(bench.peer_reads(remote, 512, 0)?);
-            bench.hide(request, &pending)
+            bench.invalidate(request, &pending)
         })
     }
 

@@ -107,7 +107,7 @@ mod tests {
             for round in 0..20u8 {
                 desk.fill(round);
                 ensure_eq!(desk.run(&memory.whole()?, BioOp::Read, 0)?, Ok(()));
-                let (request, pending) = desk.caught(&shape, WRITE, 0)?;
+                let (request, pending) = desk.take_request(&shape, WRITE, 0)?;
                 list.map(request.view(), Direction::ToDevice, round.into())?;
                 let remote = {
                     let (mut register, remote) = list.register()?;

@@ -183,7 +183,7 @@ mod tests {
         }
         score.wait(|score| (score.0 == WORKERS).then_some(()))?;
         drop(Drained(queue));
-        let (_, taken, wrong) = score.look(|score| *score);
+        let (_, taken, wrong) = score.with(|score| *score);
         ensure_eq!(wrong, 0);
         ensure!(taken >= ROUNDS);
         ensure_eq!(alive.load(Relaxed), i64::from(PLACES));

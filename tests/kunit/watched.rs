@@ -46,8 +46,8 @@ impl<T: Unpin> Watched<T> {
         result
     }
 
-    /// Looks at the state.
-    pub(crate) fn look<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+    /// Calls `f` with the state.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         f(&mut self.state.lock())
     }
 

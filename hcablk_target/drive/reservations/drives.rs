@@ -93,19 +93,22 @@ pub(crate) struct DriveUse {
 
 impl List {
     fn drive(&self, file: FileId) -> Option<Arc<Drive>> {
-        let of_file = |of: &&Use| of.drive.file == file;
-        self.uses.iter().find(of_file).map(|of| of.drive.clone())
+        let of_file = |entry: &&Use| entry.drive.file == file;
+        self.uses
+            .iter()
+            .find(of_file)
+            .map(|entry| entry.drive.clone())
     }
 
     /// Returns `only` if it is in use; with `None` all drives, some more than once.
     fn drives<'a>(&'a self, only: Option<&'a Arc<Drive>>) -> impl Iterator<Item = &'a Arc<Drive>> {
         let wanted = move |drive: &&Arc<Drive>| only.is_none_or(|only| Arc::ptr_eq(only, drive));
-        self.uses.iter().map(|of| &of.drive).filter(wanted)
+        self.uses.iter().map(|entry| &entry.drive).filter(wanted)
     }
 
     /// Returns whether `wwid` belongs to another drive than `file`.
     fn is_of_other(&self, file: FileId, wwid: Option<VolumeId>) -> bool {
-        let other = |of: &Use| of.wwid == wwid && of.drive.file != file;
+        let other = |entry: &Use| entry.wwid == wwid && entry.drive.file != file;
         wwid.is_some() && self.uses.iter().any(other)
     }
 
@@ -132,7 +135,7 @@ impl List {
 
     /// Records in `drive` whether it is also exported under another wwid than its own.
     fn mark_ambiguous(&self, drive: &Arc<Drive>) {
-        let other = |of: &Use| Arc::ptr_eq(&of.drive, drive) && of.wwid != drive.wwid;
+        let other = |entry: &Use| Arc::ptr_eq(&entry.drive, drive) && entry.wwid != drive.wwid;
         drive.ambiguous.store(self.uses.iter().any(other), Relaxed);
     }
 
@@ -313,7 +316,7 @@ impl Deref for DriveUse {
 impl Drop for DriveUse {
     fn drop(&mut self) {
         let mut list = self.drives.list.lock();
-        let own = |of: &Use| Arc::ptr_eq(&of.drive, &self.drive) && of.wwid == self.wwid;
+        let own = |entry: &Use| Arc::ptr_eq(&entry.drive, &self.drive) && entry.wwid == self.wwid;
         if let Some(place) = list.uses.iter().position(own) {
             // Not the last reference: `self` has another.
             let _ = list.uses.remove(place);

@@ -98,7 +98,7 @@ impl Connect {
         }
         let geometry = Geometry {
             max_transfer: session.largest(),
-            ..Self::as_told(attachment)
+            ..Self::reported_geometry(attachment)
         };
         let reply = Reply {
             id: volume.wwid(),
@@ -174,7 +174,7 @@ impl Connect {
     /// Returns the volume's geometry as replies report it, with the read-only flag that every reply
     /// of the session carries: whether the volume or its drive refused writes when the session
     /// began. Any context.
-    fn as_told(attachment: &Attachment) -> Geometry {
+    fn reported_geometry(attachment: &Attachment) -> Geometry {
         Geometry {
             read_only: attachment.began_read_only(),
             ..*attachment.geometry()
@@ -239,7 +239,7 @@ impl Connect {
             false => {
                 let geometry = Geometry {
                     max_transfer: largest,
-                    ..Self::as_told(attachment)
+                    ..Self::reported_geometry(attachment)
                 };
                 Reply {
                     id: attachment.wwid(),

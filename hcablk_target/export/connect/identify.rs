@@ -24,12 +24,12 @@ use hcablk_core::{
     proto::{
         auth::{
             self,
-            Asked,
             Challenged,
             Channel,
             Proof,
+            Purpose,
+            RequestForm,
             Sealed,
-            Wanted,
             MAC_LEN, //
         },
         connect::{
@@ -91,11 +91,11 @@ pub(super) type Identified = (ConnectRequest, Option<Seal>);
 /// A refusal of an unproven request, and the request as far as it is known.
 pub(super) type Unproven = (Option<ConnectRequest>, Refusal);
 
-/// Returns the request for a queue pair, if `wanted` is one.
-fn connection(wanted: &Wanted) -> Option<ConnectRequest> {
-    match wanted {
-        Wanted::Connection(request) => Some(*request),
-        Wanted::Entry(_) => None,
+/// Returns the request for a queue pair, if `purpose` is a connection.
+fn connection(purpose: &Purpose) -> Option<ConnectRequest> {
+    match purpose {
+        Purpose::Connection(request) => Some(*request),
+        Purpose::Entry(_) => None,
     }
 }
 
@@ -111,25 +111,31 @@ fn own_address(ip: &[u8; 16]) -> IpAddr {
 impl Connect {
     /// Identifies the requesting host. Returns `Ok(None)` if a reply was sent already, with a
     /// challenge or an entry of a list.
-    pub(super) fn identify(&self, asked: Asked, id: &Id) -> Result<Option<Identified>, Unproven> {
-        match asked {
+    pub(super) fn identify(
+        &self,
+        request: RequestForm,
+        id: &Id,
+    ) -> Result<Option<Identified>, Unproven> {
+        match request {
             // Whether a request without proof suffices is decided later.
-            Asked::Plain(Wanted::Connection(request)) => Ok(Some((request, None))),
-            Asked::Plain(Wanted::Entry(question)) => {
+            RequestForm::Plain(Purpose::Connection(request)) => Ok(Some((request, None))),
+            RequestForm::Plain(Purpose::Entry(question)) => {
                 id.reject(&self.discovery_reply(&question, Proven::Not).encode());
                 Ok(None)
             }
-            Asked::Hello(wanted, hello) => {
+            RequestForm::Hello(purpose, hello) => {
                 // Before the table is locked: this is slow.
-                let challenge = Challenged::<KernelCrypto>::new(wanted, hello)
+                let challenge = Challenged::<KernelCrypto>::new(purpose, hello)
                     .ok_or(EINTR)
-                    .and_then(|made| self.registry.challenge(self.peer.ends.peer.ip, made))
-                    .map_err(|_| (connection(&wanted), Refusal::NO_MEMORY))?;
+                    .and_then(|challenged| {
+                        self.registry.challenge(self.peer.ends.peer.ip, challenged)
+                    })
+                    .map_err(|_| (connection(&purpose), Refusal::NO_MEMORY))?;
                 id.reject(&challenge);
                 Ok(None)
             }
-            Asked::Proof(proof) => self.check_proof(&proof, id),
-            Asked::Sealed(sealed) => self.check_seal(&sealed).map(Some),
+            RequestForm::Proof(proof) => self.check_proof(&proof, id),
+            RequestForm::Sealed(sealed) => self.check_seal(&sealed).map(Some),
         }
     }
 
@@ -142,21 +148,21 @@ impl Connect {
         };
         let found = self.registry.challenged(proof.handle(), address);
         let (challenged, number) = found.ok_or_else(no_challenge)?;
-        let wanted = *challenged.wanted();
-        let named = connection(&wanted);
-        let candidates = match &wanted {
-            Wanted::Connection(request) if request.volume.is_none() => {
+        let purpose = *challenged.purpose();
+        let named = connection(&purpose);
+        let candidates = match &purpose {
+            Purpose::Connection(request) if request.volume.is_none() => {
                 self.registry.candidates_of(request.host)
             }
-            Wanted::Connection(request) => self.registry.candidates(request),
-            Wanted::Entry(question) => self.registry.candidates_of(question.host),
+            Purpose::Connection(request) => self.registry.candidates(request),
+            Purpose::Entry(question) => self.registry.candidates_of(question.host),
         };
         let candidates = candidates.map_err(|_| (named, Refusal::NO_MEMORY))?;
         let channel = self.peer.channel();
         // Verify even if the proof cannot be valid: the duration must not reveal what exists.
         let key = challenged.verify(proof, candidates.pairs.iter(), &channel);
-        let key = key.and_then(|(place, key)| Some((candidates.pairs.made(place)?, key)));
-        let (Some((made, key)), None) = (key, candidates.why_none) else {
+        let key = key.and_then(|(place, key)| Some((candidates.pairs.keys(place)?, key)));
+        let (Some((keys, key)), None) = (key, candidates.why_none) else {
             let other = "its proof was not made with the keys that are set for it and this target";
             let why = candidates.why_none.unwrap_or(other);
             return Err((named, not_proven(why)));
@@ -168,10 +174,10 @@ impl Connect {
         {
             return Err(no_challenge());
         }
-        let proven = Proven::ByKeys(number, made);
-        let request = match wanted {
-            Wanted::Connection(request) => request,
-            Wanted::Entry(question) => {
+        let proven = Proven::ByKeys(number, keys);
+        let request = match purpose {
+            Purpose::Connection(request) => request,
+            Purpose::Entry(question) => {
                 let reply = self.discovery_reply(&question, proven).encode();
                 id.reject(&key.seal_entry(&proof.mac(), &reply, &channel));
                 return Ok(None);

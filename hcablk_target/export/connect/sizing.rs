@@ -93,7 +93,7 @@ impl Served {
     pub(super) fn from_volume(attachment: &Attachment, backing: &Backing) -> Self {
         Self {
             writes: !attachment.geometry().read_only,
-            grants: backing.bears_change(),
+            grants: backing.tolerates_change(),
             // Peer memory belongs to a queue's own buffers.
             shares: !backing.wants_peers(),
             split: backing.split(),

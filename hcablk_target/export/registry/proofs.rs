@@ -14,8 +14,8 @@ use crate::export::{
     },
     keys::{
         Keys,
-        Made,
         Pairs,
+        ProofKeys,
         Proven, //
     },
     volume::Volume, //
@@ -73,7 +73,7 @@ impl Registry {
         let number = self.challenge_count.fetch_add(1, Relaxed).wrapping_add(1);
         let mut challenges = self.challenges.lock();
         let (place, handle) = choose(&challenges, &address, now_ms, random);
-        challenged.name(handle);
+        challenged.set_handle(handle);
         let challenge = *challenged.challenge();
         let place = challenges.get_mut(place).ok_or(EINVAL)?;
         let entry = Entry::new((handle, number), address, now_ms, challenged.into());
@@ -158,9 +158,9 @@ impl Registry {
         request: &ConnectRequest,
         proven: Proven,
     ) -> (admission::Volume, Option<Epoch>) {
-        let is_gone = |made: Made| !self.keys.lock().has(made.target);
+        let is_gone = |keys: ProofKeys| !self.keys.lock().has(keys.target);
         let (mut seen, last_epoch) = volume.admission(request, proven);
-        seen.revoked |= proven.made().is_some_and(is_gone);
+        seen.revoked |= proven.keys().is_some_and(is_gone);
         (seen, last_epoch)
     }
 }

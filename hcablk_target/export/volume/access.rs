@@ -12,7 +12,7 @@ use crate::{
         admission,
         keys::{
             Keys,
-            Made,
+            ProofKeys,
             Proven, //
         },
     },
@@ -148,11 +148,11 @@ impl Volume {
         let demands_proof =
             || !state.insecure || state.hosts.keys(request.host).is_some_and(has_key);
         let (host, instance) = (request.host, request.session.instance());
-        let is_gone = |made: Made| {
+        let is_gone = |proof: ProofKeys| {
             !state
                 .hosts
                 .keys(host)
-                .is_some_and(|keys| keys.has(made.host))
+                .is_some_and(|keys| keys.has(proof.host))
         };
         let records = match &state.export {
             Export::Exported { records, .. } => Some(records),
@@ -161,7 +161,7 @@ impl Volume {
         let volume = admission::Volume {
             unproven: !proven.is_proven() && demands_proof(),
             // A session of several volumes may have proven itself with the keys of other volumes.
-            revoked: proven.made().is_some_and(is_gone)
+            revoked: proven.keys().is_some_and(is_gone)
                 && (demands_proof() || request.version_min < VERSION_OF_HOST),
             withdrawn: records.is_none(),
             allowed: state.hosts.allows(host),

@@ -82,8 +82,8 @@ impl Volume {
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.settle()?;
         let sum = Counters::default();
-        // Held until the end: queues are moved to `past` under it.
-        let past = self.past.lock();
+        // Held until the end: queues are moved to `closed_queues` under it.
+        let closed_queues = self.closed_queues.lock();
         let mine = |a: &Attachment| a.is_of(self);
         for attachment in self.registry.attachments(mine)? {
             attachment.add_counters(&sum, false);
@@ -93,7 +93,7 @@ impl Volume {
                 }
             });
         }
-        sum.absorb(&past.counters);
+        sum.absorb(&closed_queues.counters);
         Ok(sum)
     }
 
@@ -102,9 +102,9 @@ impl Volume {
     pub(crate) fn times(&self) -> Result<Times> {
         self.settle()?;
         let sum = Times::default();
-        let past = self.past.lock();
+        let closed_queues = self.closed_queues.lock();
         self.for_each_queue(|queue| sum.absorb(queue.times()))?;
-        sum.absorb(&past.times);
+        sum.absorb(&closed_queues.times);
         Ok(sum)
     }
 

@@ -28,7 +28,7 @@ impl Volume {
         };
         let keys = state.hosts.keys(host)?;
         let insecure = state.insecure && keys.count() == 0;
-        if !insecure && !proven.made().is_some_and(|made| keys.has(made.host)) {
+        if !insecure && !proven.keys().is_some_and(|proof| keys.has(proof.host)) {
             return None;
         }
         let geometry = backing.geometry(state.read_only)?;

@@ -37,10 +37,10 @@ impl Volume {
     /// Removes a session's closed queues from `queues`, and adds their counters to the sums, under
     /// the lock of the sums: a reader of the counters sees each queue once. May sleep.
     pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
-        let past = self.past.lock();
+        let closed_queues = self.closed_queues.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
-            past.absorb(queue);
+            closed_queues.absorb(queue);
         }
         queues
     }
@@ -51,11 +51,11 @@ impl Volume {
         queues: &Mutex<KVec<Arc<Queue>>>,
         index: u8,
     ) -> Option<Arc<Queue>> {
-        let past = self.past.lock();
+        let closed_queues = self.closed_queues.lock();
         let mut queues = queues.lock();
         let place = queues.iter().position(|queue| queue.index() == index)?;
         let queue = queues.remove(place).ok()?;
-        past.absorb(&queue);
+        closed_queues.absorb(&queue);
         Some(queue)
     }
 
@@ -101,7 +101,7 @@ impl Volume {
 
     /// Forgets `attachment`, which has ended completely. Process context.
     pub(crate) fn attachment_ended(&self, attachment: &Attachment) {
-        self.past.lock().absorb_requests(attachment);
+        self.closed_queues.lock().absorb_requests(attachment);
         self.registry.remove_attachment(attachment);
     }
 }

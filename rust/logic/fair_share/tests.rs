@@ -14,7 +14,7 @@ fn account(classes: [u32; SIZE_CLASSES]) -> Account {
         vec![ClientShare::default(); 8],
         vec![Borrower::default(); 16],
     );
-    account.aim(classes);
+    account.set_targets(classes);
     for (class, count) in classes.into_iter().enumerate() {
         account.add(class, count);
     }
@@ -32,7 +32,7 @@ fn add_client(account: &mut Account) -> usize {
 }
 
 #[test]
-fn who_is_alone_gets_everything() {
+fn a_lone_borrower_gets_all_buffers() {
     let mut a = account([4, 4, 4]);
     let one = add_client(&mut a);
     for class in 0..SIZE_CLASSES {
@@ -40,9 +40,9 @@ fn who_is_alone_gets_everything() {
         assert!(!a.borrow(one, class, 1));
     }
     assert!(!a.is_pressed());
-    assert_eq!(a.holds(MEDIUM).borrowed, 4);
+    assert_eq!(a.class_counts(MEDIUM).borrowed, 4);
     a.give_back(one, MEDIUM, 4);
-    assert_eq!(a.holds(MEDIUM).borrowed, 0);
+    assert_eq!(a.class_counts(MEDIUM).borrowed, 0);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn nobody_waits_for_more_than_there_is() {
 }
 
 #[test]
-fn what_comes_back_goes_to_who_has_less() {
+fn a_returned_buffer_goes_to_the_client_with_fewer_buffers() {
     let mut a = account([0, 8, 0]);
     let (greedy, poor) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(greedy, MEDIUM, 8));
@@ -100,7 +100,7 @@ fn what_comes_back_goes_to_who_has_less() {
 }
 
 #[test]
-fn of_equals_who_waits_is_first() {
+fn among_equals_the_waiting_borrower_is_first() {
     let mut a = account([0, 2, 0]);
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.wait(one, only(MEDIUM, 1)));
@@ -151,7 +151,7 @@ fn many_queue_pairs_are_one_client() {
 }
 
 #[test]
-fn who_waits_elsewhere_is_in_nobodys_way() {
+fn a_borrower_waiting_for_another_class_blocks_nobody() {
     let mut a = account([4, 0, 1]);
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(one, LARGE, 1));
@@ -160,7 +160,7 @@ fn who_waits_elsewhere_is_in_nobodys_way() {
 }
 
 #[test]
-fn who_waits_for_either_waits_for_both() {
+fn a_wait_for_either_class_counts_in_both() {
     let mut a = account([0, 4, 1]);
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(one, MEDIUM, 4));
@@ -177,7 +177,7 @@ fn who_waits_for_either_waits_for_both() {
 }
 
 #[test]
-fn who_cancelled_is_in_nobodys_way() {
+fn a_cancelled_wait_blocks_nobody() {
     let mut a = account([0, 4, 0]);
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(one, MEDIUM, 3));
@@ -193,7 +193,7 @@ fn a_class_that_shrinks_lends_nothing() {
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(one, MEDIUM, 6));
     assert!(a.wait(two, only(MEDIUM, 6)));
-    a.aim([0, 4, 0]);
+    a.set_targets([0, 4, 0]);
     assert!(a.is_pressed());
     assert_eq!(
         a.next_to_wake(0),
@@ -207,7 +207,7 @@ fn a_class_that_shrinks_lends_nothing() {
     a.give_back(one, MEDIUM, 2);
     a.remove(MEDIUM, 2);
     assert!(!a.is_pressed());
-    assert_eq!(a.holds(MEDIUM).total, 4);
+    assert_eq!(a.class_counts(MEDIUM).total, 4);
     a.give_back(one, MEDIUM, 1);
     assert!(a.borrow(two, MEDIUM, 1));
 }
@@ -236,7 +236,7 @@ fn places_are_used_again() {
 }
 
 #[test]
-fn who_is_woken_and_does_not_answer_is_expired() {
+fn a_woken_borrower_that_does_not_react_expires() {
     let mut a = account([0, 4, 0]);
     let (sleeper, other) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(other, MEDIUM, 4));
@@ -269,7 +269,7 @@ fn who_is_woken_and_does_not_answer_is_expired() {
 }
 
 #[test]
-fn who_was_expired_takes_what_is_there() {
+fn an_expired_borrower_can_borrow_free_buffers() {
     let mut a = account([0, 2, 0]);
     let (sleeper, other) = (add_client(&mut a), add_client(&mut a));
     assert!(a.wait(sleeper, only(MEDIUM, 1)));
@@ -291,7 +291,7 @@ fn who_was_expired_takes_what_is_there() {
 }
 
 #[test]
-fn who_answers_in_time_keeps_waiting() {
+fn a_borrower_that_reacts_in_time_keeps_waiting() {
     let mut a = account([0, 4, 0]);
     let (one, two) = (add_client(&mut a), add_client(&mut a));
     assert!(a.borrow(two, MEDIUM, 4));
@@ -407,7 +407,7 @@ fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
         world.all_ask();
         world.end_one(&mut random);
         let borrowed: u32 = world.held.iter().map(|(_, count)| count).sum();
-        assert_eq!(world.account.holds(MEDIUM).borrowed, borrowed);
+        assert_eq!(world.account.class_counts(MEDIUM).borrowed, borrowed);
         assert!(borrowed <= total);
         if step > 400 {
             for (got, holds) in got.iter_mut().zip(world.holds(jobs.len())) {

@@ -59,7 +59,7 @@ pub const SPAN: usize = 17;
 const BATCH: u64 = 64;
 /// Number of counters of writes under way; a power of two.
 const WRITERS: usize = 1024;
-const NONE: u32 = u32::MAX;
+const NO_SLOT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineState {
@@ -83,7 +83,7 @@ struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Has no right to any line.
-    Out,
+    Outside,
     /// Has pinned its lines.
     Hit,
     /// Owns some of its lines, to be filled.
@@ -117,11 +117,11 @@ pub struct Visit {
 impl Visit {
     /// The state of a request that does not use a cache.
     pub const NONE: Self = Self {
-        kind: Kind::Out,
+        kind: Kind::Outside,
         first: 0,
         count: 0,
         done: 0,
-        slots: [NONE; SPAN],
+        slots: [NO_SLOT; SPAN],
         hits: 0,
         misses: 0,
         evictions: 0,
@@ -132,7 +132,7 @@ impl Visit {
         let end = offset.saturating_add(length);
         let last = end.saturating_sub(1) >> LINE_SHIFT;
         Self {
-            kind: if length == 0 { Kind::Out } else { kind },
+            kind: if length == 0 { Kind::Outside } else { kind },
             first,
             count: last.saturating_sub(first) + 1,
             ..Self::NONE
@@ -161,14 +161,14 @@ impl Visit {
 
     /// Returns whether the request has left, or has never entered.
     pub fn is_outside(&self) -> bool {
-        self.kind == Kind::Out
+        self.kind == Kind::Outside
     }
 
     /// Iterates over the lines that the visit may use: their numbers and slots.
     pub fn slots(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let numbers = self.first..self.first.saturating_add(self.count);
         let slots = self.slots.iter().zip(numbers);
-        slots.filter_map(|(slot, number)| (*slot != NONE).then_some((number, *slot)))
+        slots.filter_map(|(slot, number)| (*slot != NO_SLOT).then_some((number, *slot)))
     }
 
     /// Returns the slot of line `number`, if the visit may use it.
@@ -176,7 +176,7 @@ impl Visit {
     pub fn slot(&self, number: u64) -> Option<u32> {
         let at = number.checked_sub(self.first)?;
         let slot = self.slots.get(usize::try_from(at).ok()?)?;
-        (*slot != NONE).then_some(*slot)
+        (*slot != NO_SLOT).then_some(*slot)
     }
 
     fn is_small(&self) -> bool {
@@ -232,7 +232,7 @@ impl<M: Memory> Lines<M> {
     /// Begins a read of `length` bytes at `offset` of a drive of `size` bytes. If it is a hit, the
     /// caller need not read from the drive.
     pub fn read(&mut self, offset: u64, length: u32, size: u64) -> Visit {
-        self.look(size);
+        self.follow_size(size);
         let mut visit = Visit::new(Kind::Fill, offset, length.into());
         if !visit.is_small() || visit.is_outside() {
             return Visit::NONE;
@@ -287,16 +287,16 @@ impl<M: Memory> Lines<M> {
             .get(writer_slot(number))
             .is_some_and(|n| *n != 0);
         if !whole || written || self.drops != 0 {
-            self.mq.pass();
+            self.mq.record_bypass();
             return None;
         }
         let lines = &self.lines;
-        let may_go = |slot: u32| {
+        let may_evict = |slot: u32| {
             lines
                 .get(slot as usize)
                 .is_some_and(|line| line.state != LineState::Busy && line.pins == 0)
         };
-        let admission = self.mq.miss(number, may_go)?;
+        let admission = self.mq.miss(number, may_evict)?;
         visit.evictions += u32::from(admission.evicted.is_some());
         self.own(admission.slot);
         Some(admission.slot)
@@ -305,7 +305,7 @@ impl<M: Memory> Lines<M> {
     /// Starts a visit that changes blocks. The caller repeats this until it returns `true`, with
     /// the lock released between; after that, the drive may start the operation.
     pub fn enter(&mut self, visit: &mut Visit, size: u64) -> bool {
-        self.look(size);
+        self.follow_size(size);
         match visit.kind {
             Kind::Write => {
                 let small = visit.is_small();
@@ -350,7 +350,7 @@ impl<M: Memory> Lines<M> {
                     }
                 }
             }
-            Kind::Out | Kind::Hit | Kind::Fill => return true,
+            Kind::Outside | Kind::Hit | Kind::Fill => return true,
         }
         let entered = visit.done == visit.count;
         if entered {
@@ -381,15 +381,15 @@ impl<M: Memory> Lines<M> {
     pub fn leave(&mut self, visit: &mut Visit, keep: bool) -> bool {
         if visit.done == 0 {
             for i in 0..SPAN {
-                let slot = visit.slots.get(i).copied().unwrap_or(NONE);
-                if slot != NONE {
+                let slot = visit.slots.get(i).copied().unwrap_or(NO_SLOT);
+                if slot != NO_SLOT {
                     match visit.kind {
                         Kind::Hit => self.unpin(slot),
                         _ => self.disown(slot, keep),
                     }
                 }
             }
-            visit.slots = [NONE; SPAN];
+            visit.slots = [NO_SLOT; SPAN];
         }
         match visit.kind {
             Kind::Write => {
@@ -403,14 +403,14 @@ impl<M: Memory> Lines<M> {
                 }
             }
             Kind::Drop => self.drops -= 1,
-            Kind::Out | Kind::Hit | Kind::Fill => {}
+            Kind::Outside | Kind::Hit | Kind::Fill => {}
         }
-        visit.kind = Kind::Out;
+        visit.kind = Kind::Outside;
         true
     }
 
     /// Makes all lines outdated if the drive's size has changed.
-    fn look(&mut self, size: u64) {
+    fn follow_size(&mut self, size: u64) {
         if self.size != size {
             self.size = size;
             self.age = self.age.wrapping_add(1);

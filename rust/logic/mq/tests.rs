@@ -101,7 +101,7 @@ impl Model {
         self.age();
     }
 
-    fn miss(&mut self, key: u64, may_go: impl Fn(u64) -> bool) -> Option<Option<u64>> {
+    fn miss(&mut self, key: u64, may_evict: impl Fn(u64) -> bool) -> Option<Option<u64>> {
         self.now += 1;
         let known = self.history.iter().copied().find(|e| e.key == key);
         let mut evicted = None;
@@ -110,7 +110,8 @@ impl Model {
                 self.queues.iter().enumerate().flat_map(|(q, queue)| {
                     queue.iter().enumerate().map(move |(at, e)| (q, at, e.key))
                 });
-            let Some((q, at, old)) = found.take(CANDIDATES).find(|(_, _, key)| may_go(*key)) else {
+            let Some((q, at, old)) = found.take(CANDIDATES).find(|(_, _, key)| may_evict(*key))
+            else {
                 self.age();
                 return None;
             };
@@ -194,7 +195,7 @@ fn check(mq: &Mq<Heap>) {
 }
 
 #[test]
-fn it_does_what_the_paper_says() {
+fn mq_matches_a_model_of_the_paper() {
     for (seed, slots) in [(1, 1), (2, 2), (3, 7), (4, 64), (5, 200)] {
         let mut rng = Rng(seed);
         let mut mq = Mq::<Heap>::new(slots).unwrap();
@@ -202,7 +203,7 @@ fn it_does_what_the_paper_says() {
         for step in 0..20_000u64 {
             let key = rng.skewed(u64::from(slots) * 8);
             let stubborn = rng.below(8);
-            let may_go = |key: u64| stubborn != 0 || key % 3 == 0;
+            let may_evict = |key: u64| stubborn != 0 || key % 3 == 0;
             match (mq.find(key), rng.below(50)) {
                 (Some(slot), 0) => {
                     mq.remove(slot);
@@ -215,14 +216,14 @@ fn it_does_what_the_paper_says() {
                     model.hit(key);
                 }
                 (None, 0) => {
-                    mq.pass();
+                    mq.record_bypass();
                     model.now += 1;
                     model.age();
                 }
                 (None, _) => {
                     let keys: Vec<_> = (0..slots).map(|slot| mq.key(slot)).collect();
-                    let got = mq.miss(key, |slot| keys[slot as usize].is_some_and(may_go));
-                    let wanted = model.miss(key, may_go);
+                    let got = mq.miss(key, |slot| keys[slot as usize].is_some_and(may_evict));
+                    let wanted = model.miss(key, may_evict);
                     assert_eq!(got.map(|a| a.evicted), wanted, "step {step}");
                 }
             }
@@ -241,7 +242,7 @@ fn it_does_what_the_paper_says() {
 }
 
 #[test]
-fn what_is_used_often_outlives_a_scan() {
+fn frequently_used_lines_outlive_a_scan() {
     let mut mq = Mq::<Heap>::new(100).unwrap();
     let access = |mq: &mut Mq<Heap>, key| match mq.find(key) {
         Some(slot) => mq.hit(slot),

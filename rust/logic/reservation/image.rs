@@ -194,8 +194,8 @@ impl Reservations {
     fn is_sound(&self, holder: Option<HostId>) -> bool {
         match (self.held, holder) {
             (None, None) => true,
-            (Some(held), None) => held.how.is_of_all() && !self.is_empty(),
-            (Some(held), Some(host)) => !held.how.is_of_all() && self.is_registered(host),
+            (Some(held), None) => held.how.is_all_registrants() && !self.is_empty(),
+            (Some(held), Some(host)) => !held.how.is_all_registrants() && self.is_registered(host),
             (None, Some(_)) => false,
         }
     }

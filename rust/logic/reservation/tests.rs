@@ -142,7 +142,7 @@ fn ask(it: &mut Reservations, n: u8, disk: u64, op: ReservationOp) -> Outcome {
 }
 
 #[test]
-fn what_changes_nothing_is_not_written() {
+fn operations_without_effect_are_not_written() {
     let mut it = Reservations::new();
     let how = TYPES[0];
     let clear = ReservationOp::Clear { key: 0 };
@@ -245,7 +245,7 @@ fn registrants_are_bounded() {
 }
 
 #[test]
-fn who_preempts_takes_what_the_victim_held() {
+fn a_preempting_host_takes_the_victims_reservation() {
     let mut drive = Drive::new();
     for n in 0..3 {
         drive.register(n, 0, 10 + u64::from(n));
@@ -426,9 +426,9 @@ fn all_changes_are_as_a_simple_model_has_them() {
                     .collect(),
                 _ => Vec::new(),
             };
-            let mut told = drive.removed.clone();
-            told.sort_by_key(|h| h.to_wire());
-            assert_eq!(told, victims);
+            let mut reported = drive.removed.clone();
+            reported.sort_by_key(|h| h.to_wire());
+            assert_eq!(reported, victims);
             for h in 0..HOSTS + 1 {
                 for writes in [false, true] {
                     assert_eq!(

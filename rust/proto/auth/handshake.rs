@@ -9,7 +9,7 @@ use super::{
         wire::prefix,
     },
     concat, label,
-    wire::{with_proves, Challenge, Wanted, CHANNEL_LEN, HANDLE_AT, MAC_AT},
+    wire::{with_proves, Challenge, Purpose, CHANNEL_LEN, HANDLE_AT, MAC_AT},
     Channel, Crypto, Proof, Secret, SessionKey, CHALLENGE_LEN, KEY_LEN, MAC_LEN,
 };
 
@@ -121,7 +121,7 @@ impl<C: Crypto> Unconfirmed<C> {
     }
 
     /// Returns the entry in `bytes`; `None`: the sender does not have the keys.
-    pub fn is_told(&self, bytes: &[u8], channel: &Channel) -> Option<[u8; ENTRY_LEN]> {
+    pub fn open_entry(&self, bytes: &[u8], channel: &Channel) -> Option<[u8; ENTRY_LEN]> {
         self.key.open_entry(&self.mac, bytes, channel)
     }
 
@@ -133,7 +133,7 @@ impl<C: Crypto> Unconfirmed<C> {
 
 /// A target that has challenged an initiator: its whole state of the handshake.
 pub struct Challenged<C: Crypto> {
-    wanted: Wanted,
+    purpose: Purpose,
     hello: [u8; REQUEST_LEN],
     challenge: [u8; CHALLENGE_LEN],
     private: Secret<C>,
@@ -141,9 +141,9 @@ pub struct Challenged<C: Crypto> {
 }
 
 impl<C: Crypto> Challenged<C> {
-    /// Challenges the sender of `hello`, which asks for `wanted`. Returns `None` if
+    /// Challenges the sender of `hello`, a request with this `purpose`. Returns `None` if
     /// [`Crypto::random`] fails. May sleep.
-    pub fn new(wanted: Wanted, hello: [u8; REQUEST_LEN]) -> Option<Self> {
+    pub fn new(purpose: Purpose, hello: [u8; REQUEST_LEN]) -> Option<Self> {
         let private = Secret::<C>::random()?;
         let share = C::public(&private.bytes);
         let mut nonce = [0; KEY_LEN];
@@ -153,7 +153,7 @@ impl<C: Crypto> Challenged<C> {
             share,
         })?;
         Some(Self {
-            wanted,
+            purpose,
             hello,
             challenge: challenge.encode(),
             private,
@@ -163,7 +163,7 @@ impl<C: Crypto> Challenged<C> {
 
     /// Sets the handle of the challenge, below [`CHALLENGES_MAX`](super::CHALLENGES_MAX). Before,
     /// it is 0.
-    pub fn name(&mut self, handle: u16) {
+    pub fn set_handle(&mut self, handle: u16) {
         let bytes = self.challenge.iter_mut().skip(HANDLE_AT);
         for (to, from) in bytes.zip(handle.to_le_bytes()) {
             *to = from;
@@ -176,8 +176,8 @@ impl<C: Crypto> Challenged<C> {
     }
 
     /// Returns the purpose of the initiator's request.
-    pub fn wanted(&self) -> &Wanted {
-        &self.wanted
+    pub fn purpose(&self) -> &Purpose {
+        &self.purpose
     }
 
     /// Returns the session's key, and the index of the pair key, if `proof`, which came on

@@ -65,10 +65,10 @@ fn pair<C: Crypto>(host: u8, target: u8) -> Secret<C> {
 
 /// A target's response to a hello.
 fn challenged<C: Crypto>(hello: &[u8]) -> Option<Challenged<C>> {
-    match Asked::decode(hello) {
-        Ok(Asked::Hello(request, bytes)) => {
+    match RequestForm::decode(hello) {
+        Ok(RequestForm::Hello(request, bytes)) => {
             let mut challenged = Challenged::new(request, bytes)?;
-            challenged.name(HANDLE);
+            challenged.set_handle(HANDLE);
             Some(challenged)
         }
         _ => None,
@@ -76,8 +76,8 @@ fn challenged<C: Crypto>(hello: &[u8]) -> Option<Challenged<C>> {
 }
 
 fn proof_of(bytes: &[u8]) -> Option<Proof> {
-    match Asked::decode(bytes) {
-        Ok(Asked::Proof(proof)) => Some(proof),
+    match RequestForm::decode(bytes) {
+        Ok(RequestForm::Proof(proof)) => Some(proof),
         _ => None,
     }
 }
@@ -130,7 +130,7 @@ fn agree<I: Crypto, T: Crypto>() {
         ..request()
     };
     let bytes = initiator.seal_request(&queue, SESSION, 1, &channel());
-    let Ok(Asked::Sealed(sealed)) = Asked::decode(&bytes) else {
+    let Ok(RequestForm::Sealed(sealed)) = RequestForm::decode(&bytes) else {
         panic!("no sealed request");
     };
     assert!(target.has_sealed(&sealed, &channel()));
@@ -269,8 +269,8 @@ fn nothing_sealed_is_taken_for_something_else() {
         ..request()
     };
     let bytes = initiator.seal_request(&queue, SESSION, 1, &channel());
-    let sealed = |bytes: &[u8]| match Asked::decode(bytes) {
-        Ok(Asked::Sealed(sealed)) => Some(sealed),
+    let sealed = |bytes: &[u8]| match RequestForm::decode(bytes) {
+        Ok(RequestForm::Sealed(sealed)) => Some(sealed),
         _ => None,
     };
     let good = sealed(&bytes).unwrap();
@@ -484,7 +484,7 @@ fn without_chance_nothing_is_proven() {
 }
 
 #[test]
-fn it_is_told_by_which_key_a_proof_was_made() {
+fn verify_returns_the_key_of_a_proof() {
     let pairs: Vec<_> = (1..=4).map(|n| pair::<HostCrypto>(n, 9)).collect();
     for (place, pair) in pairs.iter().enumerate() {
         let initiator = Initiator::new(pair.copy(), &request().encode()).unwrap();

@@ -89,14 +89,14 @@ impl Channel {
 
 /// The purpose of an initiator's connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Purpose {
     /// To connect a queue pair.
     Connection(ConnectRequest),
     /// To read an entry of a list.
     Entry(Question),
 }
 
-impl Wanted {
+impl Purpose {
     /// Reads a question, or else a connection request. Fails as [`ConnectRequest::decode`].
     fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, Reason> {
         match Question::decode(bytes) {
@@ -108,19 +108,19 @@ impl Wanted {
 
 /// A connection request, in one of the forms in which it states the identity of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestForm {
     /// With names, without a proof.
-    Plain(Wanted),
+    Plain(Purpose),
     /// With names that the initiator will prove: for an admin queue pair, or an entry. The
     /// handshake's MACs cover all of its bytes.
-    Hello(Wanted, [u8; REQUEST_LEN]),
+    Hello(Purpose, [u8; REQUEST_LEN]),
     /// The response to a [challenge](super::Challenged).
     Proof(Proof),
     /// With a MAC by the key of its session.
     Sealed(Sealed),
 }
 
-impl Asked {
+impl RequestForm {
     /// Reads a request. Fails as [`ConnectRequest::decode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
@@ -130,16 +130,17 @@ impl Asked {
         let is_ours = magic == MAGIC && version_min <= version_max;
         if !is_ours || version_min > VERSION_MAX || version_max < VERSION_MIN {
             // This returns the reason to refuse it.
-            return Wanted::decode(bytes).map(Self::Plain);
+            return Purpose::decode(bytes).map(Self::Plain);
         }
         if depth & PROOF != 0 {
             return Ok(Self::Proof(Proof { bytes: *bytes }));
         }
         if largest & PROVES == 0 {
-            return Wanted::decode(bytes).map(Self::Plain);
+            return Purpose::decode(bytes).map(Self::Plain);
         }
         if queue == ADMIN_QUEUE {
-            return Wanted::decode(&without_proves(*bytes)).map(|hello| Self::Hello(hello, *bytes));
+            return Purpose::decode(&without_proves(*bytes))
+                .map(|hello| Self::Hello(hello, *bytes));
         }
         Ok(Self::Sealed(Sealed { bytes: *bytes }))
     }

@@ -104,7 +104,7 @@ fn a_message_takes_no_more_requests_than_may_follow_the_first() {
 }
 
 #[test]
-fn larger_requests_are_asked_for_in_so_many_words() {
+fn larger_requests_need_an_explicit_length() {
     let with = |units: u16| {
         let mut bytes = request().encode();
         bytes[10..12].copy_from_slice(&units.to_le_bytes());
@@ -125,7 +125,7 @@ fn larger_requests_are_asked_for_in_so_many_words() {
 }
 
 #[test]
-fn a_queue_pair_in_place_of_another_says_so_beside_its_number() {
+fn a_replacement_queue_pair_has_a_flag_next_to_its_number() {
     let instead = ConnectRequest {
         replace: true,
         ..request()
@@ -141,7 +141,7 @@ fn a_queue_pair_in_place_of_another_says_so_beside_its_number() {
 }
 
 #[test]
-fn the_admin_queue_pair_has_a_number_of_its_own() {
+fn the_admin_queue_pair_has_its_own_number() {
     for queues in [1, QUEUES_MAX] {
         let admin = ConnectRequest {
             queue: ADMIN_QUEUE,
@@ -354,7 +354,7 @@ fn a_reply_need_not_have_an_id() {
 }
 
 #[test]
-fn a_session_that_goes_on_asks_for_it_beside_the_largest_length() {
+fn a_resumed_session_has_a_flag_next_to_the_largest_length() {
     let resumed = ConnectRequest {
         resume: true,
         ..request()
@@ -371,15 +371,18 @@ fn a_session_that_goes_on_asks_for_it_beside_the_largest_length() {
 }
 
 #[test]
-fn a_reply_tells_the_export_instance_at_its_end() {
+fn a_reply_ends_with_the_export_instance() {
     let bytes = reply().encode();
     assert_eq!(bytes[80..88], 0x8877_6655_4433_2211u64.to_le_bytes());
-    let untold = Reply {
+    let without_instance = Reply {
         instance: None,
         ..reply()
     };
-    assert_eq!(Reply::decode(&bytes[..80], &request()), Some(untold));
-    assert_eq!(untold.encode()[80..], [0; 8]);
+    assert_eq!(
+        Reply::decode(&bytes[..80], &request()),
+        Some(without_instance)
+    );
+    assert_eq!(without_instance.encode()[80..], [0; 8]);
 }
 
 #[test]

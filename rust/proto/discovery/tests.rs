@@ -119,7 +119,7 @@ fn replies_round_trip() {
 }
 
 #[test]
-fn what_a_transport_has_padded_is_no_empty_list() {
+fn a_truncated_entry_is_not_an_empty_list() {
     // As RoCE does with private data: the length is lost.
     let whole = reply(Entry::Volume(volume())).encode();
     for index in [0, 7, 8] {

@@ -72,7 +72,7 @@ fn the_largest_fits_whenever_nothing_is_open() {
 }
 
 #[test]
-fn what_does_not_fit_changes_nothing() {
+fn a_slot_that_does_not_fit_changes_nothing() {
     let mut r = ring(4, 2);
     for length in [
         0,
@@ -177,7 +177,7 @@ fn both_sides_count_alike() {
 }
 
 #[test]
-fn immediates_say_whole_units_and_nothing_else() {
+fn immediates_encode_whole_units_only() {
     let last = (u64::from(QUIET) - 1) * u64::from(UNIT);
     for (offset, length, good) in [
         (0, UNIT, true),
@@ -261,7 +261,7 @@ fn responses_round_trip_and_are_checked() {
 }
 
 #[test]
-fn who_frees_in_order_has_the_same_account() {
+fn freeing_in_order_matches_freeing_by_number() {
     let (mut by_number, mut in_order) = (ring(8, 4), ring(8, 4));
     assert!(!in_order.free_oldest(), "nothing is open");
     let mut numbers = Vec::new();

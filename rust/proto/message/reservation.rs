@@ -36,7 +36,7 @@ impl ReservationType {
     }
 
     /// Returns whether each registrant holds such a reservation.
-    pub fn is_of_all(self) -> bool {
+    pub fn is_all_registrants(self) -> bool {
         matches!(self, Self::WriteExclusiveAll | Self::ExclusiveAccessAll)
     }
 

@@ -410,7 +410,7 @@ fn inline_data_has_the_length_that_is_said() {
 }
 
 #[test]
-fn a_message_has_as_many_requests_as_it_says() {
+fn a_message_has_the_stated_number_of_requests() {
     let one = requests()[0];
     for count in 2..=MESSAGE_REQUESTS_MAX {
         let mut bytes = one.encode().repeat(count);

@@ -98,8 +98,9 @@ impl Draining {
 
 impl<H: Handler> QueuePair<H> {
     /// Fails the pair and posts the requests whose completion ends [`Self::drain`]. The caller must
-    /// call that afterwards; it waits until 30 s from now at most. Does nothing the second time.
-    /// May sleep; must not run concurrently with [`Self::drain`].
+    /// call that afterwards; it waits until 30 s from now at most, or without a limit if the device
+    /// refuses the requests and drains by its own operation. Does nothing the second time. May
+    /// sleep; must not run concurrently with [`Self::drain`].
     ///
     /// For a caller that drains several pairs; `drain` does not wait for work that is posted after
     /// this.
@@ -189,7 +190,7 @@ impl<H: Handler> QueuePair<H> {
                 chain.push(&mut last);
                 // SAFETY: By `Chain`'s invariant. No fault is injected here: a device that refuses
                 // this, too, does not drain.
-                unsafe { self.give(chain.head()) }
+                unsafe { self.post_to_device(chain.head()) }
             }
             Side::Receives => self.post_receive(Sge::EMPTY, WorkId::RECEIVES_DRAINED),
         }

@@ -19,7 +19,7 @@ static enum trick fitting(enum trick trick, unsigned char op)
 	return trick == ADMIN_SAME || trick == ADMIN_SIZE || trick == ADMIN_GONE ? FAIR : trick;
 }
 
-void take_admin(struct peer *p, const unsigned char *b, size_t n)
+void handle_admin(struct peer *p, const unsigned char *b, size_t n)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, 0) };
 	/* A counter of their own: the number of these messages depends on time, not on the seed. */
@@ -39,7 +39,7 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 	    get(b + 2, 2) != (b[0] == KEEP_ALIVE || b[0] == PORTALS ? 0 : p->handle) || get(b + 4, 2) != kind ||
 	    get(b + 6, 2) != (++p->asked[kind] & 0xffff) || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20) ||
 	    (b[0] == PORTALS ? get(b + 8, 8) != p->portals : !get(b + 8, 8) != (b[0] == DURABLE || b[0] == DETACH)) || (b[0] == KEEP_ALIVE && get(b + 8, 8) > TMO_MAX)) {
-		tell("admin message", b, n < REQUEST ? n : REQUEST);
+		print_bytes("admin message", b, n < REQUEST ? n : REQUEST);
 		failed("the initiator sent nonsense on its admin queue pair");
 	}
 	trick = fitting(pick(&r, ADMINISTERING, number), b[0]);

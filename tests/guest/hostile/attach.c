@@ -68,7 +68,7 @@ void take_attach(struct peer *p, const unsigned char *b)
 
 	if (!p->of_host || b[1] & ~1 || !zero(b + 2, 2) || get(b + 4, 2) != kind || get(b + 6, 2) != ++p->asked[kind] ||
 	    p->asked[kind] > 1 || memcmp(b + 8, p->session, sizeof(p->session)) || !zero(b + 20, 4) || !b[24]) {
-		tell("admin message", b, REQUEST);
+		print_bytes("admin message", b, REQUEST);
 		failed("the initiator attaches a volume wrongly");
 	}
 	trick = pick(&r, ATTACHING, number);

@@ -31,7 +31,7 @@ void failed(const char *format, ...)
 	_exit(1);
 }
 
-void tell(const char *what, const unsigned char *bytes, size_t n)
+void print_bytes(const char *what, const unsigned char *bytes, size_t n)
 {
 	printf("%s", what);
 	for (size_t i = 0; i < n; i++)

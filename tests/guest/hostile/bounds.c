@@ -10,7 +10,7 @@ static void operation(struct message *m, unsigned int op)
 {
 	static const struct { unsigned char opcode, data; } codes[OPERATIONS] = {
 		[READS] = { READ, KEYED }, [READS_BY_VALUE] = { READ, BY_VALUE },
-		[WRITES] = { WRITE, KEYED }, [WRITES_BEHIND] = { WRITE, FOLLOWS },
+		[WRITES] = { WRITE, KEYED }, [WRITES_INLINE] = { WRITE, FOLLOWS },
 		[EAGER_REQUESTS] = { WRITE, EAGER_RING }, [EAGER_IMMEDIATE] = { WRITE, EAGER_RING },
 		[DISCARDS] = { DISCARD, 0 }, [EMPTIES] = { ZEROES, 0 },
 	};
@@ -68,7 +68,7 @@ void at_bound(struct rng *r, struct message *m, unsigned int pair)
 	}
 	put(b + 8, 8, offset);
 	put(b + 16, 4, length);
-	if (op == WRITES_BEHIND)
+	if (op == WRITES_INLINE)
 		m->length += length < INLINE ? length : INLINE;
 	m->pair = pair + 1;
 	judge(m);

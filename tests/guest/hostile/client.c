@@ -45,7 +45,7 @@ static void count_done(const struct message *m)
 static void answers(const unsigned char *b, size_t n)
 {
 	if (n < 8 || n > BUFFER || n != 4 + 4u * b[1] || b[2] || b[3]) {
-		tell("answers", b, n);
+		print_bytes("answers", b, n);
 		failed("a malformed message of answers by number");
 	}
 	for (size_t at = 4; at < n; at += 4) {
@@ -56,7 +56,7 @@ static void answers(const unsigned char *b, size_t n)
 		if (i == flying)
 			failed("an answer to eager write %u, which is not in flight", write);
 		if (flight[i].status != (int)status) {
-			tell("to", flight[i].bytes, REQUEST);
+			print_bytes("to", flight[i].bytes, REQUEST);
 			failed("status %u where %d was due for an eager write", status, flight[i].status);
 		}
 		count_done(&flight[i]);
@@ -72,7 +72,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 	uint64_t at, sector, count;
 
 	if (n != RESPONSE || b[0] != 0x80 || b[1] || get(b + 2, 2) != 1) {
-		tell("answer", b, n);
+		print_bytes("answer", b, n);
 		failed("a malformed answer");
 	}
 	for (i = 0; i < flying; i++) {
@@ -83,16 +83,16 @@ static void response(const unsigned char *b, size_t n, bool value)
 			break;
 	}
 	if (i == flying) {
-		tell(value ? "immediate value, as an answer" : "answer", b, n);
+		print_bytes(value ? "immediate value, as an answer" : "answer", b, n);
 		for (i = 0; i < flying; i++)
 			if (!memcmp(flight[i].bytes + 4, b + 4, 4)) {
-				tell("to", flight[i].bytes, flight[i].length);
+				print_bytes("to", flight[i].bytes, flight[i].length);
 				failed("status %u where %d (%d) was due", status, flight[i].status, flight[i].verdict);
 			}
 		failed("an answer to a request that is not in flight");
 	}
 	if (!zero(b + 10, 6)) {
-		tell("answer", b, n);
+		print_bytes("answer", b, n);
 		failed("an answer whose reserved bytes are used");
 	}
 	count_done(m);

@@ -197,7 +197,7 @@ void odd_request(struct rng *r)
 		if (wanted)
 			failed("a connection was granted where reason %u was due", wanted);
 	} else if (reason != wanted && reason != NO_RESOURCES) {
-		tell("request", a.request, CONNECT);
+		print_bytes("request", a.request, CONNECT);
 		failed("a connection was refused for %u where %u was due", reason, wanted);
 	}
 }

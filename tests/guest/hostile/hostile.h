@@ -39,7 +39,7 @@ enum { QUIET = 8, ATOMIC = 16 };
 /* A bit of a reply: the target does no RDMA READs. */
 enum { NO_READ = 2 };
 /* A bit of the admin queue pair's reply: the target reports changes of its portals. */
-enum { TELLS_PORTALS = 8 };
+enum { REPORTS_PORTALS = 8 };
 /* Data paths: by key; a read's with an immediate value; a write's behind its request or through the eager ring. */
 enum { KEYED = 1, BY_VALUE, FOLLOWS, EAGER_RING };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, GONE = 8, DRAINING, CONFLICT, STATUSES };
@@ -68,7 +68,7 @@ extern unsigned char last_bytes[KEPT];
 /* Prints the failure and the options that repeat it, and ends the program. */
 __attribute__((noreturn, format(printf, 1, 2)))
 void failed(const char *format, ...);
-void tell(const char *what, const unsigned char *bytes, size_t n);
+void print_bytes(const char *what, const unsigned char *bytes, size_t n);
 
 struct rng {
 	uint64_t state;

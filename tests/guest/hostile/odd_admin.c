@@ -82,13 +82,13 @@ static int judge_reservation(const unsigned char *b)
 }
 
 /* Returns whether an answer reports that there are no reservations. */
-static bool told(const unsigned char *got)
+static bool reports_no_reservation(const unsigned char *got)
 {
 	return got[0] == 0x83 && !got[1] && !get(got + 10, 2) && !get(got + 16, 8);
 }
 
 /* Returns whether an answer fits its watch: the state, and with limits their generation. */
-static bool told_volume(const unsigned char *b, const unsigned char *got, size_t n)
+static bool reports_volume(const unsigned char *b, const unsigned char *got, size_t n)
 {
 	bool limits = b[16] & 16, cache = b[16] & 4;
 
@@ -105,11 +105,11 @@ static bool is_answer(const unsigned char *b, const unsigned char *got, size_t n
 	if (get(got + 2, 2) || memcmp(got + 4, b + 4, 4))
 		return false;
 	if (b[0] == WATCH && ok)
-		return told_volume(b, got, n);
+		return reports_volume(b, got, n);
 	if (n != ADMIN_ANSWER)
 		return false;
 	if (b[0] >= READ_KEY && ok)
-		return told(got);
+		return reports_no_reservation(got);
 	return got[0] == 0x82 && !got[1] && zero(got + 10, 2) && !get(got + 12, 4) != (b[0] == PORTALS && ok) &&
 	       zero(got + 16, 8);
 }
@@ -134,7 +134,7 @@ int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned c
 			if (wc.wr_id >> 63)
 				continue;
 			if (wc.opcode != IBV_WC_RECV || !is_answer(b, got, wc.byte_len)) {
-				tell("admin answer", got, LIMITS_ANSWER);
+				print_bytes("admin answer", got, LIMITS_ANSWER);
 				failed("a malformed answer on an admin queue pair");
 			}
 			post_receive(admin, wc.wr_id);
@@ -250,7 +250,7 @@ static void expect_answer(struct connection *admin, struct ibv_send_wr *wr, cons
 	}
 	mine->reservations += reserves && wanted != END;
 	if (got != (wanted == END ? -1 : wanted)) {
-		tell("admin message", b, n < KEPT ? n : KEPT);
+		print_bytes("admin message", b, n < KEPT ? n : KEPT);
 		failed("%d where %d was due on an admin queue pair", got, wanted);
 	}
 	mine->admin_ends += wanted == END;

@@ -63,10 +63,10 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	memcpy(b + 24, request + 12, 8);
 	memcpy(b + 32, request + 20, 4);
 	/* Buffers for more requests, and for no inline data. */
-	put(b + 36, 4, BEHIND);
+	put(b + 36, 4, FOLLOWING_BYTES);
 	if (request[8] == ADMIN) {
 		put(b + 6, 2, ADMIN_DEPTH);
-		b[5] |= TELLS_PORTALS;
+		b[5] |= REPORTS_PORTALS;
 	} else if (is_nopless()) {
 		/* One credit: the ring cannot be written before the only request was answered. */
 		put(b + 6, 2, 1);
@@ -103,6 +103,6 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		b[5] &= ~NO_READ;
 	}
 	/* This target accepts no inline data. */
-	if (get(b + 36, 4) <= 65536 && get(b + 36, 4) > BEHIND)
-		put(b + 36, 4, BEHIND);
+	if (get(b + 36, 4) <= 65536 && get(b + 36, 4) > FOLLOWING_BYTES)
+		put(b + 36, 4, FOLLOWING_BYTES);
 }

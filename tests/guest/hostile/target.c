@@ -264,7 +264,7 @@ static void serve(struct peer *p, unsigned int i)
 	if (q->bytes[0] == WRITE) {
 		if (q->trick != LATE)
 			q->trick = FAIR;
-		return rdma(p, IBV_WR_RDMA_READ, work_id(W_FETCH, i), slot(n), get(q->bytes + 24, 8),
+		return rdma(p, IBV_WR_RDMA_READ, work_id(W_READ, i), slot(n), get(q->bytes + 24, 8),
 			    get(q->bytes + 20, 4), length);
 	}
 	if (q->trick == PARTIAL)
@@ -274,7 +274,7 @@ static void serve(struct peer *p, unsigned int i)
 	answer(p, i);
 }
 
-static void take_request(struct peer *p, const unsigned char *b, bool immediate)
+static void handle_request(struct peer *p, const unsigned char *b, bool immediate)
 {
 	struct key now = { get(b + 20, 4), get(b + 24, 8) };
 	unsigned int i = 0, tag = get(b + 4, 2);
@@ -284,7 +284,7 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET) && !is_eager_request(p, b)) ||
 	    (b[0] == WRITE && b[32] != EAGER_RING && p->no_read) || get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR ||
 	    (!immediate && in_flight(p, b + 4))) {
-		tell("message", b, REQUEST);
+		print_bytes("message", b, REQUEST);
 		failed("the initiator sent nonsense");
 	}
 	while (i < SLOTS && p->requests[i].used)
@@ -317,7 +317,7 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 }
 
 /* Handles a message: one request, and the number of further ones in its byte 2. */
-static void take_message(struct peer *p, const unsigned char *b, size_t n)
+static void handle_message(struct peer *p, const unsigned char *b, size_t n)
 {
 	size_t count = 1 + b[2];
 
@@ -325,19 +325,19 @@ static void take_message(struct peer *p, const unsigned char *b, size_t n)
 	if (p->end_by)
 		return;
 	if (n != count * REQUEST || n > REQUEST + p->behind) {
-		tell("message", b, n);
+		print_bytes("message", b, n);
 		failed("the initiator sent a message of a wrong length");
 	}
 	several += count > 1;
 	for (size_t i = 0; i < count; i++) {
 		if (i && b[i * REQUEST + 2])
 			failed("a request that follows another announces more");
-		take_request(p, b + i * REQUEST, false);
+		handle_request(p, b + i * REQUEST, false);
 	}
 }
 
 /* Handles an eager write that an immediate value announces. */
-static void take_immediate(struct peer *p, const struct ibv_wc *wc)
+static void handle_immediate(struct peer *p, const struct ibv_wc *wc)
 {
 	unsigned char b[REQUEST];
 
@@ -346,7 +346,7 @@ static void take_immediate(struct peer *p, const struct ibv_wc *wc)
 	if (p->handle)
 		failed("an immediate value is about a volume with a handle");
 	immediate_request(p, wc, b);
-	take_request(p, b, true);
+	handle_request(p, b, true);
 }
 
 static bool has_private(const uint64_t *at, size_t n)
@@ -370,18 +370,18 @@ static void completed(struct peer *p, const struct ibv_wc *wc)
 	switch (kind) {
 	case 0:
 		if (p->admin)
-			take_admin(p, p->c->receive[i], wc->byte_len);
+			handle_admin(p, p->c->receive[i], wc->byte_len);
 		else if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
-			take_immediate(p, wc);
+			handle_immediate(p, wc);
 		else
-			take_message(p, p->c->receive[i], wc->byte_len);
+			handle_message(p, p->c->receive[i], wc->byte_len);
 		post_receive(p->c, i);
 		break;
 	case W_FORBIDDEN:
 		number = p->blame;
-		tell("request", q->bytes, REQUEST);
+		print_bytes("request", q->bytes, REQUEST);
 		failed("memory that was not granted was reached");
-	case W_FETCH:
+	case W_READ:
 		if (!is_pattern((uint64_t *)slot(q->slot - 1), get(q->bytes + 8, 8) / SECTOR, get(q->bytes + 16, 4) / SECTOR))
 			failed("the initiator granted other data than was written");
 		answer(p, i);

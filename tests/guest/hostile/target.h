@@ -9,7 +9,7 @@
 enum {
 	CREDITS = 8, CAPACITY = 64 << 20, DEAD = 8, TAGS = 64,
 	/* Bytes that may follow a message's first request. */
-	BEHIND = 3 * REQUEST,
+	FOLLOWING_BYTES = 3 * REQUEST,
 	/*
 	 * Access after the answer only with this delay: soft-RoCE first checks a key and then
 	 * copies, even if the key is invalidated in between.
@@ -107,7 +107,7 @@ struct peer {
 };
 
 /* The upper half of wr_id; the lower half is the request's number. */
-enum { W_ANSWER = 1, W_FETCH, W_OTHER, W_LAST, W_LATE_READ, W_FORBIDDEN };
+enum { W_ANSWER = 1, W_READ, W_OTHER, W_LAST, W_LATE_READ, W_FORBIDDEN };
 
 static inline uint64_t work_id(unsigned int kind, unsigned int i)
 {
@@ -150,7 +150,7 @@ void attach_unasked(struct peer *p, const unsigned char *tag);
 /* admin.c */
 
 /* Answers a message on the admin queue pair, truly or falsely. */
-void take_admin(struct peer *p, const unsigned char *b, size_t n);
+void handle_admin(struct peer *p, const unsigned char *b, size_t n);
 
 /* eager.c */
 

@@ -136,7 +136,7 @@ void ask(struct asked *a, const unsigned char *request, unsigned int length)
 }
 
 /* Prints the target's answer, and whether the target has authenticated it. */
-static void tell(const char *what, const struct handshake *h, struct asked *a, const unsigned char *request)
+static void print_answer(const char *what, const struct handshake *h, struct asked *a, const unsigned char *request)
 {
 	size_t n = a->granted ? REPLY + 8 : REJECT;
 	unsigned char mac[MAC];
@@ -173,7 +173,7 @@ struct asked shake(struct handshake *h)
 
 	ask(&a, h->hello, CONNECT);
 	if (a.granted || a.length < CHALLENGE || get(a.answer + 4, 2) != CHALLENGED) {
-		tell("hello", h, &a, h->hello);
+		print_answer("hello", h, &a, h->hello);
 		exit(0);
 	}
 	memcpy(h->challenge, a.answer, CHALLENGE);
@@ -241,7 +241,7 @@ static struct asked ask_queue(const struct handshake *h, const struct asked *adm
 		b[8] = queue;
 	}
 	ask(&a, b, CONNECT);
-	tell("queue", h, &a, b);
+	print_answer("queue", h, &a, b);
 	return a;
 }
 
@@ -275,11 +275,11 @@ static int initiator(char **argv)
 		memcpy(b, h.hello, CONNECT);
 		put(b + 10, 2, 0);
 		ask(&a, b, CONNECT);
-		tell("admin", &h, &a, b);
+		print_answer("admin", &h, &a, b);
 		return 0;
 	}
 	admin = shake(&h);
-	tell("admin", &h, &admin, h.proof);
+	print_answer("admin", &h, &admin, h.proof);
 	if (is("replayed-proof") || is("same-proof")) {
 		struct asked again;
 
@@ -291,7 +291,7 @@ static int initiator(char **argv)
 			again = prepare();
 			ask(&again, h.proof, CONNECT);
 		}
-		tell("again", &h, &again, h.proof);
+		print_answer("again", &h, &again, h.proof);
 		return 0;
 	}
 	if (!admin.granted)

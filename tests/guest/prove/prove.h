@@ -78,7 +78,7 @@ struct channel channel_of(const struct rdma_cm_id *id, uint32_t initiator_qp);
 
 /* Discovery. */
 enum { ENTRY = 64, SEALED_ENTRY = 80 };
-enum { MALFORMED = 1, VERSION, NO_SESSION = 7, NOT_PROVEN = 13, TOLD };
+enum { MALFORMED = 1, VERSION, NO_SESSION = 7, NOT_PROVEN = 13, LISTED };
 /* Random choices, made from the seed and a number. */
 struct chance {
 	uint64_t state;

@@ -33,7 +33,7 @@ static void prove_it(unsigned char *b)
 	b[11] |= PROVES >> 8;
 }
 
-static void tell(const struct handshake *h, const struct asked *a, const unsigned char *request)
+static void print_answer(const struct handshake *h, const struct asked *a, const unsigned char *request)
 {
 	const unsigned char *b = a->answer;
 	unsigned int reason = a->length < REJECT || memcmp(b, "HCAB", 4) ? 0 : get(b + 4, 2);
@@ -50,7 +50,7 @@ static void tell(const struct handshake *h, const struct asked *a, const unsigne
 		printf("nothing\n");
 	else if (reason == CHALLENGED)
 		printf("challenged\n");
-	else if (reason != TOLD)
+	else if (reason != LISTED)
 		printf("%u\n", reason);
 	else if (is_zero(b + 16, 48))
 		printf("told %u%s\n", (unsigned int)get(b + 8, 4), unsealed);
@@ -72,12 +72,12 @@ static void ask_proven(unsigned char *b)
 	if (is("other-host"))
 		h.hello[HOST_AT] ^= 1;
 	a = shake(&h);
-	tell(&h, &a, h.proof);
+	print_answer(&h, &a, h.proof);
 	if (is("same-proof")) {
 		forget(&a);
 		a = prepare();
 		ask(&a, h.proof, CONNECT);
-		tell(&h, &a, h.proof);
+		print_answer(&h, &a, h.proof);
 	}
 }
 
@@ -99,7 +99,7 @@ int ask_question(char **argv)
 		prove_it(b);
 	a = prepare();
 	ask(&a, b, n);
-	tell(NULL, &a, b);
+	print_answer(NULL, &a, b);
 	return 0;
 }
 
@@ -115,7 +115,7 @@ static bool is_question(const unsigned char *b)
 /* Returns the target's correct answer by docs/reference/protocol.md. */
 static unsigned int judge(const unsigned char *bytes)
 {
-	unsigned int good = TOLD;
+	unsigned int good = LISTED;
 	unsigned char b[CONNECT];
 
 	memcpy(b, bytes, CONNECT);
@@ -137,7 +137,7 @@ static unsigned int judge(const unsigned char *bytes)
 }
 
 /* Returns whether an answer to a valid question is right: empty for a foreign host. */
-static bool is_told(const struct asked *a, const unsigned char *b, const char *host, unsigned int volumes)
+static bool is_right_entry(const struct asked *a, const unsigned char *b, const char *host, unsigned int volumes)
 {
 	unsigned char id[16];
 	uint32_t index = get(b + INDEX_AT, 4), count = get(a->answer + 8, 4);
@@ -173,11 +173,11 @@ int ask_by_chance(char **argv)
 		reason = a.granted || a.length < REJECT ? 0 : get(a.answer + 4, 2);
 		if (reason < 16)
 			answers[reason]++;
-		if (verdict != ANY && (reason != verdict || (reason == TOLD && !is_told(&a, b, host, volumes)))) {
+		if (verdict != ANY && (reason != verdict || (reason == LISTED && !is_right_entry(&a, b, host, volumes)))) {
 			for (unsigned int i = 0; i < CONNECT; i++)
 				printf("%02x", b[i]);
 			printf(": ");
-			tell(NULL, &a, b);
+			print_answer(NULL, &a, b);
 			failed("seed %llu, question %llu: it should be %u", (unsigned long long)seed, (unsigned long long)n,
 			       verdict);
 		}

@@ -6,7 +6,7 @@ use crate::{
     crypto::NoX25519 as Without,
     decoders::connection,
     proto::{
-        auth::{Asked, Challenged, Channel, Initiator, Secret, Wanted},
+        auth::{Challenged, Channel, Initiator, Purpose, RequestForm, Secret},
         connect::{Epoch, ConnectRequest as Connect, SessionId, REQUEST_LEN},
         discovery::{Entry, List, PortalEntry, Question, DiscoveryReply, VolumeEntry, VolumeMode},
         name::{VolumeId, VolumeName},
@@ -28,10 +28,10 @@ fn question(list: List, index: u32) -> Question {
 }
 
 /// Checks that a decoded request equals its encoder's output, or the result of the decoder of requests for queue pairs.
-fn is_wanted(wanted: &Wanted, bytes: &[u8]) {
-    match wanted {
-        Wanted::Connection(request) => assert_eq!(Connect::decode(bytes), Ok(*request)),
-        Wanted::Entry(question) => {
+fn is_encoded(purpose: &Purpose, bytes: &[u8]) {
+    match purpose {
+        Purpose::Connection(request) => assert_eq!(Connect::decode(bytes), Ok(*request)),
+        Purpose::Entry(question) => {
             assert_eq!(question.encode(), bytes[..REQUEST_LEN]);
             assert!(Connect::decode(bytes).is_err());
         }
@@ -40,24 +40,24 @@ fn is_wanted(wanted: &Wanted, bytes: &[u8]) {
 
 /// Checks a connection request in any of its forms.
 pub(crate) fn asked(bytes: &[u8]) -> bool {
-    let Ok(asked) = Asked::decode(bytes) else {
+    let Ok(asked) = RequestForm::decode(bytes) else {
         assert!(Connect::decode(bytes).is_err());
         return false;
     };
     let (head, host, volume) = (&bytes[..REQUEST_LEN], connection().host, connection().volume);
     match asked {
-        Asked::Plain(wanted) => is_wanted(&wanted, bytes),
-        Asked::Hello(wanted, hello) => {
+        RequestForm::Plain(purpose) => is_encoded(&purpose, bytes),
+        RequestForm::Hello(purpose, hello) => {
             assert!(hello == head && hello[8] == ADMIN_QUEUE);
             let mut plain = hello;
             plain[11] &= !0x40;
-            is_wanted(&wanted, &plain);
+            is_encoded(&purpose, &plain);
         }
-        Asked::Proof(proof) => {
+        RequestForm::Proof(proof) => {
             assert!(bytes[7] & 0x80 != 0 && proof.handle() < 1 << 14);
             assert_eq!(proof.mac(), head[40..]);
         }
-        Asked::Sealed(sealed) => {
+        RequestForm::Sealed(sealed) => {
             assert!(bytes[11] & 0x40 != 0 && bytes[7] & 0x80 == 0 && bytes[8] != ADMIN_QUEUE);
             assert_eq!(sealed.mac(), head[40..]);
             assert_eq!(sealed.session().to_le_bytes(), head[24..32]);
@@ -126,7 +126,7 @@ pub(crate) fn challenge(bytes: &[u8]) -> bool {
     let Some(unconfirmed) = shaking().prove(bytes, &Channel::default()) else {
         return false;
     };
-    let Ok(Asked::Proof(proof)) = Asked::decode(unconfirmed.proof()) else {
+    let Ok(RequestForm::Proof(proof)) = RequestForm::decode(unconfirmed.proof()) else {
         panic!("no proof");
     };
     assert_eq!(proof.handle().to_le_bytes(), bytes[8..10]);
@@ -137,10 +137,10 @@ pub(crate) fn challenge(bytes: &[u8]) -> bool {
 }
 
 pub(crate) fn challenges() -> Vec<Vec<u8>> {
-    let Ok(Asked::Hello(request, hello)) = Asked::decode(shaking().hello()) else {
+    let Ok(RequestForm::Hello(request, hello)) = RequestForm::decode(shaking().hello()) else {
         panic!("no hello");
     };
     let mut challenged = Challenged::<Without>::new(request, hello).expect("chance");
-    challenged.name(5);
+    challenged.set_handle(5);
     vec![challenged.challenge().to_vec()]
 }

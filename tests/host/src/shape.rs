@@ -138,7 +138,7 @@ fn short_queues_are_not_passed_nor_halved_too_often() {
 }
 
 #[test]
-fn what_a_device_lacks_for_the_target_is_told() {
+fn missing_abilities_of_a_device_are_reported_for_the_target() {
     assert_eq!(
         lacks(Attributes { max_qp_wr: 8, ..LARGE }, OPTIONS),
         "the RDMA device supports too few work requests"
@@ -177,7 +177,7 @@ fn few_entries_make_more_work_requests_and_smaller_chunks() {
 }
 
 #[test]
-fn the_largest_request_is_what_the_device_can_move() {
+fn the_largest_request_fits_the_device() {
     let largest = |attributes, options, asked| {
         target::QueueShape::largest(attributes, 64 * MIB, options, asked) as usize
     };
@@ -255,7 +255,7 @@ fn fitted(attributes: Attributes, depth: u16) -> Result<initiator::QueueShape, &
 }
 
 #[test]
-fn the_initiator_takes_what_a_device_allows() {
+fn the_initiators_shape_fits_the_device() {
     let shape = fitted(LARGE, 128).unwrap();
     assert_eq!((shape.depth, shape.bytes as usize, shape.inline_segments), (128, MIB, 8));
     for (max_send_sge, inline) in [(1, 0), (2, 1), (9, 8), (0, 0)] {

@@ -27,8 +27,8 @@ stream=$("$simulator" generate --requests "$(few 1500)" --lines 1200 --client 10
 	die "the simulator generates no requests"
 tr , ' ' <<< "$stream" >> "$trace"
 output=$("$simulator" run --trace "$trace" --cache-mib 1 --json) || die "the simulator fails"
-# of POLICY MEMBER: a number of the simulator's output
-of() {
+# simulated POLICY MEMBER: a number of the simulator's output
+simulated() {
 	jq ".caches[0].policies[] | select(.policy == \"$1\") | .$2" <<< "$output"
 }
 echo "# $(jq -c '[.caches[0].policies[] | {policy, hits}]' <<< "$output")" >&2
@@ -46,11 +46,11 @@ $(awk '{ printf "%s%s:%d:%d", NR == 1 ? "" : " ", substr($1, 1, 1), $2 / 4096, $
 END"
 check "fio makes the requests one after the other" on c1 "fio --name=replay --ioengine=psync --direct=1 --replay_no_stall=1 --read_iolog=/tmp/iolog"
 must wait_until target 60 "awk '/^cache_(hits|misses) / { n += \$2 } END { exit n != $(jq .accesses <<< "$output") + $before }' $volume/stats"
-same "the cache has as many hits as the simulator" "$(of mq hits)" "$(count cache_hits)"
-same "the cache has as many misses as the simulator" "$(of mq misses)" $(($(count cache_misses) - before))
+same "the cache has as many hits as the simulator" "$(simulated mq hits)" "$(count cache_hits)"
+same "the cache has as many misses as the simulator" "$(simulated mq misses)" $(($(count cache_misses) - before))
 # The simulator began with an empty cache.
-same "the cache has as many evictions as the simulator" "$(of mq evictions)" $(($(count cache_evictions) - before))
-check "some requests were hits" [ "$(of mq hits)" -gt 0 ]
-check "the cache has at most as many hits as the optimal policy" [ "$(of mq hits)" -le "$(of opt hits)" ]
+same "the cache has as many evictions as the simulator" "$(simulated mq evictions)" $(($(count cache_evictions) - before))
+check "some requests were hits" [ "$(simulated mq hits)" -gt 0 ]
+check "the cache has at most as many hits as the optimal policy" [ "$(simulated mq hits)" -le "$(simulated opt hits)" ]
 rm "$trace"
 on c1 'rm /tmp/iolog'

@@ -20,8 +20,8 @@ drive_reads() {
 	on target "awk '{ print \$3 }' /sys/block/\$(basename \$(readlink -f $drive))/stat"
 }
 
-# silent "DESCRIPTION" COMMAND…: the command succeeds without a read of the drive.
-silent() {
+# without_drive_reads "DESCRIPTION" COMMAND…: the command succeeds without a read of the drive.
+without_drive_reads() {
 	local what=$1 before
 	shift
 	before=$(drive_reads)
@@ -30,7 +30,7 @@ silent() {
 }
 
 available() {
-	on target "cat $(of "$card")/p2pmem/available"
+	on target "cat $(pci_dir "$card")/p2pmem/available"
 }
 
 verify="--rw=randrw --bsrange=512-96k --blockalign=512 --verify=crc32c --verify_fatal=1"
@@ -49,25 +49,25 @@ for how in $ways; do
 	must on c1 "dd if=/dev/urandom of=/tmp/data bs=4k count=32 && dd if=/tmp/data of=$device bs=64k oflag=direct"
 	check "$how: a client reads what it wrote" on c1 "device=$device; $right"
 	hits=$(count cache_hits) bytes=$(count cache_peer_bytes)
-	silent "$how: a second read is served from the cache" on c1 "device=$device; $right"
+	without_drive_reads "$how: a second read is served from the cache" on c1 "device=$device; $right"
 	same "$how: each line of the second read was a hit, in the card's memory" "32 131072" \
 		"$(($(count cache_hits) - hits)) $(($(count cache_peer_bytes) - bytes))"
-	silent "$how: large requests are served from the cache" on c1 "dd if=$device bs=64k count=2 iflag=direct | cmp - /tmp/data"
-	silent "$how: parts of lines are served from the cache" on c1 "dd if=$device bs=512 skip=3 count=10 iflag=direct | cmp -n 5120 -i 0:1536 - /tmp/data"
+	without_drive_reads "$how: large requests are served from the cache" on c1 "dd if=$device bs=64k count=2 iflag=direct | cmp - /tmp/data"
+	without_drive_reads "$how: parts of lines are served from the cache" on c1 "dd if=$device bs=512 skip=3 count=10 iflag=direct | cmp -n 5120 -i 0:1536 - /tmp/data"
 	# One of these lines is read from the drive and kept. If the HCA is direct, the partial write changed it in peer memory only.
 	must on c1 "yes part | head -c 512 > /tmp/block && dd if=/tmp/block of=$device bs=512 seek=77 conv=notrunc oflag=direct &&
 		dd if=/tmp/block of=/tmp/data bs=512 seek=77 conv=notrunc"
 	case $how in
-	bounce) silent "$how: a partly written line is served from the cache" on c1 "device=$device; $right" ;;
+	bounce) without_drive_reads "$how: a partly written line is served from the cache" on c1 "device=$device; $right" ;;
 	direct)
 		check "$how: a partly written line is read right" on c1 "device=$device; $right"
-		silent "$how: the partly written line is cached again" on c1 "device=$device; $right"
+		without_drive_reads "$how: the partly written line is cached again" on c1 "device=$device; $right"
 		;;
 	esac
 	must on c1 "dd if=/dev/urandom of=/tmp/block bs=64k count=1 && dd if=/tmp/block of=$device bs=64k seek=8 oflag=direct &&
 		dd if=$device of=/dev/null bs=4k skip=131 count=1 iflag=direct"
 	check "$how: a read with one cached line returns the right data" on c1 "dd if=$device bs=64k skip=8 count=1 iflag=direct | cmp - /tmp/block"
-	silent "$how: that read has cached all its lines" on c1 "dd if=$device bs=64k skip=8 count=1 iflag=direct | cmp - /tmp/block"
+	without_drive_reads "$how: that read has cached all its lines" on c1 "dd if=$device bs=64k skip=8 count=1 iflag=direct | cmp - /tmp/block"
 	must on c1 "dd if=$device of=/dev/null bs=1k skip=4099 count=1 iflag=direct"
 
 	reconnect p
@@ -97,7 +97,7 @@ for how in $ways; do
 	before=$(count cache_peer_bytes)
 	must wait_until target 60 "awk '/^cache_peer_bytes/ { exit !(\$2 > $before) }' $volume/stats"
 	check "$how: the card can be unbound under I/O" on target "timeout 60 sh -c 'echo $card > /sys/bus/pci/drivers/hcablk_pcimem/unbind'"
-	check "$how: the card's memory does not exist any more" on target "[ ! -e $(of "$card")/p2pmem ]"
+	check "$how: the card's memory does not exist any more" on target "[ ! -e $(pci_dir "$card")/p2pmem ]"
 	before=$(count cache_peer_bytes)
 	check "$how: requests during and after the removal return the right data" join load
 	same "$how: no read is served from the removed cache" "$before" "$(count cache_peer_bytes)"

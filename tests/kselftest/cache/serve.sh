@@ -14,8 +14,8 @@ drive_reads() {
 	on target "awk '{ print \$3 }' /sys/block/\$(basename \$(readlink -f $drive))/stat"
 }
 
-# silent "DESCRIPTION" COMMAND…: the command succeeds without a read of the drive.
-silent() {
+# without_drive_reads "DESCRIPTION" COMMAND…: the command succeeds without a read of the drive.
+without_drive_reads() {
 	local what=$1 before
 	shift
 	before=$(drive_reads)
@@ -42,18 +42,18 @@ misses=$(($(stat_of target $volume cache_misses) - misses))
 check "writes put no lines into the cache" [ $misses -ge 16 ]
 same "misses are read from the drive" $((8 * misses)) $(($(drive_reads) - before))
 hits=$(stat_of target $volume cache_hits) bytes=$(stat_of target $volume bytes_from_cache)
-silent "a second read is served from the cache" on c1 "$right"
+without_drive_reads "a second read is served from the cache" on c1 "$right"
 same "each line of the second read was a hit" "32 131072" \
 	"$(($(stat_of target $volume cache_hits) - hits)) $(($(stat_of target $volume bytes_from_cache) - bytes))"
-silent "large requests are served from the cache" on c1 "dd if=$device bs=64k count=2 iflag=direct | cmp - /tmp/data"
-silent "parts of lines are served from the cache" on c1 "dd if=$device bs=512 skip=3 count=10 iflag=direct | cmp -n 5120 -i 0:1536 - /tmp/data"
+without_drive_reads "large requests are served from the cache" on c1 "dd if=$device bs=64k count=2 iflag=direct | cmp - /tmp/data"
+without_drive_reads "parts of lines are served from the cache" on c1 "dd if=$device bs=512 skip=3 count=10 iflag=direct | cmp -n 5120 -i 0:1536 - /tmp/data"
 
 must text 4096 other c2 5
-silent "a block that the other client wrote is served from the cache" on c1 "$right"
+without_drive_reads "a block that the other client wrote is served from the cache" on c1 "$right"
 must text 512 part c2 77
-silent "a part of a line that the other client wrote is served from the cache" on c1 "$right"
+without_drive_reads "a part of a line that the other client wrote is served from the cache" on c1 "$right"
 must text 65536 large c2 1
-silent "64 KiB that the other client wrote are served from the cache" on c1 "$right"
+without_drive_reads "64 KiB that the other client wrote are served from the cache" on c1 "$right"
 must on c2 "blkdiscard -f -z -o 8k -l 8k $device"
 must on c1 "dd if=/dev/zero of=/tmp/data bs=4k count=2 seek=2 conv=notrunc"
 check "blocks that the other client zeroed read as zeroes" on c1 "$right"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: large requests move in chunks along the stripes of the drive, their data is right, and a request fails or ends with all its chunks.
+# Proves: large requests move in chunks along the stripes of the drive, their data is right, and a request fails or succeeds as a whole.
 # tier: heart
 # turn: 6
 # takes: 60
@@ -26,8 +26,8 @@ moves() {
 	same "$what: $chunks chunks" "$chunks" $(($(count "$volume" chunks) - before))
 }
 
-# loads VOLUME "DESCRIPTION": checks with fio that data of every size is right.
-loads() {
+# verify_load VOLUME "DESCRIPTION": checks with fio that data of every size is right.
+verify_load() {
 	check "$2: fio verifies data with many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-1m --blockalign=4k \
 		--iodepth=16 --size=$(few 12)M --offset=4M --verify=crc32c --verify_fatal=1"
 	same "$2: the volume has no errors and moved nothing whole" "0 0" "$(count "$1" errors) $(count "$1" unchunked)"
@@ -60,7 +60,7 @@ for by in dm md; do
 	less "$by: chunks of the fast drives do not wait for those of the slow one" 11 $(($(count s early_chunks) - early))
 	moves s "$by: a read that begins within a stripe ends with a part of one" 17 \
 		"dd if=$device of=/dev/null bs=1M iflag=direct,skip_bytes skip=20k count=1"
-	loads s "$by"
+	verify_load s "$by"
 	disconnect c1 s
 	must on target 'hcablk target unexport s'
 	case $by in
@@ -133,7 +133,7 @@ for how in bounce direct; do
 	export_volume p "$drive" --mode=p2p --provider="$card" --chunk-kib=64 c1
 	connect c1 p
 	check "p2p, $how: memory of every shape is read and written right" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 1"
-	loads p "p2p, $how"
+	verify_load p "p2p, $how"
 	same "p2p, $how: no request fell back to RAM" 0 "$(count p p2p_fallbacks)"
 	disconnect c1 p
 	must on target 'hcablk target unexport p && hcablk target unlisten --all && modprobe -r hcablk_target'

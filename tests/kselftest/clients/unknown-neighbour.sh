@@ -8,8 +8,8 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# The kernel can miss an answer that arrives while it looks up the neighbour, and then waits for its full timeout: one
-# try of many misses it here, more of them on a busy machine.
+# The kernel can miss an answer that arrives while it looks up the neighbour, and then waits for its full timeout. Here
+# that happens in one try of many, and in more on a busy machine.
 must export_volume vol1 "$drive" c1
 must connect c1 vol1
 must disconnect c1 vol1

@@ -97,7 +97,7 @@ for kind in 0 1; do
 	less "refusals do not fill the target's log (line $((kind + 1)) of 2)" "$lines" "$(most "$took")"
 done
 
-# Nor must an allowed host that connects and disconnects again and again: there is a line for each kind of report of a session.
+# An allowed host that connects and disconnects again and again must not fill the log either. Each kind of line has its own limit.
 must on target "echo 1 > $target/volumes/vol1/enable && hcablk target allow vol1 $id"
 # At this port sessions get requests of 1 MiB, although they ask for more.
 must on target "hcablk target listen --id 2 --port 7745 --buffer-mib 1"

@@ -50,8 +50,8 @@ gap() {
 		marked && \$0 ~ done { if (at - last > most) most = at - last; last = at }
 		END { printf \"%d\\n\", most + 0.5 }' $tracing/trace"
 }
-# of TIMES…: prints them in ascending order
-of() {
+# ascending TIMES…: prints them in ascending order
+ascending() {
 	printf '%s\n' "$@" | sort -n | xargs
 }
 # least TIMES…: prints the least, which is the time in guests that ran when they should
@@ -100,11 +100,11 @@ for kind in port silent; do
 		must disk_is c1 vol1 live
 	done
 	[ $kind = port ] && what="own port down" limit=1000 || what="peer silent, keep_alive_tmo 1 s" limit=2500
-	echo "# $what: noticed after $(of "${notices[@]}")"
+	echo "# $what: noticed after $(ascending "${notices[@]}")"
 	within "$what: the loss is noticed in time" "$(least "${notices[@]}")" "$limit"
-	echo "# $what: from the notice to the next request over the other path $(of "${afters[@]}")"
+	echo "# $what: from the notice to the next request over the other path $(ascending "${afters[@]}")"
 	within "$what: the other path is used at once" "$(least "${afters[@]}")" 1000
-	echo "# $what: longest stall of a reader with a healthy second path $(of "${stalls[@]}")"
+	echo "# $what: longest stall of a reader with a healthy second path $(ascending "${stalls[@]}")"
 	within "$what: no request stalls much longer than the limit" "$(least "${stalls[@]}")" $((limit + 1500))
 done
 
@@ -136,7 +136,7 @@ for _ in 1 2 3; do
 	returns+=("$(span 'mark_write: mark' "$live")")
 	firsts+=("$(span 'mark_write: mark' "$done_")")
 done
-echo "# the only path returns, reconnect_delay 1 s: session live after $(of "${returns[@]}"), first request done after $(of "${firsts[@]}")"
+echo "# the only path returns, reconnect_delay 1 s: session live after $(ascending "${returns[@]}"), first request done after $(ascending "${firsts[@]}")"
 within "the first request ends soon after the only path returns" "$(least "${firsts[@]}")" 3000
 must on c1 'kill $(pidof fio)'
 ! join reader
@@ -164,7 +164,7 @@ for queues in 1 4; do
 	pairs=$(queue_pairs c1)
 	same "the session has $queues queue pairs and the admin queue pair" $((queues + 1)) "$pairs"
 	took[$queues]=$(least "${times[@]}")
-	echo "# a session of $queues queue pairs and the admin queue pair is connected again within $(of "${times[@]}")"
+	echo "# a session of $queues queue pairs and the admin queue pair is connected again within $(ascending "${times[@]}")"
 	disconnect c1 vol2
 done
 echo "# four queue pairs take $((took[4] * 100 / (took[1] > 0 ? took[1] : 1)))% of the time of one"

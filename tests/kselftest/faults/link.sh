@@ -61,7 +61,7 @@ flaps() {
 # Soft-RoCE ends a connection when its own card refuses a packet. The target's card is a port of a bridge, which drops
 # packets instead; requests that register no memory are then sent again.
 flaps c1 16 1
-bears "a short cut at the target" sent_again 6 flaps target 4
+survives_fault "a short cut at the target" sent_again 6 flaps target 4
 disconnect c1 vol1
 
 # c1 connects and disconnects quickly, every other time with a request under way, while c2 works.

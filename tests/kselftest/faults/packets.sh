@@ -94,12 +94,12 @@ loses() {
 }
 
 provokes "packets of the client are lost" 761 "loss 2%" "some packets of the client were lost" lost "c1 eth0"
-bears "packets of the client are lost" "sent_again c1" 6 loses "c1 eth0" 771
+survives_fault "packets of the client are lost" "sent_again c1" 6 loses "c1 eth0" 771
 provokes "packets of the client are duplicated" 762 "duplicate 20%" "the target received packets twice" "came_twice target" "c1 eth0"
 provokes "packets of the client are out of order" 763 "delay 2ms reorder 75% 50%" "the target received packets out of order" "out_of_order target" \
 	"c1 eth0"
 provokes "packets of the target are lost" 764 "loss 2%" "some packets of the target were lost" lost "target eth0"
-bears "packets of the target are lost" "sent_again target" 6 loses "target eth0" 774
+survives_fault "packets of the target are lost" "sent_again target" 6 loses "target eth0" 774
 provokes "packets of the target are late, each by another time" 765 "delay 4ms 3ms" "the client received packets out of order" "out_of_order c1" "target eth0"
 
 # All faults on both sides, and another client without faults.

@@ -15,7 +15,7 @@ agent() {
 	on "$guest" "printf '%s\n' ${*@Q} | ${agent_by:-} ${agent_path:-}fence_hcablk > /tmp/agent.said 2>&1; code=\$?
 		cat /tmp/agent.said >&2; echo \$code"
 }
-said() {
+agent_output() {
 	on "$1" 'cat /tmp/agent.said'
 }
 # on_drive: prints a checksum of the drive's part that c2's load writes.
@@ -44,7 +44,7 @@ for wrong in "action=reboot plug=c2" "action=off" "action=off plug=c2 method=sho
 	"action=off plug=$(host_id c2) method=evict volume=vol1 ipaddr=local"; do
 	# shellcheck disable=SC2086 # words
 	same "the agent refuses: $wrong" 1 "$(agent c1 "${reserve[@]}" $wrong)"
-	like "the agent gives a reason for the refusal of: $wrong" "ERROR: [a-zA-Z/]" "$(said c1)"
+	like "the agent gives a reason for the refusal of: $wrong" "ERROR: [a-zA-Z/]" "$(agent_output c1)"
 done
 
 must on target "modprobe -a dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
@@ -56,16 +56,16 @@ for guest in c1 c2; do
 	same "$guest: monitor finds all that the agent needs" 0 "$(agent "$guest" action=monitor "${reserve[@]}")"
 	same "$guest: validate-all accepts the options" 0 "$(agent "$guest" action=validate-all "${reserve[@]}" pcmk_host_list=c1)"
 done
-like "the agent reports an unknown option" 'pcmk_host_list' "$(said c2)"
+like "the agent reports an unknown option" 'pcmk_host_list' "$(agent_output c2)"
 same "a node that is not registered cannot fence" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
-like "the agent reports that the node is not registered" 'not registered' "$(said c1)"
+like "the agent reports that the node is not registered" 'not registered' "$(agent_output c1)"
 same "a node cannot switch on another node" 1 "$(agent c1 action=on plug=c2 "${reserve[@]}")"
 for guest in c1 c2; do
 	same "$guest switches itself on" 0 "$(agent "$guest" action=on plug="$guest" nodename="$guest" "${reserve[@]}")"
 done
 same "a node that is on can be switched on again" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
-same "the status of a registered node is on" "0 Status: ON" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
-same "the status of an unknown node is off" "2 Status: OFF" "$(agent c1 action=status plug=c9 "${reserve[@]}") $(said c1)"
+same "the status of a registered node is on" "0 Status: ON" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(agent_output c1)"
+same "the status of an unknown node is off" "2 Status: OFF" "$(agent c1 action=status plug=c9 "${reserve[@]}") $(agent_output c1)"
 same "a node cannot fence itself" 1 "$(agent c1 action=off plug=c1 "${reserve[@]}")"
 
 start_load victim c2 /dev/hcablk0 --size=64M
@@ -73,7 +73,7 @@ same "a node that writes is fenced" 0 "$(agent c1 action=off plug=c2 "${reserve[
 before=$(on_drive)
 refuse "the writes of the fenced node fail" join victim
 same "no write of the fenced node has reached the drive since" "$before" "$(on_drive)"
-same "the status of the fenced node is off" "2 Status: OFF" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(said c1)"
+same "the status of the fenced node is off" "2 Status: OFF" "$(agent c1 action=status plug=c2 "${reserve[@]}") $(agent_output c1)"
 must is_live c2
 like "a write of the fenced node gives a reservation conflict" "$conflict" "$(write c2)"
 silent "a write of the other node succeeds" write c1
@@ -86,7 +86,7 @@ must on target 'dmsetup suspend --nolockfs gate'
 ON_SECONDS=300 spawn held c2 "dd if=/dev/zero of=/dev/hcablk0 bs=64k count=1 oflag=direct conv=notrunc status=none"
 must drive_holds write
 same "fencing fails while the drive has a write of the node" 1 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
-like "the agent reports that preempt-abort failed" 'preempt-abort .* failed' "$(said c1)"
+like "the agent reports that preempt-abort failed" 'preempt-abort .* failed' "$(agent_output c1)"
 same "a repeated fencing does not return while the drive has the write" 124 "$(agent_by='timeout 10' agent c1 action=off plug=c2 "${reserve[@]}")"
 must on target 'dmsetup resume gate'
 same "fencing succeeds when the drive has finished the write" 0 "$(agent c1 action=off plug=c2 "${reserve[@]}")"
@@ -102,14 +102,14 @@ same "monitor finds all that the method evict needs" 0 "$(agent target action=mo
 same "validate-all accepts a node's name, before pcmk_host_map is applied" 0 "$(agent target action=validate-all plug=c2 "${evict[@]}")"
 same "monitor fails for an unknown volume" 1 "$(agent target action=monitor method=evict volume=vol2 ip=local)"
 same "the agent lists the hosts" 0 "$(agent target action=list "${evict[@]}")"
-like "the list has the host of c2" "$victim," "$(said target)"
-same "the status of an allowed host is on" "0 Status: ON" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
+like "the list has the host of c2" "$victim," "$(agent_output target)"
+same "the status of an allowed host is on" "0 Status: ON" "$(agent target action=status plug="$victim" "${evict[@]}") $(agent_output target)"
 start_load victim c2 /dev/hcablk0 --size=64M
 same "a host that writes is evicted" 0 "$(agent target action=off plug="$victim" "${evict[@]}")"
 before=$(on_drive)
 refuse "the writes of the evicted host fail" join victim
 same "no write of the evicted host has reached the drive since" "$before" "$(on_drive)"
-same "the status of the evicted host is off" "2 Status: OFF" "$(agent target action=status plug="$victim" "${evict[@]}") $(said target)"
+same "the status of the evicted host is off" "2 Status: OFF" "$(agent target action=status plug="$victim" "${evict[@]}") $(agent_output target)"
 must on c2 'hcablk disconnect vol1'
 refuse "the evicted host cannot connect" on c2 "hcablk connect $target_address vol1"
 # A script stands for ssh, and runs the command here for one of two targets; the second target is unreachable.
@@ -128,7 +128,7 @@ like "ssh gets the user name, the key file and the command" "-l fencer -i /tmp/k
 connect c2 vol1
 same "the agent fails when one of two targets is unreachable" 1 \
 	"$(agent target action=off plug="$victim" ip="$target_address,10.77.0.9" "${evict[@]}")"
-like "the agent names the unreachable target" '10.77.0.9 failed.*No route' "$(said target)"
+like "the agent names the unreachable target" '10.77.0.9 failed.*No route' "$(agent_output target)"
 same "the reachable target has evicted the host" "$victim" "$(on target "cut -d' ' -f1 $target/volumes/vol1/evicted")"
 # Several volumes at one target.
 evicted="cut -d' ' -f1 $target/volumes/vol1/evicted $target/volumes/vol2/evicted"
@@ -141,7 +141,7 @@ same "the agent evicts the host from two volumes" 0 "$(agent target action=off p
 same "both volumes have the evicted host" "$victim $victim" "$(on target "$evicted" | xargs)"
 same "each action has logged in to the target once" 2 "$(on target 'wc -l < /tmp/ssh.log')"
 same "the agent fails when one of two volumes fails" 1 "$(agent target action=off plug="$victim" "${both[@]}" volume=vol2,none)"
-like "the agent names the volume that failed" 'none' "$(said target)"
+like "the agent names the volume that failed" 'none' "$(agent_output target)"
 same "the agent can use sudo at the target" 0 "$(agent target action=on plug="$victim" "${both[@]}" use_sudo=1 sudo_path=/tmp/bin/sudo)"
 like "sudo runs the command" "hcablk target admit --if-exists vol1" "$(on target 'cat /tmp/sudo.log')"
 # Two targets that hang. Pacemaker asks agents to leave the time limit to it; this agent must still end by itself.
@@ -150,7 +150,7 @@ begin=$(now_ms)
 same "the agent fails when targets hang" 1 "$(agent_by='env PCMK_service=pacemaker-fenced' agent target action=off plug="$victim" "${evict[@]}" \
 	ip="$target_address,10.77.0.9" login_timeout=1 power_timeout=5)"
 within "two hanging targets have one deadline, of 16 seconds" $(($(now_ms) - begin)) $((24000 * slow))
-like "the agent names both hanging targets" '10.77.0.1 failed.*10.77.0.9 failed' "$(said target | tr '\n' ' ')"
+like "the agent names both hanging targets" '10.77.0.1 failed.*10.77.0.9 failed' "$(agent_output target | tr '\n' ' ')"
 must on target 'rm /tmp/hang'
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'

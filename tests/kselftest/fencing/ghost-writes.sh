@@ -12,7 +12,7 @@
 
 [ "$rdma" = rxe ] || skip "the library of the peer that takes sessions over speaks soft-RoCE only"
 
-# The number of requests that are issued again: remains of the first issue could overtake each. More: make soak.
+# The number of requests that are issued again: the delayed first issue of each could overtake the second. More: make soak.
 wanted=${HCABLK_REISSUES:-$(few 300)}
 # The drive delays one of eight writes by up to this many milliseconds: longer than io_timeout.
 hold=2500
@@ -39,7 +39,7 @@ take_over() {
 	[ -n "$epoch" ] || return
 	on c2 "hcablk-peer connect $target_address 7744 $(request 2 2 16 $admin 1 $((16#$session)) $((epoch + 1))) close" > /dev/null 2>&1
 }
-cut() {
+cut_link() {
 	must vm link-down target 0
 	must wait_until c1 60 "[ \$(cat $initiator/vol1/state) = queueing ]"
 	must vm link-up target 0
@@ -52,7 +52,7 @@ while must is_live && [ "$(reissued)" -lt "$wanted" ] && kill -0 "${_jobs[writer
 	faults=$((faults + 1))
 	if [ $((RANDOM % 12)) = 0 ] || [ $faults = 3 ]; then
 		cuts=$((cuts + 1))
-		cut
+		cut_link
 	else
 		take_over
 	fi

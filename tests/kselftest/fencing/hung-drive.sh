@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: while a drive hangs, all queue pairs of an evicted or forbidden host stop working, also one that is being replaced, and other hosts can be allowed and forbidden.
+# Proves: while a drive hangs, all queue pairs of an evicted or forbidden host stop working, including one that is being replaced, and other hosts can be allowed and forbidden.
 # turn: 7
 # takes: 15
 # waits: yes

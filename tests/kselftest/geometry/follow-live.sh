@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a disk in use follows each limit of its drive without a new connection, also while its queue's attributes are written; a request that the drive rejects ends as not supported.
+# Proves: a disk in use follows each limit of its drive without a new connection, even while its queue's attributes are written; a request that the drive rejects ends as not supported.
 # turn: 3
 # takes: 40
 # guests: target c1

@@ -74,8 +74,8 @@ for mode in direct cached; do
 	check "$mode: the new blocks are read and written" new c1 $mode 8 16
 done
 
-# behind GUEST VOLUME MIB: prints how many bytes can be read from MIB MiB on
-behind() {
+# readable_bytes GUEST VOLUME MIB: prints how many bytes can be read from MIB MiB on
+readable_bytes() {
 	on "$1" "dd if=${disk_of[$2]} bs=1M skip=$3 count=1 iflag=direct | wc -c"
 }
 asked=$(stat_of c2 $initiator/goes keep_alives)
@@ -84,7 +84,7 @@ must resize 80
 must resize_files 12
 check "the disk of a client under load shrinks" has c1 vol1 80
 check "the disk of an idle client shrinks" has c2 vol1 80
-same "a read beyond the new end returns nothing" 0 "$(behind c2 vol1 80)"
+same "a read beyond the new end returns nothing" 0 "$(readable_bytes c2 vol1 80)"
 must on c1 'touch /tmp/stop'
 check "the load reads only correct data" join load
 must on c1 'rm /tmp/stop'
@@ -93,7 +93,7 @@ same "client and target have no protocol errors" "0 0" \
 	"$(stat_of c1 $initiator/vol1 protocol_errors) $(stat_of target $target/volumes/vol1 protocol_errors)"
 for mode in direct cached; do
 	check "$mode: the disk of a file shrinks" has c1 $mode 12
-	same "$mode: a read beyond the new end returns nothing" 0 "$(behind c1 $mode 12)"
+	same "$mode: a read beyond the new end returns nothing" 0 "$(readable_bytes c1 $mode 12)"
 	refuse "$mode: a write beyond the new end fails" on c1 "dd if=/tmp/data of=${disk_of[$mode]} bs=1M seek=12 count=1 oflag=direct"
 	same "$mode: the file keeps its new size" $((12 << 20)) "$(on target "stat -c %s /mnt/files/$mode")"
 	same "$mode: the session is the first one, without protocol errors" "live 0" \

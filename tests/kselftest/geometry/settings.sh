@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a disk has the requested number of queues, queue depth and block size, also unusual ones.
+# Proves: a disk has the requested number of queues, queue depth and block size, including unusual ones.
 # turn: 16
 # takes: 50
 

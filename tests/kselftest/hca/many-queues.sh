@@ -19,7 +19,7 @@ tracing=/sys/kernel/tracing
 must on c1 "echo 'p:normal synchronize_rcu' > $tracing/kprobe_events && echo 'p:expedited synchronize_rcu_expedited' >> $tracing/kprobe_events &&
 	for probe in normal expedited; do echo stacktrace > $tracing/events/kprobes/\$probe/trigger; done; echo 8192 > $tracing/buffer_size_kb"
 
-# lose: takes the connection away, until the disk waits for it, and gives it back.
+# lose: interrupts the connection until the disk waits for it, and restores it.
 lose() {
 	knob hca1 port 0
 	check "$1: the connection is lost" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = queueing ]"

@@ -35,8 +35,8 @@ for _ in 1 2 3 4 5 6; do
 done
 like "several writes are answered at once" "$several" "$target_output"
 
-# The target reads nothing by RDMA READ, so the initiator sends a request before any write, which takes the only credit: no request
-# whose own timeout would end the wait can follow.
+# The target reads nothing by RDMA READ, so the initiator sends a request before any write. That request takes the only credit, so
+# no other request can follow whose timeout would end the wait.
 ON_SECONDS=400 spawn hostile c2 "echo \$\$ > /tmp/pid; exec hcablk-hostile target 7799 --messages 10000 --only nopless > /tmp/peer 2>&1"
 must wait_until c2 60 'grep -q listening /tmp/peer'
 # A reader of the partition table cannot send its request.

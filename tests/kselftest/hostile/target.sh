@@ -48,7 +48,7 @@ trick unknown "$nonsense"
 trick reserved "$nonsense"
 which="queue [0-9]+, tag [0-9]+, generation [0-9]+"
 trick tag "it sent an unexpected response \($which\)"
-# Only a request after an answer can be answered by a repetition of it.
+# Needs a request that follows an answered one: the earlier answer is repeated for it.
 trick replay "it sent an unexpected response" 60
 trick twice "it sent an unexpected response|it responded twice"
 trick overdraw "it granted more credits than it has \(queue [0-9]+\)"

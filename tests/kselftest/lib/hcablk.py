@@ -83,7 +83,7 @@ class _Points:
             raise Stop
 
     def judge(self, what: str, outcome: object) -> None:
-        """Add a point for a truth, or for the result of a wait."""
+        """Add a point for a true or false outcome, or for the result of a wait."""
         if outcome is Waited.LATE:
             self.add(False, f"{what} # late")
         else:
@@ -328,7 +328,7 @@ class Guest:
         return [sums[counter] for counter in counters]
 
     def queue_pairs(self) -> int:
-        """Return the number of RDMA queue pairs, without that of the management."""
+        """Return the number of RDMA queue pairs, without those of the general services (GSI)."""
         lines = self.must("rdma resource show qp").splitlines()
         return sum("type GSI" not in line for line in lines)
 

@@ -555,10 +555,10 @@ survives() {
 	must wait_until "$guest" 30 "hcablk disconnect --if-exists $volume"
 }
 
-# bears "DESCRIPTION" EVIDENCE TRIES LOAD…: repeats the function LOAD, which calls `survives` and gets the number of the try,
-# until the load survived a try in which the counter that the function EVIDENCE prints has grown: the load met the fault, and
-# survived it.
-bears() {
+# survives_fault "DESCRIPTION" EVIDENCE TRIES LOAD…: repeats the function LOAD, which calls `survives` and gets the number of
+# the try, until the load survived a try in which the counter that the function EVIDENCE prints has grown: the load met the
+# fault, and survived it.
+survives_fault() {
 	local what=$1 evidence=$2 tries=$3 before after try seen=0
 	shift 3
 	for ((try = 1; try <= tries; try++)); do

@@ -7,8 +7,8 @@
 
 drive3=/dev/drive2
 
-# of ADDRESS: prints the PCI device's directory in sysfs.
-of() {
+# pci_dir ADDRESS: prints the PCI device's directory in sysfs.
+pci_dir() {
 	echo "/sys/bus/pci/devices/$1"
 }
 
@@ -41,14 +41,14 @@ virtual() {
 
 # lend ADDRESS: lets a card lend its memory.
 lend() {
-	must on target "modprobe hcablk_pcimem && echo hcablk_pcimem > $(of "$1")/driver_override &&
-		echo $1 > /sys/bus/pci/drivers_probe && [ \"\$(cat $(of "$1")/p2pmem/published)\" = 1 ]"
+	must on target "modprobe hcablk_pcimem && echo hcablk_pcimem > $(pci_dir "$1")/driver_override &&
+		echo $1 > /sys/bus/pci/drivers_probe && [ \"\$(cat $(pci_dir "$1")/p2pmem/published)\" = 1 ]"
 }
 
 # only_in_card ADDRESS FILE: checks in a trace of QEMU that the drives' DMA used memory of that card only.
 only_in_card() {
 	local first last line transfers=0 outside=0
-	read -r first last _ <<< "$(on target "awk 'NR == 3' $(of "$1")/resource")"
+	read -r first last _ <<< "$(on target "awk 'NR == 3' $(pci_dir "$1")/resource")"
 	while read -r line; do
 		[[ $line =~ pci_nvme_map_addr.*\ addr\ (0x[0-9a-f]+)\ len\ ([0-9]+) ]] || continue
 		transfers=$((transfers + 1))

@@ -26,9 +26,9 @@ more() {
 		[ \$writes -ge $((writes + $1)) ] && [ \$flushes -ge $((flushes + $2)) ]; }"
 }
 
-# rounds LABEL CACHE EXPORT-OPTION…: kills the target under the writer $kills times, and up to 4 times more if each kill found no
-# unflushed block; sets $losses, the number of kills that lost acknowledged records, $failed_flushes, of those after which a flush failed, and
-# $unflushed, of those that found acknowledged records which no flush covered.
+# rounds LABEL CACHE EXPORT-OPTION…: kills the target under the writer $kills times, and up to 4 times more while no kill has found an
+# unflushed block. Sets three numbers of kills: $losses lost acknowledged records; after $failed_flushes a flush failed; $unflushed found
+# acknowledged records that no flush covered.
 rounds() {
 	local label=$1 cache=$2 round flushes uncovered found code
 	shift 2

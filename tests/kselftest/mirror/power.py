@@ -43,7 +43,7 @@ with test():
         before = leg.mib_written()
         check(f"{name} is back: its leg is re-added by itself", wait_in_sync())
         copied = leg.mib_written() - before
-        log(f"# {name}: {copied} MiB written to the leg since it is back")
+        log(f"# {name}: {copied} MiB written to the leg since it came back")
         less(f"{name} is back: md copies less than a third of the array", copied, MIB // 3)
         log(host.says("cat /tmp/systemd-run.log; dmesg | grep -E 'md|hcablk:' | tail -n 40"))
         if leg is legs[0]:

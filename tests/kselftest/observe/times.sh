@@ -9,8 +9,8 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-# of GUEST STATE FIELD: prints count or total_ns, from the command's JSON
-of() {
+# state_value GUEST STATE FIELD: prints count or total_ns, from the command's JSON
+state_value() {
 	local command='hcablk times' list=devices
 	[ "$1" = c1 ] || { command='hcablk target times'; list=volumes; }
 	on "$1" "$command slow --json" | jq ".${list}[0].states[] | select(.state == \"$2\") | .$3"
@@ -19,10 +19,10 @@ of() {
 counts() {
 	local state
 	for state in queued sent ending; do
-		echo -n "$(of c1 $state count) "
+		echo -n "$(state_value c1 $state count) "
 	done
 	for state in waiting fetching drive sending; do
-		echo -n "$(of target $state count) "
+		echo -n "$(state_value target $state count) "
 	done
 }
 # requests N BYTES: does N writes, then N reads, one at a time.
@@ -52,13 +52,13 @@ for guest in c1 target; do
 	same "the classes of each state at $guest add up to its count" true "$(on $guest "hcablk ${command/volumes/target times} --json" |
 		jq "[.${list}[0].states[] | .count == ([.classes[].count] | add // 0)] | all")"
 done
-in_drive=$(of target drive total_ns)
-sent=$(of c1 sent total_ns)
+in_drive=$(state_value target drive total_ns)
+sent=$(state_value c1 sent total_ns)
 echo "# 40 requests: $((sent / 40000)) us sent, $((in_drive / 40000)) us with the drive" >&2
 # dm-delay counts in ticks.
 less "the time in the drive is that of the slow drive" $((40 * 35000000)) "$in_drive"
 less "the initiator's time contains that of the drive" "$in_drive" "$sent"
-less "the drive's share of the target's time is the largest" "$(($(of target waiting total_ns) + $(of target fetching total_ns)))" "$in_drive"
+less "the drive's share of the target's time is the largest" "$(($(state_value target waiting total_ns) + $(state_value target fetching total_ns)))" "$in_drive"
 like "times prints a table" 'slow  *sent  *40 ' "$(on c1 'hcablk times')"
 
 must on c1 'hcablk times --measure off'
@@ -72,9 +72,9 @@ must on target 'hcablk target times slow --measure on'
 disconnect c1 slow
 connect c1 slow
 # The partition scan reads, too.
-before=$(of target drive count)
+before=$(state_value target drive count)
 requests 5 64k
-same "a new session is measured" $((before + 10)) "$(of target drive count)"
+same "a new session is measured" $((before + 10)) "$(state_value target drive count)"
 # watch GUEST STATS: checks until /tmp/watch is removed whether a counter decreases, and records that in /tmp/back. A read of the
 # counters may return nothing while the device's directory is removed.
 watch() {
@@ -96,6 +96,6 @@ for guest in c1 target; do
 	less "$guest's counters were read meanwhile" 0 "$(on $guest 'cat /tmp/watched; rm -f /tmp/watched /tmp/back')"
 done
 same "the target keeps the counts after the session" "${before#* * * }" "$(for s in waiting fetching drive sending; do
-	echo -n "$(of target $s count) "
+	echo -n "$(state_value target $s count) "
 done)"
 must on target 'hcablk target unexport slow && dmsetup remove slow'

@@ -76,6 +76,6 @@ for how in $ways; do
 	same "$how, through: all bytes went through the card's memory" "$(($(count read_bytes) + 8 * 65536)) 0" "$(count p2p_bytes) $(count p2p_fallbacks)"
 	disconnect c1 p
 	must on target 'hcablk target unexport p && hcablk target unlisten --all && modprobe -r hcablk_target'
-	same "$how: all memory of the card is free again" "$(on target "cat $(of "$card")/p2pmem/size")" \
-		"$(on target "cat $(of "$card")/p2pmem/available")"
+	same "$how: all memory of the card is free again" "$(on target "cat $(pci_dir "$card")/p2pmem/size")" \
+		"$(on target "cat $(pci_dir "$card")/p2pmem/available")"
 done

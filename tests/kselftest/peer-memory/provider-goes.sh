@@ -56,7 +56,7 @@ must on target 'hcablk target unexport p'
 lend "$small_card"
 export_volume p "$drive" --mode=p2p --provider="$small_card" c1
 connect c1 p
-same "all of the small card's memory was taken" 0 "$(on target "cat $(of "$small_card")/p2pmem/available")"
+same "all of the small card's memory was taken" 0 "$(on target "cat $(pci_dir "$small_card")/p2pmem/available")"
 check "fio verifies more requests than the memory holds" fio c1 "--name=v --filename=$device --rw=randrw --bs=256k --iodepth=64 \
 	--numjobs=2 --size=$(few 16)M --offset_increment=32M --verify=crc32c --verify_fatal=1"
 less "some requests use the memory" 0 "$(count p2p_bytes)"
@@ -65,7 +65,7 @@ same "each request uses one or the other" "$(($(count read_bytes) + $(count writ
 	"$(($(count p2p_bytes) + $(count ram_bytes) - $(count p2p_bounce_bytes)))"
 disconnect c1 p
 must on target 'hcablk target unexport p'
-same "all of the small card's memory is free again" "$((4 << 20))" "$(on target "cat $(of "$small_card")/p2pmem/available")"
+same "all of the small card's memory is free again" "$((4 << 20))" "$(on target "cat $(pci_dir "$small_card")/p2pmem/available")"
 
 # Freeing peer memory may sleep, so the last request that uses it must not free it. The debug kernel, which has no function
 # tracer, reports a violation itself.
@@ -91,7 +91,7 @@ for how in $ways; do
 		silent "$how: the memory was freed with interrupts on" on target "sed -n '/^#/d; /pci_free_p2pmem/{/\] [dD]/p}' $tracing/trace"
 		must on target "echo nop > $tracing/current_tracer && echo > $tracing/set_ftrace_filter"
 	fi
-	check "$how: the card's memory is gone" on target "[ ! -e $(of "$card")/p2pmem ]"
+	check "$how: the card's memory is gone" on target "[ ! -e $(pci_dir "$card")/p2pmem ]"
 	silent "$how: no session has the card's memory" on target "cat $target/volumes/p/peers"
 	before=$(count p2p_bytes)
 	check "$how: requests before and after the removal return the right data" join load

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: the target's RDMA device can be removed while an export is ending whose drive hangs in a flush and has no other request; the export ends after the drive has continued.
+# Proves: the target's RDMA device can be removed while the ending of an export waits for a drive that hangs in a flush and has no other request; the export ends after the drive has continued.
 # turn: 17
 # takes: 60
 # waits: yes

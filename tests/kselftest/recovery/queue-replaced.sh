@@ -26,11 +26,11 @@ holds() {
 	on c1 "dd if=$device bs=64k skip=$1 count=1 iflag=direct | cmp - /tmp/data.$1" &&
 		[ "$(on c1 "sha256sum < /tmp/data.$1")" = "$(on target "dd if=/dev/mapper/both bs=64k skip=$1 count=1 iflag=direct | sha256sum")" ]
 }
-# hold, let_go: stops and continues the drive of the first half
-hold() {
+# suspend_drive, resume_drive: stops and continues the drive of the first half
+suspend_drive() {
 	must on target 'dmsetup suspend --nolockfs gate'
 }
-let_go() {
+resume_drive() {
 	must on target 'dmsetup resume gate'
 }
 # is_replaced PAIRS: waits for a queue pair in addition to these, the replacement of one
@@ -46,7 +46,7 @@ connect c1 v --queues 2 --io-timeout 4 --connect-timeout 40
 first=$disk session=$(on c1 "cat $initiator/v/session") pairs=$(queue_pairs c1)
 # Two I/O queue pairs and the admin queue pair.
 [ "$pairs" = 3 ] || die "$pairs queue pairs"
-hold
+suspend_drive
 spawn held c1 "$(writing 0 3 held)"
 spawn more c1 "taskset -c 0 dd if=$device of=/dev/null bs=4k skip=64 count=4 iflag=direct"
 check "a replacement is created for a queue pair that timed out" is_replaced "$pairs"
@@ -54,7 +54,7 @@ for n in 513 514 515 516; do
 	check "the other queue works while the drive holds the first queue's write ($n)" on c1 "$(writing 1 $n on$n)"
 done
 same "no queue pair is replaced while the drive holds a request of it" "0 0" "$(replaced)"
-let_go
+resume_drive
 check "the held write succeeds" join held
 check "the read behind it succeeds" join more
 same "one queue was replaced" "1 1" "$(replaced)"
@@ -74,9 +74,9 @@ read -r before _ <<< "$(replaced)"
 spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-128k --size=12M \
 	--iodepth=16 --numjobs=2 --offset_increment=16M --verify=crc32c --verify_fatal=1"
 must wait_until c1 30 "awk '{ exit !(\$5 > 20) }' /sys/block/$disk/stat"
-hold
+suspend_drive
 check "a queue times out under load" is_replaced "$pairs"
-let_go
+resume_drive
 check "the load reads what it has written" join load
 read -r after _ <<< "$(replaced)"
 less "queues were replaced" "$before" "$after"
@@ -88,12 +88,12 @@ check "no queue pair is left at the target" wait_until target 60 "$no_queue_pair
 
 # When the drive does not continue in time the session fails, as it must.
 connect c1 v --queues 2 --io-timeout 4 --connect-timeout 5
-hold
+suspend_drive
 spawn lost c1 "$(writing 0 3 lost)"
 refuse "a request fails when no queue pair replaces the one of its queue" join lost
 check "the disk is removed" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
 like "the disk reports the reason" "no response in time" "$(on c1 "cat $initiator/v/error")"
-let_go
+resume_drive
 check "the target ends the failed session" wait_until target 60 "[ -z \"\$(cat $target/volumes/v/clients)\" ]"
 must on c1 'hcablk disconnect v'
 
@@ -102,10 +102,10 @@ connect c1 v --queues 1 --io-timeout 1 --connect-timeout 40
 pairs=$(queue_pairs c1)
 read -r before _ <<< "$(replaced)"
 for n in $(seq 17); do
-	hold
+	suspend_drive
 	spawn held c1 "$(writing 0 "$n" "again$n")"
 	must is_replaced "$pairs"
-	let_go
+	resume_drive
 	must join held
 	must is_freed "$pairs"
 done

@@ -67,7 +67,7 @@ def one_drive_one_wwid(vol1, vol2):
     disk = connect(c1, vol1)
     check("a host registers", pr(disk, "register 0 11"))
 
-    # In either order, reservations under one wwid are not ignored by exporting the drive under another.
+    # Exporting the drive under another wwid does not bypass its reservations under the first, in either order.
     vol1.unexport(force=True)
     check("the drive is exported under another wwid", export(vol2, "part1", TWO))
     like("the drive is then refused under the wwid with reservations", "reservations, and its drive", export(vol1, "part1", ONE).text)

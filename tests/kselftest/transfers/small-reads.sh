@@ -17,10 +17,10 @@ counters_of_both() {
 	server=$(on target "cat $target/volumes/$1/stats")
 }
 
-# goes "DESCRIPTION" DD-ARGUMENTS BYTES WAY: makes requests of this length, one at a time, and checks that they use this data path
-# only. Nothing else may have moved since $client and $server were set.
-goes() {
-	local what=$1 how=$2 bytes=$3 way=$4 n=30 old_client=$client old_server=$server name wanted got=
+# uses_data_path "DESCRIPTION" DD-ARGUMENTS BYTES PATH: makes requests of this length, one at a time, and checks that they use
+# this data path only. Nothing else may have moved since $client and $server were set.
+uses_data_path() {
+	local what=$1 how=$2 bytes=$3 data_path=$4 n=30 old_client=$client old_server=$server name wanted got=
 	client=$(on c1 "dd $how bs=$bytes count=$n && cat $initiator/vol1/stats") || die "$what"
 	server=$(on target "cat $target/volumes/vol1/stats")
 	for name in immediates copied_bytes registrations rdma_bytes remote_invalidations; do
@@ -29,7 +29,7 @@ goes() {
 	for name in immediates remote_invalidations; do
 		got+="$(($(count $name "$server") - $(count $name "$old_server"))) "
 	done
-	if [ "$way" = bounce ] && [ $asks = 1 ]; then
+	if [ "$data_path" = bounce ] && [ $asks = 1 ]; then
 		wanted="$n $((n * bytes)) 0 0 0 $n 0 "
 	else
 		wanted="0 0 $n $((n * bytes)) $n 0 $n "
@@ -49,12 +49,12 @@ for limit in $(by_turns "0 65536" "512 8192"); do
 	same "$limit: the setting is shown" "$limit" "$(on c1 "cat $initiator/vol1/small_read")"
 	counters_of_both vol1
 	for bytes in 512 4096 8192 65536 131072; do
-		way=registered
-		[ $bytes -gt "$limit" ] || way=bounce
-		goes "$limit: reads of $bytes bytes: $way" "if=$device of=/dev/null iflag=direct" $bytes $way
+		data_path=registered
+		[ $bytes -gt "$limit" ] || data_path=bounce
+		uses_data_path "$limit: reads of $bytes bytes: $data_path" "if=$device of=/dev/null iflag=direct" $bytes $data_path
 	done
 	for bytes in 512 4096; do
-		goes "$limit: writes of $bytes bytes: registered" "if=/dev/zero of=$device oflag=direct" $bytes registered
+		uses_data_path "$limit: writes of $bytes bytes: registered" "if=/dev/zero of=$device oflag=direct" $bytes registered
 	done
 	check "$limit: data in memory of every shape is right" on c1 "hcablk-scatter $device random $((limit + 1)) 8"
 	check "$limit: data of many requests of all sizes is right" fio c1 "--name=v --filename=$device --rw=randrw \

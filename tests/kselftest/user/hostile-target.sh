@@ -42,7 +42,7 @@ trick() {
 	like "$1: the program reports the trick" "$2" "$victim_output"
 }
 
-# Without the tricks that invalidate foreign keys: Linux's soft-RoCE uses a null pointer then (docs/design/user-client.md).
+# Without the tricks that invalidate foreign keys: Linux's soft-RoCE then dereferences a null pointer (docs/design/user-client.md).
 trick refuse "not an hcablk target|no target listens|the session is refused|the target refuses"
 trick hang-up "not an hcablk target|no target listens|the session is refused|the target refuses"
 trick reply "not an hcablk target|disagree about the volume"

@@ -21,7 +21,7 @@ use crate::stop::Stop;
 use crate::worker::{failure, Ask, Output, Worker, WorkerStep, COMMAND_SECONDS};
 
 /// The time limit for the transfer to the other part and back, in addition to the work itself.
-const WAY: Duration = Duration::from_secs(60);
+const TRANSFER_LIMIT: Duration = Duration::from_secs(60);
 /// The time limit of the other part for undoing its changes.
 const END: Duration = Duration::from_secs(300);
 
@@ -108,8 +108,8 @@ pub(crate) struct Node {
 }
 
 enum How {
-    Here(Box<Worker>),
-    There(Pipe),
+    Local(Box<Worker>),
+    Remote(Pipe),
 }
 
 struct Pipe {
@@ -122,7 +122,7 @@ impl Node {
     /// Makes this machine take part.
     pub(crate) fn here(stop: &Stop) -> Self {
         Self {
-            how: How::Here(Box::new(Worker::new(stop))),
+            how: How::Local(Box::new(Worker::new(stop))),
             stop: stop.clone(),
         }
     }
@@ -162,7 +162,7 @@ impl Node {
             });
         }
         Ok(Self {
-            how: How::There(Pipe { child, to, answers }),
+            how: How::Remote(Pipe { child, to, answers }),
             stop: stop.clone(),
         })
     }
@@ -170,8 +170,8 @@ impl Node {
     /// Sends a request, and returns the answer.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, ask: Ask) -> Result<T> {
         let value = match &mut self.how {
-            How::Here(worker) => worker.ask(ask)?,
-            How::There(pipe) => pipe.ask(&ask, &self.stop)?,
+            How::Local(worker) => worker.ask(ask)?,
+            How::Remote(pipe) => pipe.ask(&ask, &self.stop)?,
         };
         serde_json::from_value(value).map_err(|error| {
             Error::new(
@@ -243,8 +243,8 @@ impl Node {
     /// Undoes everything, after success and failure, and ends the other part.
     pub(crate) fn finish(&mut self) -> Result<()> {
         match &mut self.how {
-            How::Here(worker) => worker.undo(0),
-            How::There(pipe) => pipe.finish(),
+            How::Local(worker) => worker.undo(0),
+            How::Remote(pipe) => pipe.finish(),
         }
     }
 }
@@ -256,7 +256,7 @@ impl Pipe {
                 .advise("It undoes its own changes. Its messages are above.")
         };
         stop.check()?;
-        let limit = WAY
+        let limit = TRANSFER_LIMIT
             + match ask {
                 Ask::Do {
                     step: WorkerStep::Run { seconds, .. },

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_any_shape_is_found_again() -> Result<()> {
+    fn a_pattern_written_in_segments_is_verified() -> Result<()> {
         let file = file().map_err(|error| Error::new(Kind::Failed, error.to_string()))?;
         // A different seed for each: data of earlier shapes must not be taken for that of this one.
         for (seed, shape) in (3..).zip(shapes(512, 20, 7)) {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_of_a_place_is_that_of_its_pattern() {
+    fn the_digest_of_a_range_matches_its_pattern() {
         let mut memory = vec![0; 4096];
         fill(&mut memory, 9, 8192);
         assert_eq!(digest(9, 8192, 4096), crc32fast::hash(&memory));

@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn lru_keeps_what_was_used_last() {
+    fn lru_keeps_the_most_recently_used_lines() {
         let mut lru = Lru::new(2);
         assert_eq!(hits(&mut lru, &[1, 2, 1, 3, 1, 2]), 2);
     }
 
     #[test]
-    fn arc_keeps_what_was_used_again_through_a_scan() {
+    fn arc_keeps_reused_lines_through_a_scan() {
         let mut accesses: Vec<u64> = (0..50).chain(0..50).collect();
         accesses.extend(1000..1100);
         accesses.extend(0..50);

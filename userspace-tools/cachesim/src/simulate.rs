@@ -197,7 +197,7 @@ mod tests {
     ];
 
     #[test]
-    fn nothing_beats_what_knows_the_future() {
+    fn no_policy_beats_the_optimal_one() {
         for options in ALL {
             for cache in run(options).caches {
                 let opt = hits(&cache, "opt");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_another_cache_it_beats_lru() {
+    fn mq_beats_lru_behind_another_cache() {
         for seed in 1..4 {
             for workload in ["second-level", "scan"] {
                 let options = format!(

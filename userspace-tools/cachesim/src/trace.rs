@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_with_its_line() {
+    fn an_invalid_request_is_reported_with_its_line() {
         for bad in [
             "r 1",
             "x 0 1",

@@ -67,7 +67,9 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     let config = match (record, config::load(system)) {
         (_, Ok(loaded)) => loaded.config,
         (None, Err(error)) => return Err(error),
-        (Some(record), Err(error)) => return Err(goes_on(record, wanted.recording, error)?),
+        (Some(record), Err(error)) => {
+            return Err(mistake_with_exports(record, wanted.recording, error)?)
+        }
     };
     let mut plan = Plan::new(system, &config, wanted.scope, wanted.force)?;
     if let (Some(record), Recording::Retry) = (record, wanted.recording) {
@@ -132,7 +134,7 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
 
 /// Returns the error for a configuration with mistakes. If the service made exports of an earlier configuration, which
 /// continue, records that the configuration is not applied, and says so in the error.
-fn goes_on(record: Record<'_>, recording: Recording, error: Error) -> Result<Error> {
+fn mistake_with_exports(record: Record<'_>, recording: Recording, error: Error) -> Result<Error> {
     if recording != Recording::Write || !record.any(Mark::Made)? {
         return Ok(error);
     }

@@ -14,8 +14,8 @@ const PROGRAM: &str = "hcablk-bench";
 /// Replaces this program with `hcablk-bench`, from the same folder or from PATH. Returns only if that fails.
 pub fn start(words: &[OsString]) -> Error {
     let own = std::env::current_exe().ok();
-    let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));
-    let program = beside.filter(|path| path.exists());
+    let in_own_folder = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    let program = in_own_folder.filter(|path| path.exists());
     let program = program.as_deref().unwrap_or(Path::new(PROGRAM));
     let error = Command::new(program).args(words).exec();
     let advice = "It is in a package of its own: apt install hcablk-bench";

@@ -62,7 +62,7 @@ pub use watch::{
 /// with an application that orders its own accesses.
 ///
 /// Every command can be repeated: it does not change objects that already have the requested state. A command that
-/// fails undoes its changes.
+/// fails undoes its changes, except those that it reports as done or that its help names.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk", version, max_term_width = 100, after_long_help = MAIN_HELP)]
 pub struct Cli {

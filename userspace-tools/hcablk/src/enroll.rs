@@ -18,7 +18,7 @@ use crate::config::persist::{self, Files};
 use crate::configfs::TARGET;
 use crate::error::{Error, Kind, Result};
 use crate::host_names::is_taken;
-use crate::keys::{self, Key, Whose};
+use crate::keys::{self, Key, KeyOwner};
 use crate::names::{HostName, VolumeName};
 use crate::output::{Done, Outcome};
 use crate::system::System;
@@ -52,7 +52,7 @@ pub struct Enroll {
 
 impl Enroll {
     /// Returns whether the configuration may have to be changed.
-    fn has_to_write(&self) -> bool {
+    fn may_change_configuration(&self) -> bool {
         self.persist || self.name.is_some()
     }
 }
@@ -156,11 +156,11 @@ fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Pla
     for volume in &wanted.volumes {
         existing(system, volume)?;
     }
-    if wanted.has_to_write() {
+    if wanted.may_change_configuration() {
         persist::check(system)?;
     }
     let addresses = addresses(system, wanted)?;
-    let own = keys::newest(system, &Whose::Target)?;
+    let own = keys::newest(system, &KeyOwner::Target)?;
     let host = remote.host_id()?;
     let key = remote.key()?;
     let mut steps = Vec::new();
@@ -179,7 +179,7 @@ fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Pla
             steps.push(EnrollStep::StoreTargetKey { address });
         }
     }
-    let known = keys::newest(system, &Whose::OfHost(host))?;
+    let known = keys::newest(system, &KeyOwner::OfHost(host))?;
     if known.is_none() || known != key {
         if known.is_some() && !wanted.replace {
             return Err(other_host_key(wanted, host, key.is_none()));
@@ -197,7 +197,7 @@ fn plan(system: &dyn System, remote: &Remote<'_>, wanted: &Enroll) -> Result<Pla
     let config = crate::config::load(system).map(|loaded| loaded.config);
     // A mistake in the files does not matter if nothing is written there.
     let config = match config {
-        Err(error) if wanted.has_to_write() => return Err(error),
+        Err(error) if wanted.may_change_configuration() => return Err(error),
         config => config.unwrap_or_default(),
     };
     if let Some(name) = &wanted.name {
@@ -267,21 +267,21 @@ fn carry_out(
         }
         match step {
             EnrollStep::MakeTargetKey {} => {
-                keys::generate(system, &Whose::Target, false)?;
+                keys::generate(system, &KeyOwner::Target, false)?;
             }
             EnrollStep::MakeHostKey {} => {
                 remote.make_key()?;
                 key = remote.key()?;
             }
             EnrollStep::StoreTargetKey { address } => {
-                let own = keys::newest(system, &Whose::Target)?;
+                let own = keys::newest(system, &KeyOwner::Target)?;
                 let own = own.ok_or_else(|| gone("the key of this target"))?;
                 remote.store(address, &own, false)?;
             }
             EnrollStep::StoreHostKey { host } => {
                 let key = key.clone();
                 let key = key.ok_or_else(|| gone("the key of the host"))?;
-                keys::insert(system, &Whose::OfHost(*host), key)?;
+                keys::insert(system, &KeyOwner::OfHost(*host), key)?;
             }
             EnrollStep::Allow { volume } => {
                 let outcome = target::allow(system, &parse(volume)?, &[plan.host])?;

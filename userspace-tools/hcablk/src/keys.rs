@@ -127,7 +127,7 @@ impl FromStr for Key {
 
 /// The owner of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum KeyOwner {
     /// This machine, as a host.
     Host,
     /// This machine's next key as a host, with which it does not prove itself yet.
@@ -140,7 +140,7 @@ pub enum Whose {
     OfTarget(String),
 }
 
-impl Whose {
+impl KeyOwner {
     fn file(&self) -> PathBuf {
         let folder = Path::new(FOLDER);
         match self {
@@ -154,8 +154,8 @@ impl Whose {
 }
 
 /// Reads the keys in a file, the newest first; an empty list without the file.
-fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
-    let file = whose.file();
+fn read(system: &dyn System, owner: &KeyOwner) -> Result<Vec<Key>> {
+    let file = owner.file();
     let text = match system.read(&file) {
         Ok(text) => Zeroizing::new(text),
         Err(error) if error.is_gone() => return Ok(Vec::new()),
@@ -181,23 +181,23 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
 
 /// Returns whether a new key of this host is pending; `None` if this user cannot read the keys.
 pub(crate) fn is_pending(system: &dyn System) -> Option<bool> {
-    missing::is_there(system, &Whose::PendingHost)
+    missing::exists(system, &KeyOwner::PendingHost)
 }
 
 /// Checks that this user can read the keys of this machine: only root can.
 pub(crate) fn check(system: &dyn System) -> Result<()> {
-    [Whose::Host, Whose::PendingHost, Whose::Target]
+    [KeyOwner::Host, KeyOwner::PendingHost, KeyOwner::Target]
         .iter()
-        .try_for_each(|whose| read(system, whose).map(drop))
+        .try_for_each(|owner| read(system, owner).map(drop))
 }
 
-fn store(system: &dyn System, whose: &Whose, keys: &[Key]) -> Result<()> {
+fn store(system: &dyn System, owner: &KeyOwner, keys: &[Key]) -> Result<()> {
     let mut lines = Zeroizing::new(String::with_capacity(256 * keys.len()));
     for key in keys {
         lines.push_str(&key.printed());
         lines.push('\n');
     }
-    Ok(system.replace_secret(&whose.file(), &lines)?)
+    Ok(system.replace_secret(&owner.file(), &lines)?)
 }
 
 /// The result of a command for a key; never the key itself.
@@ -212,19 +212,19 @@ pub struct Stored {
     pub changed: bool,
 }
 
-fn stored(whose: &Whose, keys: usize, changed: bool) -> Outcome {
+fn stored(owner: &KeyOwner, keys: usize, changed: bool) -> Outcome {
     Outcome::new(Done::Key(Stored {
-        file: whose.file(),
+        file: owner.file(),
         keys,
         changed,
     }))
 }
 
 /// Runs `hcablk key generate`.
-pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outcome> {
-    let mut keys = read(system, whose)?;
+pub fn generate(system: &dyn System, owner: &KeyOwner, rotate: bool) -> Result<Outcome> {
+    let mut keys = read(system, owner)?;
     if !keys.is_empty() && !rotate {
-        let message = format!("{} holds a key already", whose.file().display());
+        let message = format!("{} holds a key already", owner.file().display());
         return Err(Error::new(Kind::Exists, message).advise(
             "Other machines identify this one with it. To make a new key, and keep this one valid until \
              `hcablk key retire`: --rotate",
@@ -232,25 +232,25 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
     }
     // A third key of a target would end the validity of the oldest one, which may be the only one that a host knows. A
     // host proves itself with its newest key only.
-    if matches!(whose, Whose::Target) && keys.len() >= VALID_MAX {
-        let message = format!("{} holds two valid keys already", whose.file().display());
+    if matches!(owner, KeyOwner::Target) && keys.len() >= VALID_MAX {
+        let message = format!("{} holds two valid keys already", owner.file().display());
         return Err(Error::new(Kind::Exists, message).advise(
             "Hosts may know this target by the older one only. When all know the newer one: hcablk key retire target",
         ));
     }
     // The new key of a host must be stored at its targets first: until then this host uses the former one.
-    if matches!(whose, Whose::Host) && !keys.is_empty() {
+    if matches!(owner, KeyOwner::Host) && !keys.is_empty() {
         return generate_pending(system);
     }
     keys.insert(0, Key::generate()?);
     keys.truncate(VALID_MAX);
-    store(system, whose, &keys)?;
-    let pending = Whose::PendingHost.file();
+    store(system, owner, &keys)?;
+    let pending = KeyOwner::PendingHost.file();
     // The former key is gone, so the pending one replaces nothing: `key show` must print the new key.
-    if matches!(whose, Whose::Host) && system.exists(&pending) {
+    if matches!(owner, KeyOwner::Host) && system.exists(&pending) {
         system.remove_durable_file(&pending)?;
     }
-    let mut outcome = stored(whose, keys.len(), true);
+    let mut outcome = stored(owner, keys.len(), true);
     outcome.note("`hcablk key show` prints it, for `hcablk key add` on the other side");
     if rotate {
         outcome.note("`hcablk key apply` passes it to the kernel modules");
@@ -260,12 +260,12 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
 
 /// Makes a key of this host that becomes the current one when its targets have it.
 fn generate_pending(system: &dyn System) -> Result<Outcome> {
-    let whose = Whose::PendingHost;
-    let is_there = !read(system, &whose)?.is_empty();
+    let owner = KeyOwner::PendingHost;
+    let is_there = !read(system, &owner)?.is_empty();
     if !is_there {
-        store(system, &whose, &[Key::generate()?])?;
+        store(system, &owner, &[Key::generate()?])?;
     }
-    let mut outcome = stored(&whose, 1, !is_there);
+    let mut outcome = stored(&owner, 1, !is_there);
     if is_there {
         outcome.note("a key is pending already");
     }
@@ -277,42 +277,42 @@ fn generate_pending(system: &dyn System) -> Result<Outcome> {
 }
 
 /// Runs `hcablk key show`: prints the key for the other side.
-pub fn show(system: &dyn System, whose: &Whose) -> Result<Outcome> {
-    if let (Whose::Host, Some(key)) = (whose, read(system, &Whose::PendingHost)?.first()) {
+pub fn show(system: &dyn System, owner: &KeyOwner) -> Result<Outcome> {
+    if let (KeyOwner::Host, Some(key)) = (owner, read(system, &KeyOwner::PendingHost)?.first()) {
         return Ok(Outcome::new(Report::Key {
             key: key.printed().to_string(),
         }));
     }
-    match read(system, whose)?.first() {
+    match read(system, owner)?.first() {
         Some(key) => Ok(Outcome::new(Report::Key {
             key: key.printed().to_string(),
         })),
-        None => Err(missing(whose)),
+        None => Err(missing(owner)),
     }
 }
 
-fn missing(whose: &Whose) -> Error {
-    let message = format!("there is no key in {}", whose.file().display());
+fn missing(owner: &KeyOwner) -> Error {
+    let message = format!("there is no key in {}", owner.file().display());
     let error = Error::new(Kind::NotFound, message);
-    match whose {
-        Whose::Host => error.advise("Make one: hcablk key generate host"),
-        Whose::Target => error.advise("Make one: hcablk key generate target"),
+    match owner {
+        KeyOwner::Host => error.advise("Make one: hcablk key generate host"),
+        KeyOwner::Target => error.advise("Make one: hcablk key generate target"),
         _ => error,
     }
 }
 
 /// Returns an owner's newest key, if there is one.
-pub(crate) fn newest(system: &dyn System, whose: &Whose) -> Result<Option<Key>> {
-    Ok(read(system, whose)?.into_iter().next())
+pub(crate) fn newest(system: &dyn System, owner: &KeyOwner) -> Result<Option<Key>> {
+    Ok(read(system, owner)?.into_iter().next())
 }
 
 /// Stores a key: it becomes the first, and the former first one stays valid. Returns the number of stored keys.
-pub(crate) fn insert(system: &dyn System, whose: &Whose, key: Key) -> Result<usize> {
-    let mut keys = read(system, whose)?;
+pub(crate) fn insert(system: &dyn System, owner: &KeyOwner, key: Key) -> Result<usize> {
+    let mut keys = read(system, owner)?;
     keys.retain(|known| *known != key);
     keys.insert(0, key);
     keys.truncate(VALID_MAX);
-    store(system, whose, &keys)?;
+    store(system, owner, &keys)?;
     Ok(keys.len())
 }
 
@@ -326,48 +326,48 @@ pub struct Add {
 }
 
 /// Runs `hcablk key add`.
-pub fn add(system: &dyn System, whose: &Whose, text: &str, how: Add) -> Result<Outcome> {
+pub fn add(system: &dyn System, owner: &KeyOwner, text: &str, how: Add) -> Result<Outcome> {
     let key: Key = text
         .parse()
         .map_err(|why| Error::new(Kind::Failed, format!("this is not a key: {why}")))?;
-    let keys = read(system, whose)?;
+    let keys = read(system, owner)?;
     if keys.first() == Some(&key) {
-        let mut outcome = stored(whose, keys.len(), false);
+        let mut outcome = stored(owner, keys.len(), false);
         outcome.note("this key is stored already");
         return Ok(outcome);
     }
     if how.no_replace && !keys.is_empty() {
-        let message = format!("{} holds a different key", whose.file().display());
+        let message = format!("{} holds a different key", owner.file().display());
         return Err(Error::new(Kind::Exists, message).advise(
             "Is it the same machine as before? To store this key, and keep the other valid until `hcablk key retire`, \
              leave out --no-replace.",
         ));
     }
     if how.dry_run {
-        let mut outcome = stored(whose, keys.len(), true);
+        let mut outcome = stored(owner, keys.len(), true);
         outcome.note("this key would be stored");
         return Ok(outcome);
     }
-    let count = insert(system, whose, key)?;
-    let mut outcome = stored(whose, count, true);
+    let count = insert(system, owner, key)?;
+    let mut outcome = stored(owner, count, true);
     outcome.note("`hcablk key apply` passes it to existing exports and disks");
     Ok(outcome)
 }
 
 /// Runs `hcablk key retire`: the newest key alone stays valid.
-pub fn retire(system: &dyn System, whose: &Whose) -> Result<Outcome> {
-    let mut keys = read(system, whose)?;
+pub fn retire(system: &dyn System, owner: &KeyOwner) -> Result<Outcome> {
+    let mut keys = read(system, owner)?;
     if keys.is_empty() {
-        return Err(missing(whose));
+        return Err(missing(owner));
     }
     if keys.len() == 1 {
-        let mut outcome = stored(whose, 1, false);
+        let mut outcome = stored(owner, 1, false);
         outcome.note("there is no older key");
         return Ok(outcome);
     }
     keys.truncate(1);
-    store(system, whose, &keys)?;
-    let mut outcome = stored(whose, 1, true);
+    store(system, owner, &keys)?;
+    let mut outcome = stored(owner, 1, true);
     outcome.note("`hcablk key apply` takes the older key from the kernel modules");
     Ok(outcome)
 }
@@ -403,14 +403,18 @@ fn valid(keys: Vec<Key>) -> Vec<Option<Key>> {
 
 /// Returns the newest key of this host, and that of the target at this address.
 fn both(system: &dyn System, address: &str) -> Result<(Option<Key>, Option<Key>)> {
-    both_of(system, &Whose::Host, address)
+    both_of(system, &KeyOwner::Host, address)
 }
 
-fn both_of(system: &dyn System, own: &Whose, address: &str) -> Result<(Option<Key>, Option<Key>)> {
+fn both_of(
+    system: &dyn System,
+    own: &KeyOwner,
+    address: &str,
+) -> Result<(Option<Key>, Option<Key>)> {
     let own = read(system, own)?;
-    let mut target = read(system, &Whose::OfTarget(address.to_owned()))?;
+    let mut target = read(system, &KeyOwner::OfTarget(address.to_owned()))?;
     if target.is_empty() {
-        target = read(system, &Whose::OfTarget("default".to_owned()))?;
+        target = read(system, &KeyOwner::OfTarget("default".to_owned()))?;
     }
     Ok((own.into_iter().next(), target.into_iter().next()))
 }
@@ -439,7 +443,7 @@ fn no_key_of_target(address: &str) -> Error {
 
 /// Returns whether both keys exist with which this host and the target at this address prove themselves to each other.
 /// Fails if one of the two keys is missing, unless `insecure` allows a target without a key.
-pub(crate) fn are_there(system: &dyn System, address: &str, insecure: bool) -> Result<bool> {
+pub(crate) fn both_exist(system: &dyn System, address: &str, insecure: bool) -> Result<bool> {
     match both(system, address)? {
         (Some(_), Some(_)) => Ok(true),
         (None, Some(_)) => Err(no_own_key(address)),
@@ -450,11 +454,11 @@ pub(crate) fn are_there(system: &dyn System, address: &str, insecure: bool) -> R
 
 /// Passes to a device the keys of this host and of the target at its address.
 pub(crate) fn set_device(device: &Group<'_>) -> Result<()> {
-    set_device_by(device, &device.get("address")?)
+    set_device_for(device, &device.get("address")?)
 }
 
 /// Passes to a device the keys of this host and of the target at this address.
-pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
+pub(crate) fn set_device_for(device: &Group<'_>, address: &str) -> Result<()> {
     let system = device.system();
     let keys = match both(system, address)? {
         (Some(own), Some(target)) => [Some(own), Some(target)],
@@ -481,7 +485,7 @@ pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
 /// Passes the keys of this machine as a target to the kernel module.
 pub(crate) fn set_target(volume: &Group<'_>) -> Result<()> {
     let system = volume.system();
-    let keys = read(system, &Whose::Target)?;
+    let keys = read(system, &KeyOwner::Target)?;
     set(&TARGET.named(system), ["key", "key2"], &valid(keys))
 }
 
@@ -490,14 +494,15 @@ pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
     let Ok(id) = host.name().parse() else {
         return Ok(());
     };
-    let keys = read(host.system(), &Whose::OfHost(id))?;
+    let keys = read(host.system(), &KeyOwner::OfHost(id))?;
     set(host, ["key", "key2"], &valid(keys))
 }
 
 /// Passes the pending key of this host to a group that asks a target. Returns `false` if there is no such key, or no
 /// key with which the target would prove itself: its reply then does not depend on the key.
 pub(crate) fn set_pending(group: &Group<'_>, address: &str) -> Result<bool> {
-    let (Some(own), Some(target)) = both_of(group.system(), &Whose::PendingHost, address)? else {
+    let (Some(own), Some(target)) = both_of(group.system(), &KeyOwner::PendingHost, address)?
+    else {
         return Ok(false);
     };
     set(
@@ -531,7 +536,7 @@ fn targets(system: &dyn System) -> Result<Vec<(String, u16)>> {
 /// Makes the pending key of this host the current one if all its targets have it, or at once with `force`. The former
 /// one stays as the second. Returns the reason if the key stays pending.
 fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
-    let pending = read(system, &Whose::PendingHost)?;
+    let pending = read(system, &KeyOwner::PendingHost)?;
     let Some(key) = pending.into_iter().next() else {
         return Ok(None);
     };
@@ -552,12 +557,12 @@ fn promote(system: &dyn System, force: bool) -> Result<Option<Error>> {
     if let Some(refused) = Error::together(refusals) {
         return Ok(Some(refused));
     }
-    let mut keys = read(system, &Whose::Host)?;
+    let mut keys = read(system, &KeyOwner::Host)?;
     keys.retain(|known| *known != key);
     keys.insert(0, key);
     keys.truncate(VALID_MAX);
-    store(system, &Whose::Host, &keys)?;
-    system.remove_durable_file(&Whose::PendingHost.file())?;
+    store(system, &KeyOwner::Host, &keys)?;
+    system.remove_durable_file(&KeyOwner::PendingHost.file())?;
     Ok(None)
 }
 
@@ -581,7 +586,7 @@ pub(crate) fn pass_to_exports(system: &dyn System) -> Result<()> {
 
 /// Runs `hcablk key apply`: passes the keys to all exports and disks.
 pub fn apply(system: &dyn System, force: bool) -> Result<Outcome> {
-    let was_pending = !read(system, &Whose::PendingHost)?.is_empty();
+    let was_pending = !read(system, &KeyOwner::PendingHost)?.is_empty();
     let stays = promote(system, force)?;
     // After a failure for one object the others still get their keys.
     let mut failures: Vec<_> = pass_to_exports(system).err().into_iter().collect();

@@ -54,7 +54,7 @@ fn run(cli: &Cli) -> Result<Outcome, Error> {
         machine.hold_signals()?;
     }
     if !cli.json {
-        machine.tell_progress();
+        machine.report_progress();
     }
     hcablk::run(&cli.command, &machine, &mut |report| {
         write(&if cli.json {

@@ -28,7 +28,7 @@ use crate::events::Event;
 use crate::host_names::HostNames;
 use crate::system::System;
 use crate::times::Times;
-use crate::trace::merge::{Machine, Moved};
+use crate::trace::merge::{Machine, MergedRequest};
 
 pub use device::{Device, DiskKind, DiskPath, PathRef, Session};
 pub use discovered::{Discovered, Portal};
@@ -256,7 +256,7 @@ pub enum Report {
     /// `trace show`.
     Trace {
         machines: Vec<Machine>,
-        requests: Vec<Moved>,
+        requests: Vec<MergedRequest>,
         /// The files that were written.
         written: Vec<String>,
         #[serde(skip)]
@@ -272,7 +272,7 @@ pub enum Report {
     },
     /// The output of a command that has printed all of it while it ran.
     #[serde(skip)]
-    Said,
+    Printed,
     /// `times`.
     DeviceTimes { devices: Vec<Times> },
     /// `target times`.
@@ -471,7 +471,7 @@ impl Outcome {
 
     /// Returns the output as JSON; empty if all of it was printed before.
     pub fn to_json(&self) -> String {
-        if matches!(self.report, Report::Said) {
+        if matches!(self.report, Report::Printed) {
             return String::new();
         }
         json(&Envelope {

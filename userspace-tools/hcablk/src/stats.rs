@@ -110,5 +110,5 @@ fn watch(
         before = after;
         shown += 1;
     }
-    Ok(Outcome::new(Report::Said))
+    Ok(Outcome::new(Report::Printed))
 }

@@ -26,7 +26,7 @@ use crate::audit::{Caller, Entry};
 use crate::error::{describe, Error, Kind};
 
 pub use converse::{converse, Answer};
-pub use listen::{Clock, Heard, Listen, Listener, Tracepoint};
+pub use listen::{Clock, KernelEvent, Listen, Listener, Tracepoint};
 pub use machine::Machine;
 pub use selves::SYSROOT;
 

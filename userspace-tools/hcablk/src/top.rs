@@ -50,7 +50,7 @@ pub fn run(system: &dyn System, interval: Duration) -> Result<Outcome> {
     let result = show(system, &mut model, &mut terminal).map_err(fail);
     ratatui::restore();
     result?;
-    Ok(Outcome::new(Report::Said))
+    Ok(Outcome::new(Report::Printed))
 }
 
 fn show(system: &dyn System, model: &mut Model, terminal: &mut DefaultTerminal) -> io::Result<()> {

@@ -35,7 +35,7 @@ use crate::system::System;
 
 pub use chunks::Chunk;
 pub use clocks::DRIFT_PPM;
-pub use merge::{Moved, Picture};
+pub use merge::{Merged, MergedRequest};
 pub use record::{record, Until};
 
 /// The arguments of `trace show`.
@@ -60,9 +60,9 @@ pub fn show(system: &dyn System, wanted: &Show<'_>) -> Result<Outcome> {
         let text = system.read(file)?;
         recordings.push(parse::parse(&file.display().to_string(), &text)?);
     }
-    let mut picture = merge::merge(&recordings, wanted.drift)?;
+    let mut merged = merge::merge(&recordings, wanted.drift)?;
     let mut notes = Vec::new();
-    for machine in &picture.machines {
+    for machine in &merged.machines {
         if machine.lost > 0 {
             notes.push(format!(
                 "{}: {} events were lost, and with them parts of requests",
@@ -72,25 +72,25 @@ pub fn show(system: &dyn System, wanted: &Show<'_>) -> Result<Outcome> {
     }
     let mut written = Vec::new();
     if let Some(file) = wanted.perfetto {
-        let json = perfetto::json(&picture);
+        let json = perfetto::json(&merged);
         write(system, file, &json)?;
         written.push(file.display().to_string());
     }
     if let Some(file) = wanted.svg {
         let request = match wanted.request {
-            Some(number) => find(&picture, number)?,
-            None => picture.largest().ok_or_else(nothing)?,
+            Some(number) => find(&merged, number)?,
+            None => merged.largest().ok_or_else(nothing)?,
         };
-        write(system, file, &svg::draw(&picture, request))?;
+        write(system, file, &svg::draw(&merged, request))?;
         written.push(file.display().to_string());
     }
     if let Some(number) = wanted.request {
-        let request = find(&picture, number)?.clone();
-        picture.requests = vec![request];
+        let request = find(&merged, number)?.clone();
+        merged.requests = vec![request];
     }
     let mut outcome = Outcome::new(Report::Trace {
-        machines: picture.machines,
-        requests: picture.requests,
+        machines: merged.machines,
+        requests: merged.requests,
         written,
         one: wanted.request.is_some(),
     });
@@ -106,8 +106,8 @@ fn write(system: &dyn System, file: &Path, text: &str) -> Result<()> {
     })
 }
 
-fn find(picture: &Picture, number: usize) -> Result<&Moved> {
-    let found = picture
+fn find(merged: &Merged, number: usize) -> Result<&MergedRequest> {
+    let found = merged
         .requests
         .iter()
         .find(|request| request.number == number);
@@ -116,7 +116,7 @@ fn find(picture: &Picture, number: usize) -> Result<&Moved> {
             Kind::NotFound,
             format!(
                 "there is no request {number}: the recordings have {}",
-                picture.requests.len()
+                merged.requests.len()
             ),
         )
         .advise("Without --request they are listed, with their numbers from 1 on.")

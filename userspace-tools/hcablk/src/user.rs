@@ -30,7 +30,7 @@ use crate::initiator::LOST;
 use crate::output::Device;
 use crate::system::System;
 
-pub(crate) use configured::{change, connect_configured, misfit, plan, read, Change, Planned};
+pub(crate) use configured::{change, connect_configured, misfit, plan, read, DiskChange, Planned};
 pub use connect::connect;
 pub(crate) use disconnect::end;
 use show::is_there;

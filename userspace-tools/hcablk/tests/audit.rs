@@ -127,7 +127,7 @@ fn a_process_that_is_part_of_a_command_is_not_recorded_and_its_option_hides_noth
 }
 
 #[test]
-fn what_only_shows_is_not_recorded() {
+fn commands_that_only_show_are_not_recorded() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data /dev/sdb");
     ok(&kernel, "connect 10.0.0.1 vol");

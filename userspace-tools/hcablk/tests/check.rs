@@ -406,7 +406,7 @@ fn a_kernel_without_modules_is_found_before_it_is_booted() {
 }
 
 #[test]
-fn a_loaded_module_that_is_not_the_installed_one_is_told() {
+fn a_loaded_module_that_is_not_the_installed_one_is_reported() {
     let root = machine();
     let at = root.path();
     let dep = "updates/hcablk/hcablk.ko:\nupdates/hcablk/hcablk_target.ko:\n";

@@ -285,7 +285,7 @@ fn evicted_hosts_are_recorded_in_files() {
 }
 
 #[test]
-fn who_waits_for_another_command_can_be_interrupted() {
+fn a_wait_for_another_command_can_be_interrupted() {
     let root = machine();
     let record = put_volume(root.path());
     let folder = record.parent().unwrap();
@@ -389,7 +389,7 @@ fn the_root_of_the_file_tree_is_no_option() {
 }
 
 #[test]
-fn wrong_usage_is_told_as_all_failures_are() {
+fn wrong_usage_is_reported_as_all_failures() {
     let root = machine();
     for (line, message) in [
         (

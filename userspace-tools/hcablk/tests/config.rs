@@ -59,7 +59,7 @@ fn exit(kernel: &Kernel, line: &str) -> Option<Kind> {
 }
 
 #[test]
-fn what_is_configured_is_made() {
+fn apply_creates_the_configured_objects() {
     let kernel = both();
     ok(&kernel, "apply");
     assert_eq!(kernel.volume("data", "path"), "/dev/sdb");
@@ -117,7 +117,7 @@ fn each_failure_of_a_change_is_undone() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing_and_says_what_it_would_do() {
+fn a_dry_run_changes_nothing_and_lists_the_steps() {
     let kernel = both();
     let before = kernel.snapshot();
     let text = ok(&kernel, "apply --dry-run");
@@ -157,7 +157,7 @@ fn one_side_can_be_applied_alone() {
 }
 
 #[test]
-fn what_is_saved_makes_the_same_again() {
+fn a_saved_configuration_restores_the_same_state() {
     let kernel = Kernel::loaded();
     ok(
         &kernel,
@@ -215,7 +215,7 @@ fn a_file_that_was_written_by_hand_is_kept() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
+fn every_mistake_is_reported_with_its_place() {
     let kernel = with("[disk.a]\naddress = \"10.0.0.1\"\nqueue-depth = 64\n");
     add_file(&kernel, "10.toml", "[port.1]\n\n[port.2]\nport = 7744\n");
     add_file(
@@ -263,7 +263,7 @@ fn an_export_that_nobody_can_reach_is_found() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn invalid_settings_are_refused() {
     for (text, words) in [
         ("[export.a]\ndevice = \"/d\"\nmode = \"mixed\"\ncache = \"1 GiB\"", ":1: `cache` is for the modes direct and p2p"),
         ("[export.a]\ndevice = \"/d\"\nallow = [\"7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44\", \"7C0F6A0E-1B52-5D5E-8F0E-2F3B7C1D9A44\"]", "twice"),
@@ -337,7 +337,7 @@ fn a_missing_drive_keeps_the_others_away_unless_it_is_to_go_on() {
 }
 
 #[test]
-fn what_cannot_be_planned_for_does_not_keep_the_others_away() {
+fn an_object_without_a_plan_does_not_stop_the_others() {
     let kernel = with(&BOTH.replace("\"10.0.0.2\"", "\"fe80::1\""));
     let before = kernel.snapshot();
     fails(&kernel, "apply");
@@ -350,7 +350,7 @@ fn what_cannot_be_planned_for_does_not_keep_the_others_away() {
 }
 
 #[test]
-fn what_is_in_use_is_the_lesser_failure() {
+fn an_object_in_use_is_the_lesser_failure() {
     let kernel = with_a_missing_drive();
     hcablk(&kernel, "apply --keep-going").unwrap();
     let text = kernel.text(MAIN);
@@ -381,7 +381,7 @@ fn a_mounted_disk_is_not_ended_by_force() {
 }
 
 #[test]
-fn no_host_is_forbidden_that_may_have_a_session_which_is_not_told() {
+fn a_host_that_may_have_an_unlisted_session_is_not_forbidden() {
     let kernel = both();
     ok(&kernel, "apply");
     kernel.set_volume("data", "clients", "...\n");
@@ -421,7 +421,7 @@ fn clients_keep_their_sessions() {
 }
 
 #[test]
-fn what_is_not_configured_stays() {
+fn unconfigured_objects_stay() {
     let kernel = both();
     ok(&kernel, "connect 10.0.0.9 other");
     ok(&kernel, "apply");
@@ -434,7 +434,7 @@ fn what_is_not_configured_stays() {
 }
 
 #[test]
-fn what_is_not_enabled_is_made_and_left_so() {
+fn a_disabled_object_is_created_and_stays_disabled() {
     let kernel = with("[export.a]\ndevice = \"/dev/sdb\"\nenabled = false\n[disk.b]\naddress = \"10.0.0.1\"\nenabled = false\n");
     ok(&kernel, "apply");
     assert_eq!(kernel.volume("a", "enable"), "0");
@@ -496,7 +496,7 @@ fn a_target_that_is_not_up_is_waited_for() {
 }
 
 #[test]
-fn what_does_not_pass_is_not_waited_for() {
+fn a_permanent_failure_is_not_waited_for() {
     let kernel = with("[disk.a]\naddress = \"10.0.0.1\"\n");
     kernel.refuse("a", Errno::EPROTONOSUPPORT, "another version");
     assert_eq!(fails(&kernel, "connect a --wait 60").kind, Kind::Connection);

@@ -21,9 +21,9 @@ const OLD: &str = "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11";
 /// A target that has three volumes for this host, from one of which it is evicted.
 fn asked() -> Kernel {
     let kernel = Kernel::loaded();
-    kernel.tell("data", DATA, "");
-    kernel.tell("iso", ISO, "read_only 1\ninsecure 1\n");
-    kernel.tell("old", OLD, "evicted 1\nmode cached\n");
+    kernel.list_volume("data", DATA, "");
+    kernel.list_volume("iso", ISO, "read_only 1\ninsecure 1\n");
+    kernel.list_volume("old", OLD, "evicted 1\nmode cached\n");
     kernel
 }
 
@@ -32,7 +32,7 @@ fn json(kernel: &Kernel, line: &str) -> String {
 }
 
 #[test]
-fn what_a_target_tells_is_shown() {
+fn the_lists_of_a_target_are_shown() {
     let kernel = asked();
     ok(&kernel, "connect 10.0.0.1 data --name db");
     kernel.set_device("db", "wwid", DATA);
@@ -64,7 +64,7 @@ fn a_list_that_changes_is_asked_for_again() {
 }
 
 #[test]
-fn a_list_without_an_end_is_none() {
+fn an_endless_list_is_refused() {
     let kernel = asked();
     let before = kernel.snapshot();
     kernel.lie.set(Some(1));
@@ -82,10 +82,10 @@ fn a_list_without_an_end_is_none() {
 }
 
 #[test]
-fn a_list_with_the_same_twice_is_none() {
+fn a_list_with_a_duplicate_is_refused() {
     let kernel = asked();
     let before = kernel.snapshot();
-    kernel.tell("data", DATA, "");
+    kernel.list_volume("data", DATA, "");
     for line in ["discover 10.0.0.1", "connect 10.0.0.1 --all"] {
         let error = fails(&kernel, line);
         assert_eq!(error.kind, Kind::Connection);
@@ -138,7 +138,7 @@ fn one_that_cannot_be_connected_does_not_keep_the_others_out() {
 }
 
 #[test]
-fn all_that_cannot_be_connected_are_told() {
+fn all_volumes_that_cannot_be_connected_are_reported() {
     let kernel = asked();
     kernel.refuse("data", Errno::ENOBUFS, "no memory");
     kernel.refuse("iso", Errno::ECONNREFUSED, "not exported");
@@ -148,7 +148,7 @@ fn all_that_cannot_be_connected_are_told() {
 }
 
 #[test]
-fn remarks_on_each_are_told() {
+fn remarks_on_each_volume_are_reported() {
     let kernel = asked();
     for disk in ["hcablk0", "hcablk1"] {
         kernel.file(

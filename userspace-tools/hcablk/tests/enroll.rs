@@ -291,7 +291,7 @@ fn a_different_key_is_not_replaced_by_accident() {
 }
 
 #[test]
-fn a_failure_of_ssh_or_there_says_what_to_do() {
+fn a_failure_of_ssh_or_the_remote_command_has_advice() {
     for (before, kind, message, advice) in [
         (
             "echo 'ssh: connect to host client1 port 22: Connection refused.' >&2; exit 255",
@@ -346,7 +346,7 @@ fn a_failure_of_ssh_or_there_says_what_to_do() {
 }
 
 #[test]
-fn a_command_that_failed_says_what_it_did_and_can_be_repeated() {
+fn a_failed_command_reports_its_changes_and_can_be_repeated() {
     let (target, host) = (target(), Host::new());
     host.before("case $* in *' key add '*) echo full >&2; exit 1;; esac");
     let error = host.enroll(&target, &["data"]).unwrap_err();

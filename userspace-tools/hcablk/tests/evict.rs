@@ -33,7 +33,7 @@ fn is_allowed(kernel: &Kernel, host: &str) -> bool {
 }
 
 #[test]
-fn a_host_is_recorded_before_the_kernel_is_told() {
+fn a_host_is_recorded_before_the_kernel_is_asked() {
     let kernel = exporting();
     assert_eq!(
         steps_of(&kernel, &format!("target evict data {A}")),
@@ -45,7 +45,7 @@ fn a_host_is_recorded_before_the_kernel_is_told() {
 }
 
 #[test]
-fn what_evict_and_admit_say() {
+fn the_output_of_evict_and_admit() {
     let kernel = exporting();
     let line = format!("target evict data {A} {} {B}", A.to_uppercase());
     let outcome = hcablk(&kernel, &line).unwrap();
@@ -91,7 +91,7 @@ fn all_hosts_are_evicted_before_any_is_waited_for() {
 }
 
 #[test]
-fn evict_waits_as_long_as_it_takes_and_says_for_what() {
+fn evict_waits_without_limit_and_reports_the_reason() {
     let kernel = exporting();
     kernel.drain(A, 1);
     ok(&kernel, &format!("target evict data {A}"));
@@ -167,7 +167,7 @@ fn evicting_again_asks_the_kernel_again() {
 /// Wherever the command is stopped: every host that the kernel has evicted is recorded, and the
 /// command completes when it is repeated.
 #[test]
-fn what_was_stopped_is_completed_by_repeating_it() {
+fn an_interrupted_eviction_is_completed_by_a_second_one() {
     let line = format!("target evict data {A} {B}");
     let kernel = exporting();
     let before = kernel.changes();
@@ -203,7 +203,7 @@ fn what_was_stopped_is_completed_by_repeating_it() {
 }
 
 #[test]
-fn a_failure_tells_who_is_not_fenced() {
+fn a_failure_names_the_hosts_that_are_not_fenced() {
     let kernel = exporting();
     kernel.signal_at.set(Some(kernel.changes() + 3));
     let error = fails(&kernel, &format!("target evict data {A} {B}"));
@@ -255,7 +255,7 @@ fn a_host_that_was_only_recorded_is_evicted() {
 }
 
 #[test]
-fn who_finds_no_room_is_not_recorded() {
+fn a_host_beyond_the_kernels_limit_is_not_recorded() {
     let kernel = exporting();
     let full: Vec<_> = (0..63)
         .map(|n| format!("5f2c1d6e-8a0b-4c3d-9e7f-1{n:011x}"))
@@ -288,7 +288,7 @@ fn a_volume_that_is_not_there() {
 }
 
 #[test]
-fn admit_tells_the_kernel_before_it_forgets() {
+fn admit_asks_the_kernel_before_it_removes_the_record() {
     let kernel = exporting();
     ok(&kernel, &format!("target evict data {A} {B}"));
     assert_eq!(
@@ -304,7 +304,7 @@ fn admit_tells_the_kernel_before_it_forgets() {
 }
 
 #[test]
-fn admitting_who_is_evicted_by_half_completes_it() {
+fn admit_completes_a_partial_eviction() {
     let line = format!("target admit data {A}");
     // The command was stopped after its call to the kernel.
     let kernel = exporting();
@@ -326,7 +326,7 @@ fn admitting_who_is_evicted_by_half_completes_it() {
 }
 
 #[test]
-fn who_the_kernel_does_not_admit_stays_recorded() {
+fn a_host_that_the_kernel_does_not_admit_stays_recorded() {
     let kernel = exporting();
     ok(&kernel, &format!("target evict data {A}"));
     kernel.fail_at.set(Some(kernel.changes()));
@@ -352,7 +352,7 @@ fn admitting_a_stranger_changes_nothing() {
 }
 
 #[test]
-fn admitting_who_the_kernel_does_not_show() {
+fn admit_of_an_unlisted_host_fails() {
     let kernel = exporting();
     // The list is cut off after the first host, so that the command cannot know.
     kernel.set_volume("data", "evicted", &format!("{B}\n...\n{A}\n"));
@@ -363,7 +363,7 @@ fn admitting_who_the_kernel_does_not_show() {
 }
 
 #[test]
-fn who_is_admitted_while_evict_waits_is_not_evicted_again() {
+fn a_host_admitted_while_evict_waits_is_not_evicted_again() {
     let kernel = exporting();
     kernel.drain(A, 100);
     let admit: kernel::Meanwhile = Box::new(|kernel| {
@@ -380,7 +380,7 @@ fn who_is_admitted_while_evict_waits_is_not_evicted_again() {
 }
 
 #[test]
-fn a_volume_that_goes_while_evict_waits_has_no_client() {
+fn a_volume_removed_while_evict_waits_has_no_client() {
     let kernel = exporting();
     kernel.drain(A, 100);
     let unexport: kernel::Meanwhile = Box::new(|kernel| {

@@ -57,7 +57,7 @@ fn a_volume_that_is_not_exported_now() {
 }
 
 #[test]
-fn export_evicts_who_is_recorded_before_it_enables_the_volume() {
+fn export_evicts_recorded_hosts_before_it_enables_the_volume() {
     let kernel = exporting();
     ok(&kernel, &format!("target evict data {A} {B}"));
     kernel.restart_target();
@@ -77,7 +77,7 @@ fn export_evicts_who_is_recorded_before_it_enables_the_volume() {
 }
 
 #[test]
-fn export_tells_the_kernel_again_if_the_volume_is_exported_already() {
+fn export_repeats_evictions_if_the_volume_is_exported_already() {
     let kernel = exporting();
     ok(&kernel, &format!("target evict data {A}"));
     kernel.set_volume("data", "evicted", "");
@@ -94,7 +94,7 @@ fn export_tells_the_kernel_again_if_the_volume_is_exported_already() {
 }
 
 #[test]
-fn export_waits_for_what_the_drive_had_begun() {
+fn export_waits_for_requests_in_the_drive() {
     let kernel = exporting();
     ok(&kernel, &format!("target evict data {A}"));
     kernel.set_volume("data", "enable", "0");
@@ -173,7 +173,7 @@ fn list_shows_evicted_hosts() {
 }
 
 #[test]
-fn list_tells_what_the_kernel_does_not_show() {
+fn list_reports_differences_between_records_and_kernel() {
     let kernel = exporting();
     ok(&kernel, &format!("target evict data {A}"));
     kernel.set_volume("data", "evicted", "");

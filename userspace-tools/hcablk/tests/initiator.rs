@@ -210,7 +210,7 @@ fn each_failure_of_connect_is_undone() {
 }
 
 #[test]
-fn what_the_command_did_not_make_stays_when_it_fails() {
+fn an_existing_device_stays_when_connect_fails() {
     let kernel = Kernel::loaded();
     hcablk::system::System::mkdir(&kernel, "/sys/kernel/config/hcablk/data".as_ref()).unwrap();
     kernel.refuse("data", Errno::ECONNREFUSED, "");
@@ -279,7 +279,7 @@ fn refusals_are_explained_and_undone() {
 /// A target that is down, or whose RDMA device is down, does not answer ARP: the advice does not
 /// blame a firewall.
 #[test]
-fn an_address_that_nobody_answers_at_is_told_from_a_target_that_does_not() {
+fn an_unused_address_is_distinguished_from_a_silent_target() {
     let kernel = Kernel::loaded();
     let why = "looking for an RDMA device that reaches the address took too long";
     kernel.refuse("data", Errno::ETIMEDOUT, why);
@@ -291,7 +291,7 @@ fn an_address_that_nobody_answers_at_is_told_from_a_target_that_does_not() {
 }
 
 #[test]
-fn what_could_not_be_undone_is_told() {
+fn steps_that_could_not_be_undone_are_reported() {
     let kernel = Kernel::loaded();
     kernel.refuse("data", Errno::ECONNREFUSED, "");
     // mkdir, address, port, volume, host_id, enable, then the undoing rmdir.
@@ -339,7 +339,7 @@ fn disconnect_all() {
 }
 
 #[test]
-fn disconnect_what_is_not_there() {
+fn disconnect_of_a_missing_disk_fails() {
     for kernel in [Kernel::loaded(), Kernel::bare()] {
         assert_eq!(fails(&kernel, "disconnect data").kind, Kind::NotFound);
         ok(&kernel, "disconnect data --if-exists");
@@ -405,7 +405,7 @@ fn disconnect_outlasts_udev() {
 }
 
 #[test]
-fn disconnect_waits_for_what_is_winding_down() {
+fn disconnect_waits_for_the_end_of_a_disk() {
     let kernel = Kernel::loaded();
     ok(&kernel, "connect 10.0.0.1 data");
     kernel.busy_removals.set(3);
@@ -414,7 +414,7 @@ fn disconnect_waits_for_what_is_winding_down() {
 }
 
 #[test]
-fn undoing_waits_for_what_is_winding_down() {
+fn undoing_waits_for_the_end_of_a_disk() {
     let kernel = Kernel::loaded();
     let snapshot = kernel.snapshot();
     kernel.no_nodes.set(true);
@@ -436,7 +436,7 @@ fn disconnect_gives_up_on_an_unknown_user() {
 }
 
 #[test]
-fn disconnect_all_takes_what_it_can() {
+fn disconnect_all_removes_every_unused_disk() {
     let kernel = Kernel::loaded();
     ok(&kernel, "connect 10.0.0.1 a");
     ok(&kernel, "connect 10.0.0.1 b");
@@ -454,7 +454,7 @@ fn disconnect_all_takes_what_it_can() {
 }
 
 #[test]
-fn disconnect_waits_for_what_is_being_unmounted() {
+fn disconnect_waits_for_a_disk_that_is_being_unmounted() {
     let kernel = Kernel::loaded();
     ok(&kernel, "connect 10.0.0.1 data");
     let in_use = |is_so: bool| {

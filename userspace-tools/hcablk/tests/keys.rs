@@ -109,7 +109,7 @@ fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
     kernel.file(format!("{FOLDER}/targets/default"), &target);
     ok(&kernel, "connect 10.0.0.1 data");
     let digits = |key: &str| key.split('-').nth(2).unwrap()[2..].to_owned();
-    kernel.believes.replace(Some(digits(&old)));
+    kernel.accepted_key.replace(Some(digits(&old)));
 
     ok(&kernel, "key generate host --rotate");
     let new = ok(&kernel, "key show host");
@@ -134,7 +134,7 @@ fn a_host_s_new_key_is_pending_until_its_targets_have_it() {
     ok(&kernel, "connect 10.0.0.1 data");
     assert_eq!(kernel.device("data", "host_key"), digits(&old));
 
-    kernel.believes.replace(Some(digits(&new)));
+    kernel.accepted_key.replace(Some(digits(&new)));
     let outcome = outcome_of(&kernel, "key apply");
     assert_eq!(outcome.exit, None);
     assert_eq!(kernel.device("data", "host_key"), digits(&new));
@@ -170,7 +170,7 @@ fn the_target_of_a_disk_in_user_space_is_asked_for_the_pending_key() {
     kernel.folder(files::FOLDER);
     kernel.file(files::wanted("mine"), &files::text(&wanted).unwrap());
     let digits = old.split('-').nth(2).unwrap()[2..].to_owned();
-    kernel.believes.replace(Some(digits));
+    kernel.accepted_key.replace(Some(digits));
     ok(&kernel, "key generate host --rotate");
     let outcome = outcome_of(&kernel, "key apply");
     assert_eq!(outcome.exit, Some(Kind::Exists));
@@ -226,7 +226,7 @@ fn keys_are_applied_to_all_that_have_theirs() {
 
 /// Volumes demand keys unless they are INSECURE: commands that set one up name the missing keys and the next command.
 #[test]
-fn a_target_says_which_keys_are_missing() {
+fn a_target_reports_missing_keys() {
     let kernel = Kernel::loaded();
     for attribute in ["key", "key2"] {
         kernel.file(format!("{TARGET}/{attribute}"), "\n");
@@ -263,7 +263,7 @@ fn a_target_says_which_keys_are_missing() {
 
 /// A remark that holds for all volumes is printed once, and many hosts have one command.
 #[test]
-fn a_target_says_once_what_all_volumes_lack() {
+fn a_target_reports_a_key_that_all_volumes_lack_once() {
     let kernel = Kernel::loaded();
     for volume in ["data", "log"] {
         let line = format!("target export {volume} /dev/sdb --allow {A} --allow {B}");

@@ -86,7 +86,7 @@ fn a_loss_that_cannot_be_acknowledged() {
 }
 
 #[test]
-fn the_list_shows_a_loss_and_what_to_do() {
+fn the_list_shows_a_loss_and_advice() {
     let kernel = machine(false);
     kernel.lose_writes("data");
     let outcome = hcablk(&kernel, "list").unwrap();
@@ -131,7 +131,7 @@ fn a_loss_is_a_failure_of_the_check() {
 }
 
 #[test]
-fn the_help_tells_the_risk() {
+fn the_help_names_the_risk() {
     use clap::CommandFactory as _;
     let mut command = hcablk::cli::Cli::command();
     let command = command.find_subcommand_mut("acknowledge-loss").unwrap();

@@ -49,7 +49,7 @@ fn add_takes_the_lowest_free_number() {
 }
 
 #[test]
-fn adding_what_is_there_changes_nothing() {
+fn adding_an_existing_path_changes_nothing() {
     let kernel = two_paths();
     let changes = kernel.changes();
     for (line, path) in [
@@ -72,7 +72,7 @@ fn adding_what_is_there_changes_nothing() {
 }
 
 #[test]
-fn add_waits_and_says_so_after_two_seconds() {
+fn add_waits_and_reports_after_two_seconds() {
     let kernel = one_path();
     kernel.silence("10.0.1.1", "took too long");
     // 3 s.
@@ -261,7 +261,7 @@ fn a_17th_path_is_refused() {
 }
 
 #[test]
-fn a_path_that_another_command_removes_is_told_of() {
+fn a_path_removed_by_another_command_is_reported() {
     let kernel = one_path();
     kernel.silence("10.0.1.1", "");
     let remove: kernel::Meanwhile = Box::new(|kernel| {
@@ -291,7 +291,7 @@ fn paths_are_removed_by_number_or_address() {
 }
 
 #[test]
-fn removing_what_is_not_there() {
+fn removing_a_missing_path_fails() {
     let kernel = two_paths();
     let changes = kernel.changes();
     for (line, words) in [
@@ -360,7 +360,7 @@ fn the_last_live_path_is_not_removed() {
 }
 
 #[test]
-fn remove_waits_for_what_is_winding_down() {
+fn remove_waits_for_the_end_of_a_path() {
     let kernel = two_paths();
     kernel.busy_removals.set(3);
     ok(&kernel, "path remove data 1");

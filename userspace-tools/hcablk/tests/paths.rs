@@ -85,7 +85,7 @@ fn a_device_that_was_only_begun_has_the_paths_asked_for() {
 }
 
 #[test]
-fn without_any_path_each_reason_is_told_and_all_is_undone() {
+fn without_any_path_each_reason_is_reported_and_all_is_undone() {
     let kernel = Kernel::loaded();
     let snapshot = kernel.snapshot();
     kernel.silence("10.0.0.1", "took too long");
@@ -212,7 +212,7 @@ fn a_path_is_given_once_and_there_are_16_at_most() {
 }
 
 #[test]
-fn a_module_that_knows_one_path_only_is_told_of() {
+fn a_module_without_paths_is_reported() {
     let kernel = Kernel::loaded();
     let device = std::path::Path::new("/sys/kernel/config/hcablk/data");
     hcablk::system::System::mkdir(&kernel, device).unwrap();

@@ -237,7 +237,7 @@ fn all_examples_keep_to_the_schema() {
 }
 
 #[test]
-fn what_is_wrong_does_not_keep_to_it() {
+fn wrong_documents_do_not_match_the_schema() {
     let schema = generated();
     for wrong in [
         json!({ "devices": [] }),

@@ -53,7 +53,7 @@ fn listens(kernel: &Kernel) -> bool {
 }
 
 #[test]
-fn what_failed_is_tried_again_and_nothing_else() {
+fn only_failed_objects_are_retried() {
     let kernel = started();
     // The administrator changes the export and the port that could be made.
     ok(&kernel, &format!("target forbid data {A}"));
@@ -75,7 +75,7 @@ fn what_failed_is_tried_again_and_nothing_else() {
 }
 
 #[test]
-fn what_is_not_configured_any_more_is_not_tried_again() {
+fn objects_removed_from_the_configuration_are_not_retried() {
     let kernel = started();
     kernel.refuse.borrow_mut().clear();
     kernel.file(MAIN, "[port.1]\naddress = \"10.0.0.1\"\n");
@@ -85,7 +85,7 @@ fn what_is_not_configured_any_more_is_not_tried_again() {
 }
 
 #[test]
-fn what_was_made_by_hand_meanwhile_is_not_touched() {
+fn objects_created_by_hand_are_not_changed() {
     let kernel = started();
     kernel.refuse.borrow_mut().clear();
     ok(&kernel, "target export gone /dev/gone --no-port");
@@ -98,7 +98,7 @@ fn what_was_made_by_hand_meanwhile_is_not_touched() {
 }
 
 #[test]
-fn a_stop_ends_what_the_service_made_and_no_more() {
+fn a_stop_ends_only_objects_of_the_service() {
     let kernel = started();
     ok(&kernel, "target export mine /dev/sdc --no-port");
     ok(&kernel, "target listen --address 10.0.1.1 --id 7");
@@ -240,7 +240,7 @@ fn a_hung_drive_keeps_neither_the_other_exports_nor_the_command() {
 
 /// An export that has not ended stays recorded: the next stop of the service ends it.
 #[test]
-fn a_stop_knows_later_what_it_could_not_end() {
+fn a_later_stop_ends_the_remaining_objects() {
     let kernel = started();
     kernel.hung.borrow_mut().insert("data".to_owned());
     let error = fails(&kernel, "target unapply --timeout 5");
@@ -258,7 +258,7 @@ fn a_stop_knows_later_what_it_could_not_end() {
 
 /// A command that was killed while it stored a record leaves a file that is not the record of an export.
 #[test]
-fn what_a_killed_command_left_is_no_record() {
+fn a_temporary_file_of_a_killed_command_is_no_record() {
     let kernel = started();
     kernel.file("/run/hcablk/target/made/export/.hcablk-Xy1", "");
     ok(&kernel, "target unapply");
@@ -294,7 +294,7 @@ fn a_stop_waits_for_another_command_for_ten_seconds() {
 /// The package was upgraded while the service ran: the exports of the earlier version have no records, and end in order
 /// nevertheless.
 #[test]
-fn a_stop_after_an_upgrade_ends_what_is_configured() {
+fn a_stop_after_an_upgrade_ends_the_configured_objects() {
     let kernel = Kernel::loaded();
     kernel.folder("/etc/hcablk");
     kernel.file(MAIN, &text());

@@ -18,7 +18,7 @@ use nix::errno::Errno;
 /// A machine with a disk that gets a path for each portal; its target has these in addition to 10.0.0.1.
 fn auto(portals: &[&'static str]) -> Kernel {
     let kernel = Kernel::loaded();
-    kernel.tell("data", "", "");
+    kernel.list_volume("data", "", "");
     kernel.portals.borrow_mut().extend(portals);
     ok(&kernel, "connect 10.0.0.1 data --paths auto");
     kernel
@@ -45,7 +45,7 @@ fn connect_adds_a_path_for_each_further_portal() {
 #[test]
 fn a_disk_that_is_connected_gets_them_too() {
     let kernel = Kernel::loaded();
-    kernel.tell("data", "", "");
+    kernel.list_volume("data", "", "");
     kernel.portals.borrow_mut().push("10.0.1.1");
     ok(&kernel, "connect 10.0.0.1 data");
     let before = kernel.snapshot();
@@ -80,7 +80,7 @@ fn sync_follows_the_portals_and_repeats_itself() {
 }
 
 #[test]
-fn a_portal_that_is_not_reached_is_told_of_and_left_out() {
+fn an_unreachable_portal_is_reported_and_left_out() {
     let kernel = auto(&[]);
     kernel.silence("10.0.1.1", "took too long");
     kernel.turn_down("10.0.2.1", "another volume");
@@ -104,7 +104,7 @@ fn a_portal_that_is_not_reached_is_told_of_and_left_out() {
 }
 
 #[test]
-fn a_target_that_does_not_tell_changes_nothing() {
+fn a_target_that_does_not_offer_the_volume_changes_nothing() {
     let kernel = auto(&["10.0.1.1"]);
     let before = kernel.snapshot();
     kernel.refuse("discovery", Errno::ETIMEDOUT, "waiting took too long");
@@ -115,8 +115,8 @@ fn a_target_that_does_not_tell_changes_nothing() {
     );
     // A target that has a different volume of that name changes nothing either.
     kernel.refuse.borrow_mut().clear();
-    kernel.told.borrow_mut().clear();
-    kernel.tell("data", "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11", "");
+    kernel.listed_volumes.borrow_mut().clear();
+    kernel.list_volume("data", "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11", "");
     let said = notes(&kernel, "path sync --prune");
     assert!(
         said[0].contains("does not offer this host the disk's volume data"),
@@ -150,9 +150,9 @@ fn a_disk_has_sixteen_paths_at_most() {
 }
 
 #[test]
-fn it_is_configured_by_one_word() {
+fn paths_auto_is_configured_with_one_word() {
     let kernel = Kernel::loaded();
-    kernel.tell("data", "", "");
+    kernel.list_volume("data", "", "");
     kernel.portals.borrow_mut().push("10.0.1.1");
     let text = "[disk.data]\naddress = \"10.0.0.1\"\npaths = \"auto\"\n";
     kernel.file("/etc/hcablk/hcablk.toml", text);

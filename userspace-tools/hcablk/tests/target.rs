@@ -409,7 +409,7 @@ fn each_failure_of_allow_is_undone() {
 }
 
 #[test]
-fn forbid_waits_for_what_the_drive_had_begun() {
+fn forbid_waits_for_requests_in_the_drive() {
     let kernel = Kernel::loaded();
     ok(
         &kernel,

@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 
 use hcablk::error::Kind;
 use hcablk::output::Report;
-use hcablk::system::Heard;
-use hcablk::trace::Moved;
+use hcablk::system::KernelEvent;
+use hcablk::trace::MergedRequest;
 use kernel::{fails, golden, hcablk, ok, Kernel};
 
 const SHOW: &str = "trace show /target.trace /c1.trace";
@@ -58,7 +58,7 @@ fn checked(program: &str, file: Option<&Path>, input: &str) -> String {
     said
 }
 
-fn requests(kernel: &Kernel, line: &str) -> Vec<Moved> {
+fn requests(kernel: &Kernel, line: &str) -> Vec<MergedRequest> {
     match hcablk(kernel, line).unwrap().report {
         Report::Trace { requests, .. } => requests,
         other => panic!("{other:?}"),
@@ -68,7 +68,7 @@ fn requests(kernel: &Kernel, line: &str) -> Vec<Moved> {
 /// Returns the number of the first read of 1 MiB that moves in chunks, or whole.
 fn read_of(kernel: &Kernel, is_chunked: bool) -> usize {
     let all = requests(kernel, SHOW);
-    let is_it = |one: &&Moved| one.bytes == 1 << 20 && one.is_chunked == is_chunked;
+    let is_it = |one: &&MergedRequest| one.bytes == 1 << 20 && one.is_chunked == is_chunked;
     all.iter().find(is_it).unwrap().number
 }
 
@@ -92,7 +92,7 @@ fn moved(text: &str, by: i64, ppm: i64) -> String {
 }
 
 #[test]
-fn what_was_recorded() {
+fn show_prints_the_recorded_requests() {
     let kernel = recorded();
     golden("trace-show.txt", &ok(&kernel, SHOW));
     let json = hcablk(&kernel, SHOW).unwrap().to_json();
@@ -130,7 +130,7 @@ fn pictures() {
 }
 
 #[test]
-fn what_the_format_forbids_is_found() {
+fn violations_of_the_format_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wrong.json");
     let slice = |ts: u32, dur: u32| {
@@ -172,7 +172,7 @@ fn clocks_of_any_kind() {
             };
             // Relative to the receipt at the target: times are relative to the first event of all, which is the
             // client's.
-            let since = |moved: &Moved, at: i64| at - moved.times.received_ns.unwrap();
+            let since = |moved: &MergedRequest, at: i64| at - moved.times.received_ns.unwrap();
             let off = since(one, ours) - since(other, theirs);
             let may = one.uncertainty_ns.unwrap() + other.uncertainty_ns.unwrap();
             assert!(off.abs() <= may + 2000, "{by} {ppm}: {off} {may}");
@@ -181,7 +181,7 @@ fn clocks_of_any_kind() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn unrelated_recordings_are_refused() {
     let kernel = recorded();
     for (line, says) in [
         (
@@ -231,13 +231,17 @@ fn one_side_alone() {
 }
 
 #[test]
-fn recording_writes_what_it_hears() {
+fn recording_writes_the_received_events() {
     let text = recording("c1.trace");
     let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let kernel = Kernel::bare();
     let mut heard = kernel.heard.borrow_mut();
-    heard.extend(lines.iter().map(|line| Heard::Trace((*line).to_owned())));
-    heard.push_back(Heard::LostTraces(7));
+    heard.extend(
+        lines
+            .iter()
+            .map(|line| KernelEvent::Trace((*line).to_owned())),
+    );
+    heard.push_back(KernelEvent::LostTraces(7));
     drop(heard);
     let said = ok(&kernel, "trace record -o /dev/out.trace");
     assert!(said.starts_with("/dev/out.trace has "), "{said}");
@@ -248,10 +252,11 @@ fn recording_writes_what_it_hears() {
     assert!(listened.raw_clock && !listened.uevents);
     assert_eq!(listened.tracepoints.len(), 13);
     // A recording also ends at a limit.
-    kernel
-        .heard
-        .borrow_mut()
-        .extend(lines.iter().map(|line| Heard::Trace((*line).to_owned())));
+    kernel.heard.borrow_mut().extend(
+        lines
+            .iter()
+            .map(|line| KernelEvent::Trace((*line).to_owned())),
+    );
     let outcome = hcablk(&kernel, "trace record --requests 2 -o /dev/two.trace").unwrap();
     let json = outcome.to_json();
     golden("trace-record.json", &json);

@@ -80,7 +80,7 @@ fn connect_hands_on_every_setting() {
 }
 
 #[test]
-fn what_such_a_disk_does_not_have_is_refused() {
+fn settings_that_a_disk_in_user_space_lacks_are_refused() {
     let kernel = Kernel::for_user_space();
     for option in [
         "--path 10.0.1.1",
@@ -110,7 +110,7 @@ fn each_step_is_undone() {
 }
 
 #[test]
-fn a_machine_that_is_not_ready_is_told_what_it_lacks() {
+fn missing_parts_of_a_machine_are_reported() {
     for (lacks, message, advice) in [
         (
             "/usr/sbin/hcablk-ublk",
@@ -163,7 +163,7 @@ fn modules_are_loaded_if_need_be() {
 }
 
 #[test]
-fn why_there_is_no_disk_is_told_as_for_other_disks() {
+fn a_failed_start_is_reported_as_for_other_disks() {
     for (errno, kind, advice) in [
         (
             Errno::ECONNREFUSED,
@@ -224,7 +224,7 @@ fn a_program_that_takes_its_time_is_waited_for() {
 }
 
 #[test]
-fn a_program_that_ends_and_does_not_say_why_is_not_awaited_for_ever() {
+fn the_wait_for_a_program_that_ends_without_a_reason_is_limited() {
     let kernel = Kernel::for_user_space();
     kernel.slow_programs.set(true);
     kernel.ended.set((3, "exit-code", 127));
@@ -536,7 +536,7 @@ fn another_programs_process_of_the_same_number_serves_nothing() {
 }
 
 #[test]
-fn what_does_not_apply_is_said_in_one_message() {
+fn inapplicable_commands_fail_with_one_message() {
     let kernel = Kernel::for_user_space();
     ok(&kernel, CONNECT);
     for (line, lacks) in [
@@ -672,7 +672,7 @@ fn a_configured_disk_is_connected_by_name_and_by_apply() {
 }
 
 #[test]
-fn what_would_be_done_is_told_and_not_done() {
+fn a_dry_run_lists_the_steps_and_makes_none() {
     let kernel = configured(CONFIG);
     assert_eq!(
         ok(&kernel, "apply --dry-run"),
@@ -822,7 +822,7 @@ fn a_disk_in_use_is_not_ended_by_force_either() {
 }
 
 #[test]
-fn what_apply_has_done_is_undone_when_a_later_disk_fails() {
+fn apply_undoes_earlier_steps_when_a_later_disk_fails() {
     let two = format!("{CONFIG}[disk.logs]\naddress = \"10.0.0.1\"\nuser = true\n");
     let kernel = configured(&two);
     let snapshot = kernel.snapshot();
@@ -876,7 +876,7 @@ fn a_disk_of_the_other_kind_is_left_alone() {
 }
 
 #[test]
-fn disks_that_are_not_configured_are_told_and_saved() {
+fn unconfigured_disks_are_reported_and_saved() {
     let kernel = configured("");
     ok(&kernel, "connect --user 10.0.0.1 data --name db --port 7745 --wwid 0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11");
     let notes = hcablk(&kernel, "apply").unwrap().notes;

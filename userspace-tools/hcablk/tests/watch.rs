@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use hcablk::error::Kind;
 use hcablk::output::Report;
-use hcablk::system::Heard;
+use hcablk::system::KernelEvent;
 use hcablk::top::{draw, KeyCode, KeyEvent, KeyModifiers, Model};
 use kernel::{fails, golden, hcablk, ok, Kernel};
 use ratatui::backend::TestBackend;
@@ -117,7 +117,7 @@ fn rates_of_volumes() {
 }
 
 #[test]
-fn intervals_do_not_add_up_what_looks_take() {
+fn the_time_of_samples_does_not_lengthen_intervals() {
     let kernel = busy();
     let before = kernel.time.get();
     ok(&kernel, "stats 10 3");
@@ -160,7 +160,7 @@ fn wrong_intervals() {
     }
 }
 
-fn uevent(more: &[&str]) -> Heard {
+fn uevent(more: &[&str]) -> KernelEvent {
     let mut words = vec![
         "change@/devices/virtual/block/hcablk0",
         "ACTION=change",
@@ -170,11 +170,11 @@ fn uevent(more: &[&str]) -> Heard {
         "HCABLK_DISK=data",
     ];
     words.extend(more);
-    Heard::Uevent(words.join("\0").into_bytes())
+    KernelEvent::Uevent(words.join("\0").into_bytes())
 }
 
-fn trace(text: &str) -> Heard {
-    Heard::Trace(format!("  kworker/0:1-9  [000] .....  1000.000001: {text}"))
+fn trace(text: &str) -> KernelEvent {
+    KernelEvent::Trace(format!("  kworker/0:1-9  [000] .....  1000.000001: {text}"))
 }
 
 fn a_loss(kernel: &Kernel) {
@@ -189,8 +189,8 @@ fn a_loss(kernel: &Kernel) {
         trace(&format!("{path} state=waiting error=-110")),
         uevent(&["HCABLK_STATE=degraded", "HCABLK_ERROR=no answer"]),
         trace("hcablk_session: session=00000000deadbeef epoch=1 queue=-1 state=ended error=-110"),
-        Heard::LostTraces(3),
-        Heard::LostUevents,
+        KernelEvent::LostTraces(3),
+        KernelEvent::LostUevents,
     ]);
 }
 
@@ -216,7 +216,7 @@ fn events_as_they_come() {
 }
 
 #[test]
-fn each_change_is_told_once() {
+fn each_change_is_reported_once() {
     for (line, states) in [
         ("events", &["lost", "degraded"][..]),
         ("events --all", &["lost", "waiting", "degraded"]),
@@ -229,7 +229,7 @@ fn each_change_is_told_once() {
             kernel
                 .heard
                 .borrow_mut()
-                .retain(|heard| !matches!(heard, Heard::Uevent(_)));
+                .retain(|heard| !matches!(heard, KernelEvent::Uevent(_)));
         }
         ok(&kernel, line);
         let told: Vec<_> = said(&kernel)
@@ -255,9 +255,9 @@ fn events_end_by_their_number() {
 }
 
 #[test]
-fn what_cannot_be_heard_is_told() {
+fn missing_event_sources_are_reported() {
     let kernel = busy();
-    *kernel.deaf.borrow_mut() = Some("cannot listen to tracepoints".to_owned());
+    *kernel.listen_note.borrow_mut() = Some("cannot listen to tracepoints".to_owned());
     ok(&kernel, "events");
     assert_eq!(kernel.progress.take(), ["cannot listen to tracepoints"]);
 }
@@ -302,7 +302,7 @@ fn lost_writes_are_reported_once_and_so_is_their_end() {
     kernel
         .heard
         .borrow_mut()
-        .retain(|heard| matches!(heard, Heard::Trace(_)));
+        .retain(|heard| matches!(heard, KernelEvent::Trace(_)));
     let events = reported(&kernel, "events --only tracepoints");
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(events[0].contains("lost-writes data begun: "), "{events:?}");
@@ -396,7 +396,7 @@ fn metrics_go_into_a_file() {
 
 /// An object that is missing has no metric: its name comes from the configuration.
 #[test]
-fn metrics_of_what_should_be_there() {
+fn metrics_of_the_configured_objects() {
     let kernel = Kernel::loaded();
     kernel.file(
         "/etc/hcablk/hcablk.toml",
@@ -683,7 +683,7 @@ fn a_screen_of_nothing() {
 }
 
 #[test]
-fn what_goes_wrong_is_shown() {
+fn errors_of_a_sample_are_shown() {
     let kernel = busy();
     let mut model = Model::new(&kernel, Duration::from_secs(1));
     model.look(&kernel).unwrap();

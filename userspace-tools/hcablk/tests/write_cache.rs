@@ -171,7 +171,7 @@ fn drives() -> Kernel {
 }
 
 #[test]
-fn advice_for_what_several_hosts_can_lose() {
+fn advice_on_lost_writes_of_several_hosts() {
     let two = format!("--allow {A} --allow {B}");
     for (line, is_advised) in [
         (format!("/dev/sda {two}"), true),

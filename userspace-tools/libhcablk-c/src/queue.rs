@@ -65,7 +65,7 @@ pub struct CCompletion {
 
 /// The flag and the number that the program has set for a request.
 #[derive(Clone, Copy)]
-struct Known {
+struct PendingRequest {
     flag: *mut u32,
     user_data: u64,
 }
@@ -73,8 +73,8 @@ struct Known {
 /// `struct hcablk_queue`.
 pub struct CQueue {
     queue: Queue,
-    /// The identifications, by the number of the request in the queue.
-    known: Vec<Known>,
+    /// The flags and numbers that the program has set, by the number of the request in the queue.
+    pending: Vec<PendingRequest>,
     free: Vec<usize>,
     /// Empty lists of pieces of earlier requests. A later request with no more pieces than such a
     /// list allocates nothing.
@@ -87,7 +87,7 @@ impl CQueue {
     fn new(queue: Queue) -> Self {
         Self {
             queue,
-            known: Vec::new(),
+            pending: Vec::new(),
             free: Vec::new(),
             lists: Vec::new(),
             ended: VecDeque::new(),
@@ -103,11 +103,11 @@ impl CQueue {
         }
     }
 
-    fn know(&mut self, known: Known) -> usize {
-        let place = self.free.pop().unwrap_or(self.known.len());
-        match self.known.get_mut(place) {
-            Some(free) => *free = known,
-            None => self.known.push(known),
+    fn remember(&mut self, pending: PendingRequest) -> usize {
+        let place = self.free.pop().unwrap_or(self.pending.len());
+        match self.pending.get_mut(place) {
+            Some(free) => *free = pending,
+            None => self.pending.push(pending),
         }
         place
     }
@@ -116,13 +116,13 @@ impl CQueue {
     ///
     /// # Safety
     ///
-    /// As [`request`]'s; and its flag is null, or may be written to until it has ended.
-    unsafe fn add(&mut self, asked: &CRequest) -> Result<(), (Errno, &'static str)> {
+    /// As [`request`]'s; and the flag of `asked` is null, or may be written to until the request has ended.
+    unsafe fn add(&mut self, requested: &CRequest) -> Result<(), (Errno, &'static str)> {
         // SAFETY: By the safety requirement.
-        let request = unsafe { request(asked, &mut self.lists) }?;
-        let place = self.know(Known {
-            flag: asked.flag,
-            user_data: asked.user_data,
+        let request = unsafe { request(requested, &mut self.lists) }?;
+        let place = self.remember(PendingRequest {
+            flag: requested.flag,
+            user_data: requested.user_data,
         });
         match self.queue.prepare(request.user_data(place as u64)) {
             Ok(()) => Ok(()),
@@ -141,7 +141,7 @@ impl CQueue {
     }
 
     /// Sets the flags of ended requests, and returns as many completions as there is room for.
-    fn tell(&mut self, completions: &mut [CCompletion]) -> c_int {
+    fn report(&mut self, completions: &mut [CCompletion]) -> c_int {
         while let Some(completed) = self.queue.completed() {
             let Completed {
                 user_data,
@@ -150,7 +150,7 @@ impl CQueue {
             } = completed;
             self.keep(memory);
             let at = usize::try_from(user_data).unwrap_or(usize::MAX);
-            let Some(&Known { flag, user_data }) = self.known.get(at) else {
+            let Some(&PendingRequest { flag, user_data }) = self.pending.get(at) else {
                 continue;
             };
             self.free.push(at);
@@ -183,14 +183,14 @@ impl CQueue {
 /// The pieces and their memory exist; nobody else writes the memory, nor reads it if this request writes it, until the
 /// request has ended.
 unsafe fn request(
-    asked: &CRequest,
+    requested: &CRequest,
     lists: &mut Vec<Vec<Buffer>>,
 ) -> Result<Request, (Errno, &'static str)> {
-    let pieces = match asked.count {
+    let pieces = match requested.count {
         0 => &[],
-        _ if asked.pieces.is_null() => return Err((Errno::EINVAL, "its pieces are null")),
+        _ if requested.pieces.is_null() => return Err((Errno::EINVAL, "its pieces are null")),
         // SAFETY: By the safety requirement.
-        count => unsafe { slice::from_raw_parts(asked.pieces, count) },
+        count => unsafe { slice::from_raw_parts(requested.pieces, count) },
     };
     let mut memory = match pieces.len() {
         0 => Vec::new(),
@@ -202,28 +202,28 @@ unsafe fn request(
         let buffer = unsafe { part(piece) };
         memory.push(buffer.ok_or((Errno::EINVAL, "a piece is not in its memory"))?);
     }
-    let (offset, length) = (asked.offset, asked.length);
-    let request = match asked.op {
+    let (offset, length) = (requested.offset, requested.length);
+    let request = match requested.op {
         READ => Request::read_scattered(offset, memory),
         WRITE => Request::write_gathered(offset, memory),
         FLUSH => Request::flush(),
         DISCARD => Request::discard(offset, length),
-        ZEROES => Request::zeroes(offset, length, asked.flags & KEEP != 0),
+        ZEROES => Request::zeroes(offset, length, requested.flags & KEEP != 0),
         _ => return Err((Errno::EINVAL, "there is no such operation")),
     };
-    let known = match asked.op {
+    let known = match requested.op {
         WRITE => FUA | EVENT,
         ZEROES => KEEP | EVENT,
         _ => EVENT,
     };
-    if asked.flags & !known != 0 {
+    if requested.flags & !known != 0 {
         return Err((Errno::EINVAL, "the operation has no such flag"));
     }
-    let request = match asked.flags & FUA {
+    let request = match requested.flags & FUA {
         0 => request,
         _ => request.fua(),
     };
-    Ok(request.notice(match asked.flags & EVENT {
+    Ok(request.notice(match requested.flags & EVENT {
         0 => Notice::Polled,
         _ => Notice::Event,
     }))
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn hcablk_poll(
     let poll = |queue: &mut CQueue| {
         queue.queue.poll();
         // SAFETY: By the contract of the header.
-        queue.tell(unsafe { places(completions, most) })
+        queue.report(unsafe { places(completions, most) })
     };
     // SAFETY: By the contract of the header.
     unsafe { with(queue, poll) }
@@ -356,7 +356,7 @@ pub unsafe extern "C" fn hcablk_wait(
             Err(_) => while queue.queue.in_flight() != 0 && queue.queue.wait(LONG) == 0 {},
         }
         // SAFETY: By the contract of the header.
-        queue.tell(unsafe { places(completions, most) })
+        queue.report(unsafe { places(completions, most) })
     };
     // SAFETY: By the contract of the header.
     unsafe { with(queue, wait) }

@@ -126,17 +126,17 @@ fn key(file: &str) -> Result<Key> {
 }
 
 /// Runs `f` and prints when the session is lost meanwhile, and when a new one has begun.
-fn telling<T>(volume: &Volume, f: impl FnOnce() -> T) -> T {
+fn reporting<T>(volume: &Volume, f: impl FnOnce() -> T) -> T {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| tell(volume, &is_done));
+        scope.spawn(|| report(volume, &is_done));
         let result = f();
         is_done.store(true, Ordering::Relaxed);
         result
     })
 }
 
-fn tell(volume: &Volume, is_done: &AtomicBool) {
+fn report(volume: &Volume, is_done: &AtomicBool) {
     let (mut is_lost, mut reconnects) = (false, 0);
     while !is_done.load(Ordering::Relaxed) {
         match volume.failure() {
@@ -156,7 +156,7 @@ fn hold(volume: &Volume, queue: &mut Queue) -> Result<()> {
     println!("open");
     let mut block = vec![0; volume.block_size() as usize];
     let mut has_failed = false;
-    telling(volume, || loop {
+    reporting(volume, || loop {
         match queue.read_at(&mut block, 0) {
             Ok(()) if has_failed => {
                 println!("works again");
@@ -164,7 +164,7 @@ fn hold(volume: &Volume, queue: &mut Queue) -> Result<()> {
             }
             Ok(()) => {}
             Err(RequestError::Lost(_)) if queue.ended().is_some() => {
-                println!("ended: {}", because(queue.ended()));
+                println!("ended: {}", text_of(queue.ended()));
                 return Ok(());
             }
             Err(RequestError::Lost(failure)) => {
@@ -179,7 +179,7 @@ fn hold(volume: &Volume, queue: &mut Queue) -> Result<()> {
     })
 }
 
-fn because(failure: Option<Failure>) -> String {
+fn text_of(failure: Option<Failure>) -> String {
     failure.map_or_else(String::new, |failure| failure.to_string())
 }
 
@@ -187,7 +187,7 @@ fn late(volume: &Volume, queue: &mut Queue, slow: u64) -> Result<()> {
     let mut other = volume.take_queue().ok_or("it needs two queues")?;
     let block = |byte| vec![byte; volume.block_size() as usize];
     let is_done = AtomicBool::new(false);
-    telling(volume, || {
+    reporting(volume, || {
         thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut read = block(0);
@@ -201,18 +201,18 @@ fn late(volume: &Volume, queue: &mut Queue, slow: u64) -> Result<()> {
             let written = queue.write_at(&block(0xaa), slow);
             let ms = begin.elapsed().as_millis();
             let next = queue.write_at(&block(0xbb), 0);
-            println!("late write: {}", said(written));
+            println!("late write: {}", describe(written));
             println!("milliseconds: {ms}");
-            println!("next write: {}", said(next));
+            println!("next write: {}", describe(next));
             is_done.store(true, Ordering::Relaxed);
             let read = reader.join().map_err(|_| "a thread panicked")?;
-            println!("reads: {}", said(read));
+            println!("reads: {}", describe(read));
             Ok(())
         })
     })
 }
 
-fn said(result: std::result::Result<(), RequestError>) -> String {
+fn describe(result: std::result::Result<(), RequestError>) -> String {
     match result {
         Ok(()) => "kept".to_owned(),
         Err(error) => format!("{error}"),
@@ -223,19 +223,19 @@ fn promise(volume: &Volume, queue: &mut Queue, file: &str) -> Result<()> {
     let block = vec![0x5a; volume.block_size() as usize];
     queue.write_at(&block, 0)?;
     println!("written");
-    telling(volume, || {
+    reporting(volume, || {
         while !std::path::Path::new(file).exists() {
             thread::sleep(Duration::from_millis(20));
         }
     });
     for _ in 0..2 {
-        println!("flush: {}", said(queue.flush()));
+        println!("flush: {}", describe(queue.flush()));
     }
     let mut memory = volume.memory(block.len())?;
     memory.copy_from_slice(&block);
     let durable = queue.execute(Request::write(0, memory).fua());
-    println!("fua: {}", said(durable.result));
-    println!("write: {}", said(queue.write_at(&block, 0)));
+    println!("fua: {}", describe(durable.result));
+    println!("write: {}", describe(queue.write_at(&block, 0)));
     Ok(())
 }
 

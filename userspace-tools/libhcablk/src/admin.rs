@@ -224,7 +224,7 @@ impl Admin {
             .map_err(Failure::Protocol)?
         {
             Then::End => self.ends = true,
-            Then::Nothing | Then::Begin | Then::Follow | Then::Tell => {}
+            Then::Nothing | Then::Begin | Then::Follow | Then::NotifyPortals => {}
         }
         Ok(())
     }

@@ -172,7 +172,7 @@ pub(crate) fn resolve(address: &SocketAddr, deadline: Deadline<'_>) -> Result<Id
 }
 
 /// The target's response to a connection request.
-enum Said {
+enum ConnectOutcome {
     /// The private data, and the number of the target's queue pair.
     Granted(Vec<u8>, u32),
     Rejected(Reject, Vec<u8>),
@@ -223,8 +223,8 @@ impl Connector {
         make: impl Make,
     ) -> Result<Connected, Failure> {
         match pair {
-            None => self.plain(request, deadline, make),
-            Some(pair) => self.prove(request, pair, deadline, make),
+            None => self.connect_unproven(request, deadline, make),
+            Some(pair) => self.connect_proven(request, pair, deadline, make),
         }
     }
 
@@ -236,7 +236,7 @@ impl Connector {
         make: impl Make,
     ) -> Result<Connected, Failure> {
         match self.proof.is_some() {
-            false => self.plain(request, deadline, make),
+            false => self.connect_unproven(request, deadline, make),
             true => self.sealed(request, deadline, make),
         }
     }
@@ -263,15 +263,15 @@ impl Connector {
         pair: &QueuePair,
         bytes: &[u8; REQUEST_LEN],
         deadline: Deadline<'_>,
-    ) -> Result<Said, Failure> {
+    ) -> Result<ConnectOutcome, Failure> {
         let resources = self.pd.attributes().max_qp_rd_atom;
         id.connect(pair.number(), resources, bytes)
             .map_err(|error| Failure::Step(ConnectStep::Response, error))?;
         match next(id, ConnectStep::Response, deadline)? {
-            Event::Granted(private, peer) => Ok(Said::Granted(private, peer)),
+            Event::Granted(private, peer) => Ok(ConnectOutcome::Granted(private, peer)),
             Event::Rejected(private) if private.is_empty() => Err(Failure::NotListening),
             Event::Rejected(private) => match Reject::decode(&private) {
-                Some(reject) => Ok(Said::Rejected(reject, private)),
+                Some(reject) => Ok(ConnectOutcome::Rejected(reject, private)),
                 None => Err(Failure::NotATarget),
             },
             _ => Err(Failure::NotATarget),
@@ -291,7 +291,7 @@ impl Connector {
         Ok(Connected { id, pair, reply })
     }
 
-    fn plain(
+    fn connect_unproven(
         &self,
         request: &ConnectRequest,
         deadline: Deadline<'_>,
@@ -300,8 +300,8 @@ impl Connector {
         let mut id = self.reach(deadline)?;
         let pair = make(&id)?;
         match self.ask(&mut id, &pair, &request.encode(), deadline)? {
-            Said::Granted(private, _) => Self::establish(id, pair, &private, request),
-            Said::Rejected(reject, _) => Err(Failure::Refused(reject.reason)),
+            ConnectOutcome::Granted(private, _) => Self::establish(id, pair, &private, request),
+            ConnectOutcome::Rejected(reject, _) => Err(Failure::Refused(reject.reason)),
         }
     }
 
@@ -324,12 +324,12 @@ impl Connector {
         let Some(mac) = bytes.last_chunk::<MAC_LEN>().copied() else {
             return Err(Failure::OtherKeys);
         };
-        let said = self.ask(&mut id, &pair, &bytes, deadline)?;
+        let outcome = self.ask(&mut id, &pair, &bytes, deadline)?;
         let Some(Proof { key, handle, .. }) = &self.proof else {
             return Err(Failure::OtherKeys);
         };
-        match said {
-            Said::Granted(private, peer) => {
+        match outcome {
+            ConnectOutcome::Granted(private, peer) => {
                 match key.open_reply(&mac, &private, &channel.of_reply(peer)) {
                     Some((reply, of)) if of == *handle => {
                         Self::establish(id, pair, &reply, request)
@@ -337,7 +337,7 @@ impl Connector {
                     _ => Err(Failure::OtherKeys),
                 }
             }
-            Said::Rejected(reject, private) => {
+            ConnectOutcome::Rejected(reject, private) => {
                 Err(match key.has_rejected(&mac, &private, &channel) {
                     true => Failure::Refused(reject.reason),
                     false => Failure::Unsealed(reject.reason),
@@ -346,7 +346,7 @@ impl Connector {
         }
     }
 
-    fn prove(
+    fn connect_proven(
         &mut self,
         request: &ConnectRequest,
         pair_key: Secret,
@@ -363,7 +363,7 @@ impl Connector {
             .prove(&challenge, &channel)
             .ok_or(Failure::NotATarget)?;
         match self.ask(&mut id, &pair, unconfirmed.proof(), deadline)? {
-            Said::Granted(private, peer) => {
+            ConnectOutcome::Granted(private, peer) => {
                 let (reply, key, handle) = unconfirmed
                     .confirm(&private, &channel.of_reply(peer))
                     .ok_or(Failure::OtherKeys)?;
@@ -374,7 +374,7 @@ impl Connector {
                 });
                 Self::establish(id, pair, &reply, request)
             }
-            Said::Rejected(reject, private) => {
+            ConnectOutcome::Rejected(reject, private) => {
                 Err(match unconfirmed.is_rejected(&private, &channel) {
                     true => Failure::Refused(reject.reason),
                     false => Failure::Unsealed(reject.reason),
@@ -399,9 +399,11 @@ impl Connector {
         };
         let pair = QueuePair::new(&id, cq, capacity).map_err(setup)?;
         match self.ask(&mut id, &pair, hello, deadline)? {
-            Said::Rejected(reject, private) if reject.reason == Reason::Challenge => Ok(private),
-            Said::Rejected(reject, _) => Err(Failure::Unsealed(reject.reason)),
-            Said::Granted(..) => Err(Failure::NoChallenge),
+            ConnectOutcome::Rejected(reject, private) if reject.reason == Reason::Challenge => {
+                Ok(private)
+            }
+            ConnectOutcome::Rejected(reject, _) => Err(Failure::Unsealed(reject.reason)),
+            ConnectOutcome::Granted(..) => Err(Failure::NoChallenge),
         }
     }
 }

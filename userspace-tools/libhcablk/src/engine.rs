@@ -74,7 +74,7 @@ pub(crate) struct Signal {
 
 /// The invalidated key, or the data, that a response brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum With {
+pub(crate) enum Delivered {
     Nothing,
     /// An invalidation of this key.
     Invalidation(u32),
@@ -244,7 +244,7 @@ impl Engine {
             return Ok(());
         }
         let response = IoResponse::decode(bytes).ok_or("a message cannot be understood")?;
-        let with = invalidated.map_or(With::Nothing, With::Invalidation);
+        let with = invalidated.map_or(Delivered::Nothing, Delivered::Invalidation);
         self.handle_response(response, with, then)
     }
 
@@ -255,7 +255,11 @@ impl Engine {
         bytes: u32,
         then: &mut Vec<Then>,
     ) -> Result<(), Violation> {
-        self.handle_response(IoResponse::of_immediate(value), With::Data(bytes), then)
+        self.handle_response(
+            IoResponse::of_immediate(value),
+            Delivered::Data(bytes),
+            then,
+        )
     }
 
     fn grant(&mut self, credits: u16) -> Result<(), Violation> {
@@ -292,7 +296,7 @@ impl Engine {
     fn handle_response(
         &mut self,
         response: IoResponse,
-        with: With,
+        with: Delivered,
         then: &mut Vec<Then>,
     ) -> Result<(), Violation> {
         let IoResponse {
@@ -309,22 +313,24 @@ impl Engine {
         };
         match (data_path, with) {
             (DataPath::Eager { .. }, _) => return Err("it responded to an eager write by tag"),
-            (DataPath::Window { key }, With::Invalidation(invalid)) if key == invalid => {
+            (DataPath::Window { key }, Delivered::Invalidation(invalid)) if key == invalid => {
                 self.space.release(1);
                 self.end(tag.index, status, then);
             }
-            (_, With::Invalidation(_)) => return Err("it invalidated a key that it was not given"),
-            (DataPath::Slot(length), With::Data(bytes)) if length == bytes => {
+            (_, Delivered::Invalidation(_)) => {
+                return Err("it invalidated a key that it was not given")
+            }
+            (DataPath::Slot(length), Delivered::Data(bytes)) if length == bytes => {
                 self.end(tag.index, status, then);
             }
-            (_, With::Data(_)) => return Err("it sent data that was not asked for"),
-            (DataPath::None | DataPath::Slot(_), With::Nothing) => {
+            (_, Delivered::Data(_)) => return Err("it sent data that was not asked for"),
+            (DataPath::None | DataPath::Slot(_), Delivered::Nothing) => {
                 self.end(tag.index, status, then);
             }
-            (DataPath::Inline { seq }, With::Nothing) => {
+            (DataPath::Inline { seq }, Delivered::Nothing) => {
                 self.end_after(tag.index, status, seq, then);
             }
-            (DataPath::Window { .. }, With::Nothing) => {
+            (DataPath::Window { .. }, Delivered::Nothing) => {
                 let signal = self.signal(1);
                 self.wait_for(tag.index, status, signal.seq);
                 then.push(Then::Invalidate(tag.index, signal));
@@ -528,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn data_comes_for_who_asked_and_as_long_as_it_was_asked_for() {
+    fn data_must_fit_the_slot_of_its_request() {
         for (data_path, bytes, good) in [
             (DataPath::Slot(512), 512, true),
             (DataPath::Slot(512), 513, false),

@@ -44,10 +44,10 @@ pub enum Failure {
     #[error("the target still has a connection from before this host started again")]
     StaleConnection,
     /// The target refused the session.
-    #[error("the target refuses the session: {}", because(*.0))]
+    #[error("the target refuses the session: {}", reason_text(*.0))]
     Refused(Reason),
     /// A peer that has not proven to be the target refused the session.
-    #[error("a peer that has not proven to be the target refuses the session: {}", because(*.0))]
+    #[error("a peer that has not proven to be the target refuses the session: {}", reason_text(*.0))]
     Unsealed(Reason),
     /// The peer does not have the keys.
     #[error("the peer failed authentication: it does not hold the expected keys")]
@@ -204,7 +204,7 @@ impl Failure {
     }
 }
 
-fn because(reason: Reason) -> &'static str {
+fn reason_text(reason: Reason) -> &'static str {
     match reason {
         Reason::Malformed => "it did not understand the request",
         Reason::Version => "it speaks other versions of the protocol",

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_told() {
+    fn a_directory_that_cannot_be_created_is_reported() {
         let result = Identity::take(Path::new("/dev/null/ids"), None, false);
         assert_eq!(result.err(), Some(Failure::Identity(Errno::ENOTDIR)));
     }

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_option_is_refused_with_what_it_takes() {
+    fn a_bad_option_is_refused_with_the_valid_values() {
         let refused = |name, value| options().set(name, value).unwrap_err().to_string();
         assert_eq!(refused("queues", "128"), "queues is 1 to 127, not \"128\"");
         assert_eq!(

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_printed_is_read() {
+    fn a_printed_past_is_parsed_again() {
         let id = VolumeId::parse("6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45").unwrap();
         for instance in [0, 7, u64::MAX] {
             for has_lost_writes in [false, true] {

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_cut_again_into_what_other_limits_take() {
+    fn a_part_is_split_again_for_other_limits() {
         let pieces = [100, 32768 - 100];
         let (part, rest) = all(&pieces).cut(LIMITS, true, &pieces).unwrap();
         assert_eq!((part.length, rest), (32768, None));

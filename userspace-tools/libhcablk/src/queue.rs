@@ -505,13 +505,13 @@ impl Queue {
     pub fn prepare(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
         let ended = self.finished.len();
         let result = self.add(request);
-        self.tell_since(ended);
+        self.notify_since(ended);
         result
     }
 
     /// Makes the descriptor readable if more than `ended` requests have ended: a program that waits for it gets no
     /// other notice.
-    fn tell_since(&self, ended: usize) {
+    fn notify_since(&self, ended: usize) {
         if self.finished.len() > ended {
             if let Some(wake) = self.shared.wake_of(self.index) {
                 // It cannot be full.
@@ -682,7 +682,7 @@ impl Queue {
                 let is_write = request.op != Op::Read;
                 match span.cut(self.allowed.limits, is_write, &request.memory) {
                     Some((part, rest)) => (Job::Data(part), rest.map(Job::Uncut)),
-                    // A request has data.
+                    // Not reached: a data request has at least one block.
                     None => return (active, None),
                 }
             }
@@ -714,7 +714,7 @@ impl Queue {
         if let Err(error) = link.pair.ring() {
             let ended = self.finished.len();
             self.give_up(Failure::Verb("posting", error));
-            self.tell_since(ended);
+            self.notify_since(ended);
         }
     }
 
@@ -1310,7 +1310,7 @@ impl Issue<'_> {
         let message = self.message(message::Op::WriteInline { extent, fua })?;
         self.engine.release_slots(WINDOW_SLOTS - 1);
         let signal = self.engine.signal(1);
-        let message_and_data = data.behind(message);
+        let message_and_data = data.with_message(message);
         self.link.pair.send(message_and_data, Some(send_id(signal)));
         self.engine
             .sent(self.tag, DataPath::Inline { seq: signal.seq });
@@ -1352,7 +1352,7 @@ impl Gathered {
     }
 
     /// Returns `message`, followed by the pieces.
-    fn behind(&mut self, message: Sge) -> &[Sge] {
+    fn with_message(&mut self, message: Sge) -> &[Sge] {
         if let Some(first) = self.places.first_mut() {
             *first = message;
         }
@@ -1389,7 +1389,7 @@ impl Queue {
     pub fn execute(&mut self, request: Request) -> Completed {
         let ended = self.finished.len();
         let completed = self.carry_out(request);
-        self.tell_since(ended);
+        self.notify_since(ended);
         completed
     }
 

@@ -122,7 +122,7 @@ pub(crate) struct Shared {
     fail_fast_at: Mutex<Option<At>>,
     /// The queue pairs of the session.
     stoppers: Mutex<Vec<Stopper>>,
-    places: Vec<QueueInbox>,
+    inboxes: Vec<QueueInbox>,
     present: Mutex<Present>,
     /// Wakes the thread up.
     wake: EventFd,
@@ -190,7 +190,7 @@ impl Shared {
             fails_fast: AtomicBool::new(false),
             fail_fast_at: Mutex::new(None),
             stoppers: Mutex::new(Vec::new()),
-            places: (0..options.queues)
+            inboxes: (0..options.queues)
                 .map(|_| place())
                 .collect::<Result<_, _>>()?,
             present: Mutex::new(Present {
@@ -265,7 +265,7 @@ impl Shared {
 
     /// Records that a queue has dropped everything from before this era.
     pub(crate) fn followed(&self, queue: u8, era: u32) {
-        if let Some(place) = self.places.get(usize::from(queue)) {
+        if let Some(place) = self.inboxes.get(usize::from(queue)) {
             place.era.store(era, Ordering::Release);
         }
     }
@@ -277,7 +277,7 @@ impl Shared {
 
     /// Records how many requests a queue has completed so far.
     pub(crate) fn completed(&self, queue: u8, count: u64) {
-        if let Some(place) = self.places.get(usize::from(queue)) {
+        if let Some(place) = self.inboxes.get(usize::from(queue)) {
             place.completed.store(count, Ordering::Relaxed);
         }
     }
@@ -294,7 +294,7 @@ impl Shared {
 
     /// Returns the times of a queue's requests.
     pub(crate) fn times_of(&self, queue: u8) -> Option<&Times> {
-        self.places
+        self.inboxes
             .get(usize::from(queue))
             .map(|place| &place.times)
     }
@@ -337,7 +337,7 @@ impl Shared {
         self.tick.fetch_add(1, Ordering::Relaxed);
         let (now, era) = (self.tick(), self.era());
         let is_lost = era % 2 == 0;
-        for place in &self.places {
+        for place in &self.inboxes {
             let has_followed = place.era.load(Ordering::Acquire) == era;
             if has_followed && (is_lost || place.times.is_late(now)) {
                 // It cannot be full.
@@ -348,13 +348,15 @@ impl Shared {
 
     /// Returns the number of requests that were completed so far.
     fn all_completed(&self) -> u64 {
-        let counts = self.places.iter().map(|place| &place.completed);
+        let counts = self.inboxes.iter().map(|place| &place.completed);
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the event that wakes the thread of a queue.
     pub(crate) fn wake_of(&self, queue: u8) -> Option<&EventFd> {
-        self.places.get(usize::from(queue)).map(|place| &place.wake)
+        self.inboxes
+            .get(usize::from(queue))
+            .map(|place| &place.wake)
     }
 
     /// Begins a session with its queue pairs, one for each queue; `forgets`: the target may have forgotten unflushed
@@ -374,7 +376,7 @@ impl Shared {
             }
         }
         *lock(&self.stoppers) = links.iter().map(|(link, _)| link.stopper()).collect();
-        for (place, (link, reply)) in self.places.iter().zip(links) {
+        for (place, (link, reply)) in self.inboxes.iter().zip(links) {
             *lock(&place.next) = Some(Next { era, link, reply });
         }
         *standing = Standing::Live;
@@ -393,7 +395,7 @@ impl Shared {
     /// Makes the queues check their era.
     fn change_era(&self, era: u32) {
         self.era.store(era, Ordering::Release);
-        for place in &self.places {
+        for place in &self.inboxes {
             // It cannot be full.
             let _ = place.wake.write(1);
         }
@@ -401,7 +403,7 @@ impl Shared {
 
     /// Takes the queue pair of the session of `era` that was left for a queue.
     pub(crate) fn take(&self, queue: u8, era: u32) -> Option<Next> {
-        lock(&self.places.get(usize::from(queue))?.next).take_if(|next| next.era == era)
+        lock(&self.inboxes.get(usize::from(queue))?.next).take_if(|next| next.era == era)
     }
 
     /// Records that the session of `era` is lost: all queue pairs fail. Only the first reason counts.
@@ -432,7 +434,7 @@ impl Shared {
         for stopper in lock(&self.stoppers).drain(..) {
             stopper.fail();
         }
-        for place in &self.places {
+        for place in &self.inboxes {
             // A queue pair that no queue has picked up was failed above, so nothing uses it any
             // more.
             drop(lock(&place.next).take());
@@ -482,7 +484,7 @@ impl Shared {
     pub(crate) fn past(&self) -> Option<Past> {
         // Until all queues have followed to an export, a queue may acknowledge a write of the previous one; a queue
         // without a request cannot.
-        let eras = self.places.iter().map(|place| &place.era);
+        let eras = self.inboxes.iter().map(|place| &place.era);
         let seen = eras.map(|era| era.load(Ordering::Acquire)).min();
         let mut exports = lock(&self.exports);
         let newest = exports.iter().rposition(|export| Some(export.era) <= seen);

@@ -366,21 +366,21 @@ impl Stop {
 /// Stops the disk when one of the signals arrives. If the disk is in use, stops it when it is not any more, or at a
 /// further signal.
 fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
-    let mut is_told = false;
+    let mut is_signaled = false;
     loop {
-        let has_come = stop.wait(is_told.then_some(LOOK));
-        if !has_come && !is_told {
+        let has_come = stop.wait(is_signaled.then_some(LOOK));
+        if !has_come && !is_signaled {
             continue;
         }
         // The second signal skips the check, which may wait for the target.
-        if !(has_come && is_told) && is_in_use(disk) {
-            if !is_told {
+        if !(has_come && is_signaled) && is_in_use(disk) {
+            if !is_signaled {
                 eprintln!("hcablk-ublk: ublkb{disk} is in use, and ends when it is unmounted; a second signal ends it at once, and data that is not written back is lost");
             }
-            is_told = true;
+            is_signaled = true;
             continue;
         }
-        is_told = true;
+        is_signaled = true;
         match stop_without_waiting(disk, mark, volume) {
             Ok(()) => return,
             Err(error) => eprintln!("hcablk-ublk: ublkb{disk} cannot be stopped: {error}"),
@@ -576,7 +576,7 @@ pub(crate) fn remove_left(saved: &Saved, known: &mut Disk) -> Result<(), Error> 
 
 /// Makes the program that serves a disk remove it, and waits for that.
 fn end_program(disk: u32, saved: &Saved, force: bool) -> Result<(), Error> {
-    let mut told = None;
+    let mut signaled = None;
     for waited in 0u32.. {
         let Some(mut known) = driver::find(disk, saved.mark)? else {
             return Ok(());
@@ -584,9 +584,9 @@ fn end_program(disk: u32, saved: &Saved, force: bool) -> Result<(), Error> {
         if known.is_served() {
             // Another program may have taken the disk over. With force a program gets the signal again, which ends a
             // disk in use.
-            if force || told != Some(known.pid) {
+            if force || signaled != Some(known.pid) {
                 let _ = kill(Pid::from_raw(known.pid), Signal::SIGTERM);
-                told = Some(known.pid);
+                signaled = Some(known.pid);
             }
         } else if let Ok(_lock) = Lock::take(disk) {
             // The program was killed meanwhile.
@@ -645,11 +645,13 @@ pub(crate) fn list() -> Result<(), Error> {
         let Ok(saved) = Saved::read(disk) else {
             continue;
         };
-        let fate = match driver::find(disk, saved.mark) {
-            Ok(known) => known.map_or("not there", |known| known.fate()).to_owned(),
+        let service_state = match driver::find(disk, saved.mark) {
+            Ok(known) => known
+                .map_or("not there", |known| known.service_state())
+                .to_owned(),
             Err(failure) => format!("not known: {failure}"),
         };
-        println!("/dev/ublkb{disk} {} {fate}", saved.wanted.volume);
+        println!("/dev/ublkb{disk} {} {service_state}", saved.wanted.volume);
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ impl Disk {
     }
 
     /// Returns whether a program serves the disk, in words for a list.
-    pub(crate) fn fate(&self) -> &'static str {
+    pub(crate) fn service_state(&self) -> &'static str {
         if self.is_served() {
             "served"
         } else if self.was_served() {

@@ -173,12 +173,12 @@ impl Serving {
             _ => None,
         };
         let Some(request) = request else {
-            return self.tell(ublk, tag, -(Errno::EOPNOTSUPP as i32));
+            return self.complete_tag(ublk, tag, -(Errno::EOPNOTSUPP as i32));
         };
         let request = request.user_data(tag.into()).notice(Notice::Event);
         match self.queue.prepare(request) {
             Ok(()) => Ok(()),
-            Err(refused) => self.tell(ublk, tag, result(0, Err(refused.0))),
+            Err(refused) => self.complete_tag(ublk, tag, result(0, Err(refused.0))),
         }
     }
 
@@ -202,13 +202,13 @@ impl Serving {
                 }
                 _ => 0,
             };
-            self.tell(ublk, tag, result(bytes, done.result))?;
+            self.complete_tag(ublk, tag, result(bytes, done.result))?;
         }
         Ok(())
     }
 
     /// Completes a request, and asks for the next one of its tag.
-    fn tell(&self, ublk: &UblkQueue, tag: u16, result: i32) -> Result<(), Error> {
+    fn complete_tag(&self, ublk: &UblkQueue, tag: u16, result: i32) -> Result<(), Error> {
         let memory = self.memory.get(usize::from(tag)).ok_or("no such tag")?;
         let result = Ok(UblkIORes::Result(result));
         Ok(ublk.complete_io_cmd_unified(tag, BufDesc::Slice(memory.as_slice()), result)?)

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_read_and_each_disk_has_a_mark_of_its_own() {
+    fn saved_disks_are_read_again_and_each_has_its_own_mark() {
         let wanted = wanted_data();
         let mut saved = Saved::begin(Some("db"), wanted.clone()).unwrap();
         assert_eq!(saved.id(), None);

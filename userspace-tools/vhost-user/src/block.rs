@@ -193,7 +193,7 @@ impl Range {
 
 /// Returns the offset in bytes of a range of `bytes` bytes; `None`: it does not end within `size`
 /// bytes.
-pub(crate) fn bytes_of(sector: u64, bytes: u64, size: u64) -> Option<u64> {
+pub(crate) fn offset_of(sector: u64, bytes: u64, size: u64) -> Option<u64> {
     let offset = sector.checked_mul(SECTOR)?;
     (offset.checked_add(bytes)? <= size).then_some(offset)
 }
@@ -246,10 +246,10 @@ mod tests {
 
     #[test]
     fn a_range_ends_on_the_volume() {
-        assert_eq!(bytes_of(2, 512, 1536), Some(1024));
-        assert_eq!(bytes_of(2, 1024, 1536), None);
-        assert_eq!(bytes_of(u64::MAX, 512, u64::MAX), None);
-        assert_eq!(bytes_of(u64::MAX / 512, u64::MAX, u64::MAX), None);
+        assert_eq!(offset_of(2, 512, 1536), Some(1024));
+        assert_eq!(offset_of(2, 1024, 1536), None);
+        assert_eq!(offset_of(u64::MAX, 512, u64::MAX), None);
+        assert_eq!(offset_of(u64::MAX / 512, u64::MAX, u64::MAX), None);
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(crate) struct Serve {
 fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("not permissions in octal, as 660".to_owned()),
+        _ => Err("not permissions in octal, such as 660".to_owned()),
     }
 }
 

@@ -57,7 +57,7 @@ struct Slot {
     /// The address of the status, and the number of written bytes that is reported to the guest.
     status: GuestAddress,
     written: u32,
-    /// It is durable only after a flush.
+    /// The change that the request makes is durable only after a flush.
     flushes: bool,
     end: Option<Status>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Setup {
     pub(crate) used: GuestAddress,
     /// The index of the next request.
     pub(crate) next: u16,
-    /// The features that the guest has.
+    /// The features that the frontend has set.
     pub(crate) features: u64,
     pub(crate) memory: Arc<Memory>,
     pub(crate) kick: Arc<File>,
@@ -252,13 +252,13 @@ impl Ring {
         }
         self.readable.clear();
         self.writable.clear();
-        let (mut count, mut goes_on) = (0, true);
+        let (mut count, mut has_next) = (0, true);
         for descriptor in chain.by_ref() {
             count += 1;
             if count > MOST_DESCRIPTORS {
                 return Err(Broken::Request("has too many descriptors"));
             }
-            goes_on = descriptor.has_next();
+            has_next = descriptor.has_next();
             let span = Span {
                 address: descriptor.addr(),
                 bytes: descriptor.len(),
@@ -277,7 +277,7 @@ impl Ring {
             }
         }
         // The iterator also ends at a chain with a bad or circular link.
-        if goes_on {
+        if has_next {
             return Err(Broken::Request("has a chain of descriptors without an end"));
         }
         self.begin(head, &memory, volume)
@@ -323,7 +323,7 @@ impl Ring {
             spans.iter().all(is_there).then_some(buffers)
         };
         let place = |bytes: u64| {
-            let offset = block::bytes_of(header.sector, bytes, volume.size());
+            let offset = block::offset_of(header.sector, bytes, volume.size());
             offset.filter(|_| bytes != 0)
         };
         Some(match header.op {
@@ -441,7 +441,7 @@ fn change(op: u32, range: Range, volume: &Volume) -> Action {
     if range.flags & !flags != 0 || most == 0 {
         return Action::End(Status::Unsupported);
     }
-    let offset = block::bytes_of(range.sector, bytes, volume.size());
+    let offset = block::offset_of(range.sector, bytes, volume.size());
     match offset.filter(|_| bytes != 0) {
         None => Action::End(Status::Failed),
         Some(offset) if op == VIRTIO_BLK_T_DISCARD => {

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_socket_has_a_name_of_its_own() {
+    fn each_socket_has_its_own_name() {
         assert_eq!(escape("/run/a/b.sock"), "run%2Fa%2Fb.sock");
         assert_ne!(escape("/run/a%2Fb"), escape("/run/a/b"));
     }

@@ -142,7 +142,7 @@ fn begin(
 
 /// The request to stop the program, which a signal makes.
 struct End {
-    is_told: Arc<AtomicBool>,
+    is_requested: Arc<AtomicBool>,
     wake: Arc<EventFd>,
 }
 
@@ -156,15 +156,15 @@ impl End {
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let end = Self {
-            is_told: Arc::default(),
+            is_requested: Arc::default(),
             wake: Arc::new(EventFd::from_flags(flags)?),
         };
-        let (is_told, wake) = (end.is_told.clone(), end.wake.clone());
+        let (is_requested, wake) = (end.is_requested.clone(), end.wake.clone());
         // The thread ends with the program.
         thread::spawn(move || {
             // If this fails, ending the program is all that is left to do.
             let _ = signals.read_signal();
-            is_told.store(true, Ordering::Release);
+            is_requested.store(true, Ordering::Release);
             let _ = wake.write(1);
             thread::sleep(STOP);
             eprintln!("hcablk-vhost-user: requests are still in flight {} s after the program was asked to stop: it ends without them, and the next program of this socket continues", STOP.as_secs());
@@ -173,8 +173,8 @@ impl End {
         Ok(end)
     }
 
-    fn is_told(&self) -> bool {
-        self.is_told.load(Ordering::Acquire)
+    fn is_requested(&self) -> bool {
+        self.is_requested.load(Ordering::Acquire)
     }
 }
 
@@ -205,7 +205,7 @@ impl Server {
     /// Serves frontends until the program is stopped.
     fn run(&mut self, socket: &Socket, end: &End) -> Result<(), Ended> {
         let mut next = Instant::now();
-        while !end.is_told() {
+        while !end.is_requested() {
             if let Some(failure) = self.volume.ended() {
                 return Err(Ended(failure));
             }
@@ -307,8 +307,11 @@ impl Server {
         }
         let size = self.volume.size();
         if size != self.size {
-            let told = self.connection.as_ref().is_none_or(Connection::tell_change);
-            if told {
+            let is_notified = self
+                .connection
+                .as_ref()
+                .is_none_or(Connection::notify_change);
+            if is_notified {
                 self.size = size;
                 eprintln!("hcablk-vhost-user: the disk has {size} bytes");
             }
@@ -462,7 +465,7 @@ impl Connection {
 
     /// Notifies the frontend that the configuration has changed. Returns whether the frontend was notified, or cannot
     /// be.
-    fn tell_change(&self) -> bool {
+    fn notify_change(&self) -> bool {
         let Some(own) = &self.own else { return true };
         let message: Vec<_> = [CONFIG_CHANGED, VERSION, 0]
             .iter()

@@ -104,7 +104,7 @@ impl Worker {
         })
     }
 
-    fn tell(&self, command: Command) {
+    fn send(&self, command: Command) {
         // The thread does not end before this handle is dropped, and the counter cannot be full.
         let _ = self
             .commands
@@ -116,14 +116,14 @@ impl Worker {
     /// Starts to serve a ring. The thread must not serve one already.
     pub(crate) fn start(&self, setup: Setup) -> Result<(), Broken> {
         let ring = Ring::start(setup, self.id)?;
-        self.tell(Command::Start(Box::new(ring)));
+        self.send(Command::Start(Box::new(ring)));
         Ok(())
     }
 
     /// Stops the ring, and waits until none of its requests is in flight: the library ends each within its time limit.
     pub(crate) fn stop(&self) -> Option<Stopped> {
         let (sender, receiver) = sync_channel(1);
-        self.tell(Command::Stop(sender));
+        self.send(Command::Stop(sender));
         match receiver.recv_timeout(LONG) {
             Err(RecvTimeoutError::Timeout) => {
                 eprintln!("hcablk-vhost-user: ring {} is stopping, and waits until the target has responded to its requests", self.index);
@@ -135,13 +135,13 @@ impl Worker {
 
     /// Signals `call` from now on.
     pub(crate) fn set_call(&self, call: Option<Arc<File>>) {
-        self.tell(Command::Call(call));
+        self.send(Command::Call(call));
     }
 
     /// Makes acknowledged writes durable.
     pub(crate) fn flush(&self) -> Result<(), RequestError> {
         let (sender, receiver) = sync_channel(1);
-        self.tell(Command::Flush(sender));
+        self.send(Command::Flush(sender));
         // The thread does not end.
         receiver.recv().unwrap_or(Err(RequestError::Unsupported))
     }

@@ -295,7 +295,7 @@ fn a_fill_that_began_before_a_write_is_not_kept() {
 }
 
 #[test]
-fn what_stays_is_read_by_others_and_by_nobody_after_a_write() {
+fn pinned_lines_are_readable_until_a_write() {
     let mut lines = Lines::<Heap>::new(8).unwrap();
     let mut fill = lines.read(0, FOUR, SIZE);
     lines.keep_pinned(&mut fill);
@@ -352,7 +352,7 @@ fn of_two_writes_at_a_time_neither_is_kept() {
 }
 
 #[test]
-fn who_copies_is_left_in_peace() {
+fn lines_being_copied_are_neither_evicted_nor_written() {
     let mut lines = Lines::<Heap>::new(1).unwrap();
     read(&mut lines, 0, FOUR, SIZE);
     let mut hit = lines.read(0, 512, SIZE);
@@ -396,7 +396,7 @@ fn ranges_of_any_length_are_dropped() {
 }
 
 #[test]
-fn what_is_long_goes_past_and_part_of_a_line_does_not_fill_it() {
+fn long_requests_bypass_the_cache_and_partial_lines_are_not_filled() {
     let mut lines = Lines::<Heap>::new(100).unwrap();
     let long = (SPAN as u32 + 1) * FOUR;
     assert!(lines.read(0, long, SIZE).is_outside());

@@ -4,7 +4,7 @@ use super::*;
 use crate::proto::discovery::{DiscoveryReply, List, Question, ENTRY_LEN};
 
 #[test]
-fn an_entry_is_believed_of_who_has_the_keys() {
+fn an_entry_is_accepted_only_from_a_peer_with_the_keys() {
     let question = Question {
         version_min: 2,
         version_max: 2,
@@ -14,7 +14,7 @@ fn an_entry_is_believed_of_who_has_the_keys() {
     };
     let initiator = Initiator::<HostCrypto>::new(pair(1, 2), &question.encode()).unwrap();
     let challenged = challenged::<HostCrypto>(initiator.hello()).unwrap();
-    assert_eq!(challenged.wanted(), &Wanted::Entry(question));
+    assert_eq!(challenged.purpose(), &Purpose::Entry(question));
     let unconfirmed = initiator.prove(challenged.challenge(), &channel()).unwrap();
     let proof = proof_of(unconfirmed.proof()).unwrap();
     let (_, key) = challenged
@@ -27,17 +27,21 @@ fn an_entry_is_believed_of_who_has_the_keys() {
     };
     let bytes: [u8; ENTRY_LEN] = reply.encode();
     let sealed = key.seal_entry(&proof.mac(), &bytes, &channel());
-    assert_eq!(unconfirmed.is_told(&sealed, &channel()), Some(bytes));
+    assert_eq!(unconfirmed.open_entry(&sealed, &channel()), Some(bytes));
     for at in 0..sealed.len() {
         let mut other = sealed;
         other[at] ^= 1;
-        assert_eq!(unconfirmed.is_told(&other, &channel()), None, "byte {at}");
+        assert_eq!(
+            unconfirmed.open_entry(&other, &channel()),
+            None,
+            "byte {at}"
+        );
     }
-    assert_eq!(unconfirmed.is_told(&bytes, &channel()), None);
+    assert_eq!(unconfirmed.open_entry(&bytes, &channel()), None);
     // The MAC also covers that of the proof which the entry answers.
     assert_ne!(key.seal_entry(&[0; MAC_LEN], &bytes, &channel()), sealed);
     // A sealed reject is not an entry.
     let reject = Reject::new(Reason::NotProven);
     let rejected = key.seal_reject(&proof.mac(), &reject, &channel());
-    assert_eq!(unconfirmed.is_told(&rejected, &channel()), None);
+    assert_eq!(unconfirmed.open_entry(&rejected, &channel()), None);
 }

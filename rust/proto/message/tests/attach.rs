@@ -42,7 +42,7 @@ fn attached() -> Attached {
     }
 }
 
-fn told(outcome: Result<Attached, Reason>) -> AdminResponse {
+fn response(outcome: Result<Attached, Reason>) -> AdminResponse {
     AdminResponse {
         attached: Some(outcome),
         ..AdminResponse::bare(TAG, Status::Ok)
@@ -79,10 +79,10 @@ fn a_volume_is_attached_by_its_name() {
 }
 
 #[test]
-fn what_was_attached_is_told_with_its_handle() {
-    let good = told(Ok(attached())).encode().to_vec();
+fn the_response_to_attach_has_the_handle() {
+    let good = response(Ok(attached())).encode().to_vec();
     assert_eq!(good.len(), BUFFER_LEN);
-    assert_eq!(AdminResponse::decode(&good), Some(told(Ok(attached()))));
+    assert_eq!(AdminResponse::decode(&good), Some(response(Ok(attached()))));
     for len in 0..good.len() {
         assert_eq!(AdminResponse::decode(&good[..len]), None);
     }
@@ -102,16 +102,16 @@ fn what_was_attached_is_told_with_its_handle() {
 }
 
 #[test]
-fn a_refusal_tells_its_reason_and_nothing_else() {
+fn a_refusal_has_a_reason_and_nothing_else() {
     for value in 1..=u16::MAX {
         let Some(reason) = Reason::from_wire(value) else {
-            let mut bytes = told(Err(Reason::Evicted)).encode().to_vec();
+            let mut bytes = response(Err(Reason::Evicted)).encode().to_vec();
             bytes[8..10].copy_from_slice(&value.to_le_bytes());
             assert_eq!(AdminResponse::decode(&bytes), None);
             continue;
         };
-        let good = told(Err(reason)).encode().to_vec();
-        assert_eq!(AdminResponse::decode(&good), Some(told(Err(reason))));
+        let good = response(Err(reason)).encode().to_vec();
+        assert_eq!(AdminResponse::decode(&good), Some(response(Err(reason))));
         for at in (1..4).chain(10..BUFFER_LEN) {
             let mut bad = good.clone();
             bad[at] = 1;
@@ -121,7 +121,7 @@ fn a_refusal_tells_its_reason_and_nothing_else() {
 }
 
 #[test]
-fn what_is_asked_about_a_volume_has_its_handle() {
+fn requests_about_a_volume_have_its_handle() {
     let ask = |op| AdminRequest {
         tag: TAG,
         volume: Handle(0x0201),

@@ -30,7 +30,7 @@ fn limits() -> VolumeLimits {
     }
 }
 
-fn told(limits: VolumeLimits) -> AdminResponse {
+fn response(limits: VolumeLimits) -> AdminResponse {
     AdminResponse {
         volume: Some(STATE),
         limits: Some((0x0403_0201, limits)),
@@ -39,7 +39,7 @@ fn told(limits: VolumeLimits) -> AdminResponse {
 }
 
 #[test]
-fn a_watch_says_which_generation_it_knows() {
+fn a_watch_has_the_known_generation() {
     for generation in [0, 1, u32::MAX] {
         let request = AdminRequest {
             tag: TAG,
@@ -73,21 +73,21 @@ fn a_watch_says_which_generation_it_knows() {
 }
 
 #[test]
-fn limits_are_told_in_the_documented_places() {
+fn limits_are_encoded_at_the_documented_offsets() {
     let none = VolumeLimits {
         atomic: None,
         zeroes_unmap: false,
         ..limits()
     };
     for limits in [limits(), none] {
-        let good = told(limits).encode().to_vec();
+        let good = response(limits).encode().to_vec();
         assert_eq!(good.len(), LIMITS_RESPONSE_LEN);
-        assert_eq!(AdminResponse::decode(&good), Some(told(limits)));
+        assert_eq!(AdminResponse::decode(&good), Some(response(limits)));
         for len in 0..LIMITS_RESPONSE_LEN {
             assert_eq!(AdminResponse::decode(&good[..len]), None, "{len} bytes");
         }
     }
-    let good = told(limits()).encode().to_vec();
+    let good = response(limits()).encode().to_vec();
     assert_eq!(good[..2], [0x84, 7]);
     assert_eq!(good[12..16], [1, 2, 3, 4]);
     assert_eq!(good[16..24], [8, 0, 0, 0, 0, 0, 0, 0]);
@@ -171,7 +171,7 @@ fn limits_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn what_a_drive_says_is_fitted_to_the_protocol() {
+fn limits_of_a_drive_are_fitted_to_the_protocol() {
     let odd = VolumeLimits {
         discard_alignment: 9000,
         alignment_offset: u32::MAX,

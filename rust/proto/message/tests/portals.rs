@@ -6,7 +6,7 @@ use super::TAG;
 use crate::proto::message::{AdminOp, AdminRequest, AdminResponse, Handle, Status, VolumeState};
 
 #[test]
-fn a_request_says_which_generation_is_known() {
+fn a_request_has_the_known_generation() {
     for known in [0, 1, u32::MAX] {
         let request = AdminRequest {
             tag: TAG,
@@ -27,17 +27,20 @@ fn a_request_says_which_generation_is_known() {
 
 #[test]
 fn a_response_has_a_generation_and_nothing_else() {
-    let told = |portals| AdminResponse {
+    let response = |portals| AdminResponse {
         portals,
         ..AdminResponse::bare(TAG, Status::Ok)
     };
-    let good = told(Some(0x0403_0201)).encode().to_vec();
+    let good = response(Some(0x0403_0201)).encode().to_vec();
     assert_eq!(good[12..16], [1, 2, 3, 4]);
-    assert_eq!(AdminResponse::decode(&good), Some(told(Some(0x0403_0201))));
+    assert_eq!(
+        AdminResponse::decode(&good),
+        Some(response(Some(0x0403_0201)))
+    );
     // The generation 0 stands for a response without portals.
     assert_eq!(
-        AdminResponse::decode(&told(Some(0)).encode()),
-        Some(told(None))
+        AdminResponse::decode(&response(Some(0)).encode()),
+        Some(response(None))
     );
     for at in [1, 2, 10, 16, 23] {
         let mut bad = good.clone();
@@ -50,7 +53,7 @@ fn a_response_has_a_generation_and_nothing_else() {
             read_only: false,
             write_cache: None,
         }),
-        ..told(Some(1))
+        ..response(Some(1))
     };
     assert_eq!(AdminResponse::decode(&both.encode()), None);
 }

@@ -23,7 +23,7 @@ use crate::target::{
 use crate::user;
 
 /// The time after which the command first reports that it is waiting.
-const FIRST_WORD: Duration = Duration::from_secs(2);
+const FIRST_REPORT: Duration = Duration::from_secs(2);
 
 /// The settings of a path.
 const PATH: [&str; 2] = ["address", "port"];
@@ -77,7 +77,7 @@ fn together(
     let mut index = 0;
     let result = steps.iter().enumerate().try_for_each(|(now, step)| {
         index = now;
-        if system.now() >= began + FIRST_WORD
+        if system.now() >= began + FIRST_REPORT
             && matches!(step.action, Action::Enable | Action::Disable)
         {
             system.progress(&step.to_string());

@@ -20,7 +20,7 @@ use crate::user;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The time between two messages about the disks that are tried again.
-const WORDS: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A connected disk, and the remarks on its paths.
 type Connected = (ConnectedDisk, Vec<String>);
@@ -67,7 +67,7 @@ fn try_until(
     wait: Duration,
 ) -> Result<()> {
     let began = system.now();
-    let mut next_word = began;
+    let mut next_report = began;
     loop {
         for attempt in attempts.iter_mut().filter(|attempt| attempt.is_open()) {
             if system.interrupted() {
@@ -80,8 +80,8 @@ fn try_until(
         if open().next().is_none() || now >= began + wait {
             return Ok(());
         }
-        if now >= next_word {
-            next_word = now + WORDS;
+        if now >= next_report {
+            next_report = now + REPORT_INTERVAL;
             for attempt in open() {
                 if let Some(Err(error)) = &attempt.result {
                     system.progress(&format!(

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::step::{Action, Initial, Pending, PlanStep, Table};
 use crate::config::paths::PathNumber;
 use crate::config::running::attribute;
-use crate::config::schema::{Change, Wish};
+use crate::config::schema::{Changeable, Wish};
 use crate::config::value::Setting as _;
 use crate::config::{Config, Disk, DiskPath, Export, Paths, Port};
 use crate::configfs::{Group, INITIATOR, TARGET};
@@ -93,9 +93,9 @@ impl Plan {
             let is_configured = |name: &str| config.disk.keys().any(|key| key.as_str() == name);
             plan.add_not_configured(&tree, Table::Disk, is_configured)?;
             let in_user_space = user::all(system).into_iter().map(|disk| disk.shown_name());
-            let beside = in_user_space.filter(|name| !is_configured(name));
+            let not_configured = in_user_space.filter(|name| !is_configured(name));
             plan.not_configured
-                .extend(beside.map(|name| format!("{} {name}", Table::Disk)));
+                .extend(not_configured.map(|name| format!("{} {name}", Table::Disk)));
         }
         Ok(plan)
     }
@@ -275,7 +275,7 @@ impl Plan {
             )
         });
         wishes.push(Wish {
-            change: Change::Online,
+            change: Changeable::Online,
             given: disk.paths == Paths::Auto,
             ..Wish::new(
                 PATHS_AUTO,
@@ -452,8 +452,8 @@ fn differences(group: &Group<'_>, wishes: Vec<Wish>) -> Result<(Vec<Action>, Vec
             to: value,
         };
         match change {
-            Change::Disabled => fixed.push(action),
-            Change::Online => online.push(action),
+            Changeable::Disabled => fixed.push(action),
+            Changeable::Online => online.push(action),
         }
     }
     Ok((fixed, online))

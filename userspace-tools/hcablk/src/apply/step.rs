@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::endpoint::Endpoint;
 use crate::hostid;
-use crate::user::Change;
+use crate::user::DiskChange;
 
 /// The kind of object that is changed; the names are those of the configuration's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -107,7 +107,7 @@ pub struct PlanStep {
     pub action: Action,
     /// The change to a disk in user space.
     #[serde(skip)]
-    pub user: Option<Change>,
+    pub user: Option<DiskChange>,
 }
 
 fn endpoint(address: &str, port: u16) -> Endpoint {

@@ -10,7 +10,7 @@ use crate::config;
 use crate::configfs::{Group, INITIATOR, TARGET};
 use crate::error::Result;
 use crate::hostid;
-use crate::keys::{self, missing, Missing, Whose};
+use crate::keys::{self, missing, KeyOwner, Missing};
 use crate::system::System;
 use crate::target::{allowed_hosts, volumes};
 
@@ -70,7 +70,7 @@ fn target(system: &dyn System, findings: &mut Findings) -> Result<()> {
         let name = volume.name();
         let lacking = missing::of_hosts(&volume)?;
         let hosts = allowed_hosts(&volume)?;
-        let has_file = |id| missing::is_there(system, &Whose::OfHost(id)) == Some(true);
+        let has_file = |id| missing::exists(system, &KeyOwner::OfHost(id)) == Some(true);
         let unheld = hosts
             .iter()
             .filter(|(id, group)| has_file(*id) && !keys::is_held(group));
@@ -119,7 +119,7 @@ fn host(system: &dyn System, findings: &mut Findings) -> Result<()> {
         if address.parse::<IpAddr>().is_err() {
             continue;
         }
-        match keys::are_there(system, address, disk.is_insecure) {
+        match keys::both_exist(system, address, disk.is_insecure) {
             Err(error) => findings.error(&name, &error),
             Ok(true)
                 if disk

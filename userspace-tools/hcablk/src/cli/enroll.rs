@@ -62,7 +62,7 @@ pub struct EnrollArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Run hcablk on the host through sudo, for a user who is not root; sudo must not ask for a password
+    /// Use sudo to run hcablk on the host, if the user there is not root. sudo must not ask for a password
     #[arg(long)]
     pub sudo: bool,
 

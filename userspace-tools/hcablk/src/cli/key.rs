@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::hostid;
-use crate::keys::Whose;
+use crate::keys::KeyOwner;
 
 /// `hcablk key …`.
 #[derive(Debug, Subcommand)]
@@ -26,8 +26,8 @@ Examples:
     /// Print a key of this machine, for `hcablk key add` on the other side; for a host, its pending key, if there is
     /// one
     ///
-    /// Anyone who has the keys of a host and a target can act as either of them: transfer a key over a channel that
-    /// nobody else can read, such as ssh.
+    /// An attacker who has the keys of a host and a target can act as either of them. Transfer a key over a channel
+    /// that nobody else can read, such as ssh.
     #[command(after_help = "\
 Example:
   target# ssh client hcablk key show host | hcablk key add host UUID")]
@@ -51,7 +51,7 @@ Example:
 
     /// Pass the keys to existing exports and connections; `export` and `connect` do this themselves
     ///
-    /// A key of this host that is pending since `hcablk key generate host --rotate` becomes the current one if it
+    /// A key of this host that is pending after `hcablk key generate host --rotate` becomes the current one if it
     /// proves this host to each target that a disk here is connected to, or configured for. Otherwise it stays pending
     /// (exit code 5), and the former key remains in use.
     Apply(ApplyKeysArgs),
@@ -76,10 +76,10 @@ pub enum Side {
 
 impl Side {
     /// Returns the key of this machine in that role.
-    pub fn own(self) -> Whose {
+    pub fn own(self) -> KeyOwner {
         match self {
-            Self::Host => Whose::Host,
-            Self::Target => Whose::Target,
+            Self::Host => KeyOwner::Host,
+            Self::Target => KeyOwner::Target,
         }
     }
 }
@@ -119,11 +119,11 @@ pub struct OthersArgs {
 
 impl OthersArgs {
     /// Returns the owner of the key, or an error if the name is malformed.
-    pub fn whose(&self) -> Result<Whose, String> {
+    pub fn whose(&self) -> Result<KeyOwner, String> {
         match (self.side, &self.name) {
             (side, None) => Ok(side.own()),
-            (Side::Host, Some(id)) => hostid::parse(id).map(Whose::OfHost),
-            (Side::Target, Some(address)) => target(address).map(Whose::OfTarget),
+            (Side::Host, Some(id)) => hostid::parse(id).map(KeyOwner::OfHost),
+            (Side::Target, Some(address)) => target(address).map(KeyOwner::OfTarget),
         }
     }
 }

@@ -29,7 +29,7 @@ fn every_command_has_help() {
 }
 
 #[test]
-fn what_is_not_given_is_not_set() {
+fn absent_options_are_not_set() {
     let cli = Cli::parse_from(["hcablk", "connect", "10.0.0.1", "data"]);
     let Command::Connect(args) = &cli.command else {
         panic!("{cli:?}");
@@ -182,7 +182,7 @@ fn wrong_usage_beyond_the_parser() {
 }
 
 #[test]
-fn what_follows_bench_is_for_its_program() {
+fn arguments_after_bench_go_to_its_program() {
     let line = ["hcablk", "bench", "selftest", "--help", "--drive", "/dev/x"];
     let Command::Bench(args) = Cli::parse_from(line).command else {
         panic!("{line:?}");

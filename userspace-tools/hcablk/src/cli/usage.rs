@@ -6,8 +6,8 @@ use clap::error::ErrorKind;
 
 use crate::error::{Error, Kind};
 
-/// Explains a refusal of the parser. Returns `None` if the parser prints help or the version: it also prints help for a
-/// call without a command.
+/// Explains a refusal of the parser. Returns `None` if the parser prints help or the version. For a call without a
+/// command it prints help, too, unless the output is JSON.
 pub fn explain(error: &clap::Error, wants_json: bool) -> Option<Error> {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || (is_help && !wants_json) {

@@ -27,7 +27,7 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     } else {
         load_files(system, files)?
     };
-    let unheard = unheard(&loaded);
+    let remark = exports_without_port(&loaded);
     let Loaded { config, files, .. } = loaded;
     let nothing = files.is_empty();
     let mut outcome = Outcome::new(Report::Checked {
@@ -42,7 +42,7 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
     if nothing {
         outcome.note(format!("there is no configuration: {MAIN} is missing"));
     }
-    if let Some(what) = unheard {
+    if let Some(what) = remark {
         outcome.note(what);
         outcome.exit = Some(Kind::Usage);
     }
@@ -51,7 +51,7 @@ pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
 
 /// Returns a remark if exports are configured but no port. `apply` accepts such a configuration: another program may
 /// make a port.
-fn unheard(loaded: &Loaded) -> Option<String> {
+fn exports_without_port(loaded: &Loaded) -> Option<String> {
     let config = &loaded.config;
     if config.port.values().any(|port| port.enabled) {
         return None;

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_its_own_is_changed_or_added() {
+    fn a_separate_table_is_changed_or_added() {
         let (old, new) = (table("a = \"x\""), table("a = \"x\"\nb = \"y\""));
         for (text, after) in [
             ("", "[names]\na = \"x\"\nb = \"y\"\n"),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_commented_out_stays_behind_its_table() {
+    fn a_commented_out_key_stays_in_its_table() {
         for text in [
             "[disk.a]\naddress = \"h\"\n# queues = 4\n",
             "[disk.a]\naddress = \"h\"\n# queues = 4\n\n[export.v]\ndevice = \"/dev/sdb\"\n",

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_meant() {
+    fn unknown_keys_are_answered_with_a_suggestion() {
         for (text, words) in [
             (
                 "\n[disk.a]\naddress = \"10.0.0.1\"\nqueue-depth = 1",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_told_in_words() {
+    fn wrong_values_are_described_in_words() {
         for (text, words) in [
             ("[disk.a]\naddress = \"h\"\nio_timeout = 30", "f:3: invalid type: integer `30`, expected a time and its unit, such as \"30 s\" or \"10 min\""),
             ("[disk.a]\naddress = \"h\"\nio_timeout = \"2 h\"", "f:3: \"2 h\" is not from 1 s to 3600 s"),

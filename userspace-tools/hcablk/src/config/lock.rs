@@ -12,7 +12,7 @@ use crate::system::{Lock, System};
 /// The pause between two attempts to get the lock, and the time between two reports that the command waits for it.
 const PAUSE: Duration = Duration::from_millis(100);
 /// See [`PAUSE`].
-const WORD: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Waits until no other command applies or changes the configuration: two commands that apply it would make the same
 /// objects, and each would undo changes that the other needs; of two that change it, one would restore the text that
@@ -24,7 +24,7 @@ pub(crate) fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Optio
         return Ok(None);
     }
     let began = system.now();
-    let mut next_word = began;
+    let mut next_report = began;
     loop {
         if let Some(lock) = system.try_lock(folder)? {
             return Ok(Some(lock));
@@ -39,8 +39,8 @@ pub(crate) fn lock(system: &dyn System, limit: Option<Duration>) -> Result<Optio
             );
             return Ok(None);
         }
-        if now >= next_word {
-            next_word = now + WORD;
+        if now >= next_report {
+            next_report = now + REPORT_INTERVAL;
             system.progress("another command applies or changes the configuration; waiting for it");
         }
         system.pause(PAUSE);

@@ -20,7 +20,7 @@ use crate::tuning::Policy;
 
 /// When an attribute can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum Changeable {
     /// At any time.
     Online,
     /// While the object is not enabled.
@@ -35,7 +35,7 @@ pub struct Wish {
     /// Its text.
     pub value: String,
     /// The state in which it can be changed.
-    pub change: Change,
+    pub change: Changeable,
     /// Whether the value is configured, rather than the default.
     pub given: bool,
 }
@@ -46,7 +46,7 @@ impl Wish {
         Self {
             attribute,
             value: value.into(),
-            change: Change::Disabled,
+            change: Changeable::Disabled,
             given: true,
         }
     }
@@ -104,7 +104,7 @@ macro_rules! table {
                         wishes.push(Wish {
                             attribute: $attribute,
                             value,
-                            change: Change::$change,
+                            change: Changeable::$change,
                             given: is_given,
                         });
                     }
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_configuration_is_read_again() {
         let text = "[export.data]\ndevice = \"/dev/sdb\"\nallow = []\ncache = \"4 GiB\"\n\n\
                     [port.1]\nmemory = \"2 GiB\"\n\n\
                     [disk.db]\naddress = \"10.0.0.1\"\nctrl_loss_tmo = \"never\"\n\n\

@@ -6,7 +6,7 @@ use super::{parse_trace, parse_uevent, utc, Event, Source, What};
 use crate::error::Result;
 use crate::initiator;
 use crate::output::{Outcome, Report, Say};
-use crate::system::{Heard, Listen, System, Tracepoint};
+use crate::system::{KernelEvent, Listen, System, Tracepoint};
 
 /// The events to report.
 #[derive(Clone, Copy, Debug)]
@@ -91,21 +91,21 @@ pub fn follow(system: &dyn System, wanted: Wanted, say: &mut Say<'_>) -> Result<
     }
     let listening = Event::new(now(), What::Listening, Source::Now);
     go_on = go_on && say(&Report::Event(Box::new(listening)))?;
-    let mut told = 0;
-    while go_on && wanted.count.is_none_or(|count| told < count) {
+    let mut printed = 0;
+    while go_on && wanted.count.is_none_or(|count| printed < count) {
         let event = match listener.next()? {
-            Heard::Uevent(message) => parse_uevent(&message, now()),
-            Heard::Trace(line) => parse_trace(&line, system.clock()),
-            Heard::LostUevents => Some(Event::new(now(), What::Lost, Source::Uevent)),
-            Heard::LostTraces(_) => Some(Event::new(now(), What::Lost, Source::Tracepoint)),
-            Heard::End => break,
+            KernelEvent::Uevent(message) => parse_uevent(&message, now()),
+            KernelEvent::Trace(line) => parse_trace(&line, system.clock()),
+            KernelEvent::LostUevents => Some(Event::new(now(), What::Lost, Source::Uevent)),
+            KernelEvent::LostTraces(_) => Some(Event::new(now(), What::Lost, Source::Tracepoint)),
+            KernelEvent::End => break,
         };
         if let Some(event) = event.filter(|event| wanted.takes(event)) {
             go_on = say(&Report::Event(Box::new(event)))?;
-            told += 1;
+            printed += 1;
         }
     }
-    Ok(Outcome::new(Report::Said))
+    Ok(Outcome::new(Report::Printed))
 }
 
 /// Returns the states of all disks and paths.

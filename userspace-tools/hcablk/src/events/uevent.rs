@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_others_is_left_out() {
+    fn events_of_other_devices_are_left_out() {
         for words in [
             &["add@/x", "ACTION=add", "SUBSYSTEM=block", "DEVNAME=sda", ""][..],
             &[

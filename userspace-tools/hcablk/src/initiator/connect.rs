@@ -200,7 +200,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
         changed |= is_new || done.disk.is_changed();
         synced = Some(done);
     }
-    let cut = less_than_asked(system, &device, wanted);
+    let cut = smaller_requests_note(system, &device, wanted);
 
     let done = Done::Connect {
         name: name.to_string(),
@@ -269,7 +269,7 @@ fn set_paths_auto(
 }
 
 /// Returns a remark if the disk's requests are smaller than `--max-io` allows.
-fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
+fn smaller_requests_note(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
     let asked = wanted.tuning.max_io_kib?;
     let attribute = Path::new("/sys/block")
         .join(device.file_name()?)

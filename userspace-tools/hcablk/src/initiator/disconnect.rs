@@ -16,7 +16,7 @@ use crate::user;
 
 /// The pause between attempts to disconnect a disk in use, and the time between reports.
 const PAUSE: Duration = Duration::from_millis(200);
-const WORDS: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The devices that `hcablk disconnect` removes.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ fn until_unused(
     end: Duration,
     take_down: impl Fn() -> Result<()>,
 ) -> Result<()> {
-    let mut next_word = system.now();
+    let mut next_report = system.now();
     loop {
         match take_down() {
             Err(error) if error.kind == Kind::Busy && system.now() < end => {
@@ -109,8 +109,8 @@ fn until_unused(
                     return Err(Error::interrupted());
                 }
                 let now = system.now();
-                if now >= next_word {
-                    next_word = now + WORDS;
+                if now >= next_report {
+                    next_report = now + REPORT_INTERVAL;
                     system.progress(&format!("{}; waiting", error.message));
                 }
                 system.pause(PAUSE);
@@ -121,7 +121,7 @@ fn until_unused(
 }
 
 /// A feature that disks in user space lack.
-pub(super) const PATHS: &str = "paths but the one to its address";
+pub(super) const PATHS: &str = "paths other than the one to its address";
 
 /// Returns the error of a command that finds no device of the kernel's driver. For a disk in user space it says that
 /// such a disk has no `lacks`.

@@ -213,7 +213,7 @@ fn set_up(group: &Group<'_>, wanted: &Discover, address: &str, host_id: Uuid) ->
     if wanted.pending_key && keys::set_pending(group, key_of)? {
         return Ok(());
     }
-    keys::set_device_by(group, key_of)
+    keys::set_device_for(group, key_of)
 }
 
 /// The response to a question: names and values.

@@ -211,7 +211,7 @@ mod tests {
     use crate::system::Machine;
 
     #[test]
-    fn advice_fits_what_happened() {
+    fn advice_fits_the_error() {
         let machine = Machine::new(Path::new("/nonexistent"));
         let told = |errno| advice(&machine, errno, "", ("10.0.0.1", "7744"), "data", "");
         assert!(told(Errno::ETIMEDOUT).contains("4791"));

@@ -18,8 +18,8 @@ use crate::system::{Op, System};
 use crate::tuning::Policy;
 
 /// The time after which the command first reports that it waits, and between further reports.
-const FIRST_WORD: Duration = Duration::from_secs(2);
-const NEXT_WORD: Duration = Duration::from_secs(10);
+const FIRST_REPORT: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time between two checks of a path's state.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -156,12 +156,12 @@ pub fn add(
         Ok(waited) => waited,
         Err(error) if !path.group.exists() => return Err(error),
         Err(error) if keep || !transaction.has_changes() => {
-            return Err(kept(error, &path, &name, "The path"))
+            return Err(advise_on_kept_path(error, &path, &name, "The path"))
         }
         // While no path is live, the driver removes none: this one may be the first to become live.
         Err(error) if has_lost_all(&group) => {
             let this = format!("{name} has no live path, so this one");
-            return Err(kept(error, &path, &name, &this));
+            return Err(advise_on_kept_path(error, &path, &name, &this));
         }
         Err(error) => return transaction.finish(Err(error)),
     };
@@ -212,7 +212,7 @@ pub(super) fn wait(
         ..
     } = path;
     let system = group.system();
-    let mut next_word = began + FIRST_WORD;
+    let mut next_report = began + FIRST_REPORT;
     loop {
         if system.interrupted() {
             return Err(Error::interrupted());
@@ -262,8 +262,8 @@ pub(super) fn wait(
             }
             _ => {}
         }
-        if now >= next_word {
-            next_word = now + NEXT_WORD;
+        if now >= next_report {
+            next_report = now + REPORT_INTERVAL;
             let why = reason.map_or_else(String::new, |reason| format!(": {reason}"));
             system.progress(&format!(
                 "waiting for path {number} ({endpoint}) of {name}, for {} s now{why}",
@@ -275,7 +275,7 @@ pub(super) fn wait(
 }
 
 /// Adds advice to the error of a path that stays although it is not live; `this` names the path.
-fn kept(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
+fn advise_on_kept_path(error: Error, path: &Further<'_>, name: &str, this: &str) -> Error {
     let Further {
         number, endpoint, ..
     } = path;

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_disk_tells_of_path_0() {
+    fn the_state_of_path_0_follows_from_the_disks_state() {
         for (disk, all_live, state) in [
             ("live", true, Some("live")),
             ("degraded", true, Some("lost")),

@@ -111,7 +111,7 @@ fn lock(group: &Group<'_>) -> Result<Lock> {
 
 /// Asks a disk's target for its portals. Fails if the target replies over no path, or does not offer the disk's volume.
 fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
-    let mut ways: Vec<_> = paths::show(group, &group.get("state")?)?
+    let mut endpoints: Vec<_> = paths::show(group, &group.get("state")?)?
         .into_iter()
         .map(|path| {
             let is_lost = path.state.as_deref().is_some_and(|state| state != "live");
@@ -119,26 +119,26 @@ fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
             (is_lost, Endpoint { address, port })
         })
         .collect();
-    if ways.is_empty() {
-        ways.push((false, paths::own(group)?));
+    if endpoints.is_empty() {
+        endpoints.push((false, paths::own(group)?));
     }
     // Live paths first.
-    ways.sort_by_key(|(is_lost, _)| *is_lost);
+    endpoints.sort_by_key(|(is_lost, _)| *is_lost);
     let mut last = None;
-    for (_, way) in ways {
-        match portals_by(group, &way) {
+    for (_, endpoint) in endpoints {
+        match portals_over(group, &endpoint) {
             Err(error) if error.kind != Kind::Interrupted => last = Some(error),
-            told => return told,
+            result => return result,
         }
     }
     Err(last.unwrap_or_else(|| no_such_device(&group.name())))
 }
 
 /// Asks a disk's target for its portals over one path.
-fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
+fn portals_over(group: &Group<'_>, endpoint: &Endpoint) -> Result<Vec<Endpoint>> {
     let wanted = Discover {
-        address: way.address.clone(),
-        port: way.port,
+        address: endpoint.address.clone(),
+        port: endpoint.port,
         host_id: hostid::parse(&group.get("host_id")?).ok(),
         insecure: group.flag("insecure")?,
         connect_timeout: Some(group.value("connect_timeout")?),
@@ -147,15 +147,15 @@ fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
     };
     let Lists { volumes, portals } = ask_all(group.system(), &wanted)?;
     let (volume, wwid) = (group.get("volume")?, group.get("wwid")?);
-    let is_it = |told: &crate::output::Discovered| {
-        told.name == volume && told.wwid.as_deref().unwrap_or_default() == wwid
+    let is_it = |volume_entry: &crate::output::Discovered| {
+        volume_entry.name == volume && volume_entry.wwid.as_deref().unwrap_or_default() == wwid
     };
     if volumes.iter().any(is_it) {
         return Ok(portals.iter().map(Endpoint::from).collect());
     }
     Err(Error::new(
         Kind::Connection,
-        format!("the target at {way} does not offer this host the disk's volume {volume}"),
+        format!("the target at {endpoint} does not offer this host the disk's volume {volume}"),
     ))
 }
 
@@ -239,16 +239,16 @@ fn left_out(portal: &Endpoint, result: Result<()>, synced: &mut Synced) -> Resul
 /// Removes paths that lead to no portal.
 fn remove_others(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<()> {
     let name = synced.disk.name.clone();
-    let is_told = |endpoint: &Endpoint| portals.iter().any(|portal| portal.is_same(endpoint));
+    let is_reported = |endpoint: &Endpoint| portals.iter().any(|portal| portal.is_same(endpoint));
     let own = paths::own(group)?;
-    if !is_told(&own) {
+    if !is_reported(&own) {
         let note = format!(
             "path 0 ({own}) of {name} leads to no portal that the target reports; it stays, being the disk's own address"
         );
         synced.notes.push(note);
     }
     for path in paths::further(group)? {
-        if is_told(&path.endpoint) {
+        if is_reported(&path.endpoint) {
             continue;
         }
         match remove(group.system(), &name, &PathId::Number(path.number), true) {

@@ -2,7 +2,7 @@
 
 //! Finds missing keys, and the next command for the user.
 
-use super::{both, has_keys, hosts, read, Whose};
+use super::{both, has_keys, hosts, read, KeyOwner};
 use crate::configfs::{Group, TARGET};
 use crate::error::Result;
 use crate::host_names::HostNames;
@@ -26,18 +26,18 @@ impl Missing {
 }
 
 /// Returns whether a key exists; `None` if this user cannot read the keys, or a file is broken.
-pub(crate) fn is_there(system: &dyn System, whose: &Whose) -> Option<bool> {
-    Some(!read(system, whose).ok()?.is_empty())
+pub(crate) fn exists(system: &dyn System, owner: &KeyOwner) -> Option<bool> {
+    Some(!read(system, owner).ok()?.is_empty())
 }
 
 /// Returns whether the key of a group is neither in a file nor in the kernel.
-fn lacks(group: &Group<'_>, whose: &Whose) -> bool {
-    is_there(group.system(), whose) == Some(false) && !has_keys(group)
+fn lacks_key(group: &Group<'_>, owner: &KeyOwner) -> bool {
+    exists(group.system(), owner) == Some(false) && !has_keys(group)
 }
 
 /// Returns a report if this machine has no key as a target.
 pub(crate) fn of_target(system: &dyn System) -> Option<Missing> {
-    lacks(&TARGET.named(system), &Whose::Target).then(|| Missing {
+    lacks_key(&TARGET.named(system), &KeyOwner::Target).then(|| Missing {
         subject: "target".to_owned(),
         message:
             "this machine has no key as a target, so no host can use a volume that is not INSECURE"
@@ -49,7 +49,7 @@ pub(crate) fn of_target(system: &dyn System) -> Option<Missing> {
 /// Returns a report on the hosts that a volume allows, but refuses because this target lacks their keys.
 pub(crate) fn of_hosts(volume: &Group<'_>) -> Result<Option<Missing>> {
     let mut hosts = hosts(volume)?;
-    hosts.retain(|(id, group)| lacks(group, &Whose::OfHost(*id)));
+    hosts.retain(|(id, group)| lacks_key(group, &KeyOwner::OfHost(*id)));
     let ids: Vec<_> = hosts.iter().map(|(id, _)| id.to_string()).collect();
     let whose = match ids.as_slice() {
         [] => return Ok(None),

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_nobody_knew_is_told() {
+    fn an_unknown_state_is_exported() {
         let mut all = Exposition::new();
         all.family("s", Type::Gauge, "S.");
         all.states(&[], &["live"], "odd");

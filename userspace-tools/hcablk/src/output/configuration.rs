@@ -42,7 +42,7 @@ pub(super) fn counted(exports: usize, ports: usize, disks: usize) -> String {
 pub(super) fn differences(
     f: &mut fmt::Formatter<'_>,
     steps: &[PlanStep],
-    beside: &[String],
+    not_configured: &[String],
 ) -> fmt::Result {
     let is_made = |step: &PlanStep| {
         let makes = |other: &&PlanStep| matches!(other.action, Action::Make { .. });
@@ -65,7 +65,7 @@ pub(super) fn differences(
             writeln!(f, "{}", step.difference())?;
         }
     }
-    for name in beside {
+    for name in not_configured {
         writeln!(f, "- {name}: it is not configured")?;
     }
     Ok(())

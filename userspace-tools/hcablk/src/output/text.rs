@@ -108,7 +108,7 @@ impl fmt::Display for Report {
                 warnings,
                 findings,
             } => health::write(f, findings, *failures, *warnings),
-            Self::Said => Ok(()),
+            Self::Printed => Ok(()),
             Self::Discovered { volumes, portals } => {
                 f.write_str(&discovered::text(volumes, portals))
             }

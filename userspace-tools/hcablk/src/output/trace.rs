@@ -6,14 +6,14 @@ use std::fmt;
 
 use super::table::table;
 use crate::trace::list::table_rows;
-use crate::trace::merge::{Machine, Moved};
+use crate::trace::merge::{Machine, MergedRequest};
 use crate::trace::text::of_request;
 
 /// Writes a single request, or tables of all.
 pub(super) fn write(
     f: &mut fmt::Formatter<'_>,
     machines: &[Machine],
-    requests: &[Moved],
+    requests: &[MergedRequest],
     one: bool,
 ) -> fmt::Result {
     if let (true, [request]) = (one, requests) {

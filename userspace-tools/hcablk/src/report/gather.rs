@@ -14,7 +14,7 @@ use crate::system::{OpError, System};
 /// Folders inside a folder are read to this depth. The deepest group of configfs is a path of a disk.
 const DEPTH: usize = 6;
 /// The time limit of each program: a machine that needs a report may have programs that hang.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The number of lines of a log that are kept, from its end.
 const LINES: usize = 4000;
 
@@ -132,7 +132,7 @@ impl<'a> Gather<'a> {
 
     fn output(&mut self, words: &[&str]) -> Option<String> {
         let (program, arguments) = words.split_first()?;
-        match self.system.run_within(program, arguments, PATIENCE) {
+        match self.system.run_within(program, arguments, TIME_LIMIT) {
             Ok(text) => Some(text),
             Err(why) => {
                 self.line("(not available)");

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_anew_begins_at_nothing() {
+    fn counters_of_a_recreated_object_begin_at_0() {
         let rates = between(&sample(1000, None), &sample(10, None), 1_000_000_000);
         assert_eq!(rates.per_second.reads, 10);
     }

@@ -16,14 +16,14 @@ use crate::audit::{Caller, Entry};
 pub(super) const JOURNAL: &str = "/run/systemd/journal/socket";
 pub(super) const SYSLOG: &str = "/dev/log";
 /// The longest wait for a log whose socket is full.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The kernel's login uid of a process that was not started from a login.
 const NO_LOGIN: u32 = u32::MAX;
 
 /// Sends a datagram to the socket at `path`.
 pub(super) fn send(path: &Path, text: &str) -> io::Result<()> {
     let socket = UnixDatagram::unbound()?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(TIME_LIMIT))?;
     socket.send_to(text.as_bytes(), path).map(drop)
 }
 

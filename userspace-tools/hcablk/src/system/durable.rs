@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_an_error() {
+    fn a_failed_file_operation_is_reported() {
         let top = tempfile::tempdir().unwrap();
         fs::write(top.path().join("file"), "").unwrap();
         let (op, _) = make_folder(&top.path().join("file/a"), top.path()).unwrap_err();

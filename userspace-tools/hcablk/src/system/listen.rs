@@ -40,7 +40,7 @@ pub struct Listen {
 
 /// The events that were received.
 #[derive(Clone, Debug)]
-pub enum Heard {
+pub enum KernelEvent {
     /// A message of the kernel's uevent socket.
     Uevent(Vec<u8>),
     /// A line of tracefs.
@@ -56,11 +56,11 @@ pub enum Heard {
 /// A source of events.
 pub trait Listener {
     /// Waits for the next event, for at most `limit` if it is set. Returns `None` when that time is over.
-    fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Heard>>;
+    fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<KernelEvent>>;
 
     /// Waits for the next event.
-    fn next(&mut self) -> Result<Heard> {
-        Ok(self.next_within(None)?.unwrap_or(Heard::End))
+    fn next(&mut self) -> Result<KernelEvent> {
+        Ok(self.next_within(None)?.unwrap_or(KernelEvent::End))
     }
 }
 
@@ -130,7 +130,7 @@ impl Instance {
     }
 
     /// Reads the available lines.
-    fn read(&mut self, heard: &mut VecDeque<Heard>) -> io::Result<()> {
+    fn read(&mut self, heard: &mut VecDeque<KernelEvent>) -> io::Result<()> {
         let mut buffer = [0; 16384];
         let length = match self.pipe.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -144,9 +144,9 @@ impl Instance {
             heard.push_back(if line.starts_with("CPU:") && line.contains("LOST") {
                 // `CPU:0 [LOST 12 EVENTS]`
                 let mut words = line.split_whitespace();
-                Heard::LostTraces(words.find_map(|word| word.parse().ok()).unwrap_or(0))
+                KernelEvent::LostTraces(words.find_map(|word| word.parse().ok()).unwrap_or(0))
             } else {
-                Heard::Trace(line)
+                KernelEvent::Trace(line)
             });
         }
         Ok(())
@@ -193,16 +193,16 @@ fn remove_left_over(instances: &Path, root: &Path) {
 }
 
 /// The sources of events on this machine.
-pub(super) struct Ears {
+pub(super) struct EventSources {
     uevents: Option<OwnedFd>,
     instance: Option<Instance>,
     signals: Option<OwnedFd>,
-    heard: VecDeque<Heard>,
+    heard: VecDeque<KernelEvent>,
 }
 
-impl Ears {
+impl EventSources {
     /// Starts to listen. Fails if uevents are wanted and not available. If tracepoints are not available, returns a
-    /// note, or fails if no uevents are wanted. A signal from `signals` is reported as [`Heard::End`].
+    /// note, or fails if no uevents are wanted. A signal from `signals` is reported as [`KernelEvent::End`].
     pub(super) fn new(
         root: &Path,
         wanted: &Listen,
@@ -266,14 +266,14 @@ impl Ears {
             })?;
         }
         if ready[2] {
-            self.heard.push_back(Heard::End);
+            self.heard.push_back(KernelEvent::End);
         }
         Ok(())
     }
 }
 
-impl Listener for Ears {
-    fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Heard>> {
+impl Listener for EventSources {
+    fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<KernelEvent>> {
         let end = limit.map(|limit| Instant::now() + limit);
         loop {
             if let Some(heard) = self.heard.pop_front() {
@@ -326,13 +326,13 @@ fn netlink() -> nix::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn receive(socket: &OwnedFd) -> Option<Heard> {
+fn receive(socket: &OwnedFd) -> Option<KernelEvent> {
     let mut buffer = [0; 8192];
     match recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer) {
         // The sender is not the kernel, but a program that imitates it.
         Ok((_, Some(from))) if from.pid() != 0 => None,
-        Ok((length, _)) => Some(Heard::Uevent(buffer[..length].to_vec())),
-        Err(Errno::ENOBUFS) => Some(Heard::LostUevents),
+        Ok((length, _)) => Some(KernelEvent::Uevent(buffer[..length].to_vec())),
+        Err(Errno::ENOBUFS) => Some(KernelEvent::LostUevents),
         Err(_) => None,
     }
 }

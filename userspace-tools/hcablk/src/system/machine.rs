@@ -41,7 +41,7 @@ pub struct Machine {
     signals: Option<SignalFd>,
     signalled: Cell<bool>,
     started: Instant,
-    tells_progress: bool,
+    reports_progress: bool,
 }
 
 impl Machine {
@@ -53,13 +53,13 @@ impl Machine {
             signals: None,
             signalled: Cell::new(false),
             started: Instant::now(),
-            tells_progress: false,
+            reports_progress: false,
         }
     }
 
     /// Reports long waits on standard error from now on.
-    pub fn tell_progress(&mut self) {
-        self.tells_progress = true;
+    pub fn report_progress(&mut self) {
+        self.reports_progress = true;
     }
 
     /// Keeps interrupt, termination and hang-up from ending the process.
@@ -330,7 +330,7 @@ impl System for Machine {
     }
 
     fn progress(&self, text: &str) {
-        if self.tells_progress {
+        if self.reports_progress {
             // A closed standard error is not an error.
             let _ = writeln!(io::stderr(), "hcablk: {text}");
         }
@@ -353,7 +353,7 @@ impl System for Machine {
             .signals
             .as_ref()
             .and_then(|signals| signals.as_fd().try_clone_to_owned().ok());
-        let (ears, notes) = listen::Ears::new(&self.root, wanted, signals)?;
+        let (ears, notes) = listen::EventSources::new(&self.root, wanted, signals)?;
         Ok((Box::new(ears), notes))
     }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The time between two checks whether a program has ended.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The time in which a killed program must end. A program that the kernel does not let end is left behind.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -81,7 +81,7 @@ fn ended(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>, Strin
     let end = Instant::now() + limit;
     loop {
         match child.try_wait() {
-            Ok(None) if Instant::now() < end => thread::sleep(LOOK),
+            Ok(None) if Instant::now() < end => thread::sleep(CHECK_INTERVAL),
             result => return result.map_err(|error| error.to_string()),
         }
     }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_own_link_leads_to_is_replaced_and_the_link_stays() {
+    fn the_target_of_an_own_link_is_replaced_and_the_link_stays() {
         let top = tempfile::tempdir().unwrap();
         fs::create_dir(top.path().join("real")).unwrap();
         let link = top.path().join("link");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_made_only_where_there_is_none() {
+    fn a_file_is_created_only_if_none_exists() {
         let top = tempfile::tempdir().unwrap();
         let file = top.path().join("file");
         create(&file, b"one").unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_leaves_nothing_behind() {
+    fn a_failed_replacement_leaves_no_file() {
         let top = tempfile::tempdir().unwrap();
         fs::create_dir(top.path().join("folder")).unwrap();
         replace(&top.path().join("folder"), "x", Mode::Keep).unwrap_err();

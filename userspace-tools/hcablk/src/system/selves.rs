@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 pub const SYSROOT: &str = "HCABLK_SYSROOT";
 
 /// The time between two checks for processes that have ended.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs this program once for each of `lines`; see [`super::System::run_selves`].
 pub(super) fn run(
@@ -39,7 +39,7 @@ pub(super) fn run(
         if results.iter().all(Option::is_some) || is_over || interrupted() {
             return results;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 

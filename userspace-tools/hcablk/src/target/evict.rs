@@ -52,7 +52,7 @@ pub fn evict(
         let _lock = fence.records.lock()?;
         let made = record(system, &fence.records, &hosts)?;
         let result = fence.evict_all(&hosts);
-        result.map_err(|error| after_telling(&fence, volume, &made, error))?;
+        result.map_err(|error| after_refusal(&fence, volume, &made, error))?;
         let is_known = |host: &Uuid| cut || known.iter().any(|one| one.host == *host);
         !made.is_empty() || !hosts.iter().all(is_known)
     };
@@ -192,7 +192,7 @@ fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
 
 /// Explains why the kernel did not accept all hosts. Hosts beyond its limit are not evicted; their records are removed,
 /// since they would keep the volume from being exported.
-fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: Error) -> Error {
+fn after_refusal(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: Error) -> Error {
     if error.errno.as_deref() == Some("ENOSPC") {
         let vain: Vec<_> = made
             .iter()

@@ -16,12 +16,12 @@ use crate::output::{is_cut, Evicted};
 use crate::system::{Op, OpError};
 
 /// The time after which the command first reports that it waits, and between further reports.
-const FIRST_WORD: Duration = Duration::from_secs(2);
-const NEXT_WORD: Duration = Duration::from_secs(10);
+const FIRST_REPORT: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time for which other commands may use the records before the kernel is asked again. Its response takes up to a
 /// second, and the records are locked meanwhile.
-const LEAVE: Duration = Duration::from_millis(100);
+const UNLOCKED_TIME: Duration = Duration::from_millis(100);
 
 /// Joins the ids of hosts with `between`.
 pub(super) fn join(hosts: &[Uuid], between: &str) -> String {
@@ -63,7 +63,7 @@ pub(super) struct Fence<'a> {
     volume: Group<'a>,
     /// The volume's records.
     pub(super) records: Records<'a>,
-    next_word: Duration,
+    next_report: Duration,
     began: Duration,
     /// The hosts that the kernel has not been asked to evict yet.
     pub(super) not_evicted: Vec<Uuid>,
@@ -83,7 +83,7 @@ impl<'a> Fence<'a> {
         Self {
             volume: volume.clone(),
             records: Records::new(system, &volume.name()),
-            next_word: began + FIRST_WORD,
+            next_report: began + FIRST_REPORT,
             began,
             not_evicted: Vec::new(),
             draining: Vec::new(),
@@ -118,8 +118,8 @@ impl<'a> Fence<'a> {
                 if end.is_some_and(|end| now >= end) {
                     return Ok(());
                 }
-                if now >= self.next_word {
-                    self.next_word = now + NEXT_WORD;
+                if now >= self.next_report {
+                    self.next_report = now + REPORT_INTERVAL;
                     system.progress(&format!(
                         "{} has evicted {}; waiting for the drive to finish their requests, for {} s now",
                         self.volume.name(),
@@ -127,7 +127,7 @@ impl<'a> Fence<'a> {
                         (now - self.began).as_secs()
                     ));
                 }
-                system.pause(LEAVE);
+                system.pause(UNLOCKED_TIME);
                 let _lock = self.records.lock()?;
                 let before = mem::take(&mut self.draining);
                 self.draining = before.into_iter().filter(|other| *other != host).collect();

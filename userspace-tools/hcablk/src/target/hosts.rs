@@ -72,16 +72,16 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
 
 /// The time between two checks whether sessions are gone, the time after which the command first reports that it waits
 /// for them, and the time between further reports.
-const LOOK: Duration = Duration::from_millis(100);
-const FIRST_WORD: Duration = Duration::from_secs(2);
-const NEXT_WORD: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const FIRST_REPORT: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Waits until the sessions of `hosts`, which the volume does not allow any more, are gone: the kernel ends them, and
 /// waits for no drive. Returns whether there are more sessions than the kernel shows.
 pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool> {
     let system = volume.system();
     let began = system.now();
-    let mut next_word = began + FIRST_WORD;
+    let mut next_report = began + FIRST_REPORT;
     loop {
         let text = volume.get("clients")?;
         let clients = Client::parse_all(&text);
@@ -94,8 +94,8 @@ pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool
             return Err(Error::interrupted());
         }
         let now = system.now();
-        if now >= next_word {
-            next_word = now + NEXT_WORD;
+        if now >= next_report {
+            next_report = now + REPORT_INTERVAL;
             system.progress(&format!(
                 "{} has forbidden {}; waiting for the drive to finish their requests, for {} s now",
                 volume.name(),
@@ -103,7 +103,7 @@ pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool
                 (now - began).as_secs()
             ));
         }
-        system.pause(LOOK);
+        system.pause(CHECK_INTERVAL);
     }
 }
 

@@ -38,7 +38,7 @@ fn drive(system: &dyn System, path: &str) -> Option<String> {
 }
 
 /// Returns the stored id of a volume with this drive.
-fn kept(system: &dyn System, volume: &VolumeName, drive: &str) -> Option<Uuid> {
+fn stored_wwid(system: &dyn System, volume: &VolumeName, drive: &str) -> Option<Uuid> {
     let text = system.read(&file(volume)).ok()?;
     let (of, id) = text.trim_end().rsplit_once('\n')?;
     (of == drive).then(|| Uuid::try_parse(id).ok()).flatten()
@@ -59,7 +59,7 @@ pub(crate) fn default_wwid(
             format!("{volume}\n{drive}").as_bytes(),
         ))
     };
-    kept(system, volume, &drive).or_else(derived)
+    stored_wwid(system, volume, &drive).or_else(derived)
 }
 
 /// Stores the id of a volume. An export of a different drive under that name replaces the id.
@@ -70,7 +70,8 @@ pub(crate) fn keep(
     wwid: Uuid,
     transaction: &mut Transaction<'_>,
 ) -> Result<()> {
-    let Some(drive) = drive(system, path).filter(|drive| kept(system, volume, drive) != Some(wwid))
+    let Some(drive) =
+        drive(system, path).filter(|drive| stored_wwid(system, volume, drive) != Some(wwid))
     else {
         return Ok(());
     };

@@ -16,7 +16,7 @@ pub const DRIFT_PPM: u32 = 1000;
 const ROUNDED: i64 = 1000;
 
 /// Stands for no bound; far enough from the limits of i64 for sums.
-const NONE: i64 = i64::MAX / 4;
+const UNBOUNDED: i64 = i64::MAX / 4;
 
 /// The bounds from a pair of messages, at a moment of our clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Bound {
         Self {
             at: received,
             least: sent - received - ROUNDED,
-            most: NONE,
+            most: UNBOUNDED,
         }
     }
 
@@ -40,7 +40,7 @@ impl Bound {
     pub(super) fn sent(sent: i64, received: i64) -> Self {
         Self {
             at: sent,
-            least: -NONE,
+            least: -UNBOUNDED,
             most: received - sent + ROUNDED,
         }
     }
@@ -48,7 +48,7 @@ impl Bound {
 
 /// The reason why two clocks cannot be aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Apart {
+pub(super) enum ClockError {
     /// No request has both its messages recorded on both sides.
     Unknown,
     /// The messages contradict each other by this many nanoseconds.
@@ -76,7 +76,7 @@ impl Clocks {
     }
 
     /// Computes the differences that `bounds` allow, if rates differ by `ppm` millionths at most.
-    pub(super) fn new(mut bounds: Vec<Bound>, ppm: u32) -> Result<Self, Apart> {
+    pub(super) fn new(mut bounds: Vec<Bound>, ppm: u32) -> Result<Self, ClockError> {
         bounds.sort_by_key(|bound| bound.at);
         let mut clocks = Self {
             knots: bounds,
@@ -88,13 +88,13 @@ impl Clocks {
         for index in (1..clocks.knots.len()).rev() {
             clocks.narrow(index - 1, index);
         }
-        let known = |knot: &Bound| knot.least > -NONE / 2 && knot.most < NONE / 2;
+        let known = |knot: &Bound| knot.least > -UNBOUNDED / 2 && knot.most < UNBOUNDED / 2;
         if !clocks.knots.iter().any(known) {
-            return Err(Apart::Unknown);
+            return Err(ClockError::Unknown);
         }
         let widths = clocks.knots.iter().map(|knot| knot.least - knot.most);
         match widths.max() {
-            Some(width) if width > 0 => Err(Apart::Contradiction(width)),
+            Some(width) if width > 0 => Err(ClockError::Contradiction(width)),
             _ => Ok(clocks),
         }
     }
@@ -117,9 +117,9 @@ impl Clocks {
     /// Returns how far the other clock is ahead when ours shows `at`, and the uncertainty.
     pub(super) fn ahead(&self, at: i64) -> (i64, i64) {
         let after = self.knots.partition_point(|knot| knot.at < at);
-        let beside = [after.checked_sub(1), Some(after)];
-        let (mut least, mut most) = (-NONE, NONE);
-        for knot in beside.into_iter().flatten() {
+        let neighbours = [after.checked_sub(1), Some(after)];
+        let (mut least, mut most) = (-UNBOUNDED, UNBOUNDED);
+        for knot in neighbours.into_iter().flatten() {
             if let Some(knot) = self.knots.get(knot) {
                 let slack = self.slack(at, knot.at);
                 least = least.max(knot.least - slack);
@@ -182,7 +182,7 @@ mod tests {
         let bounds = exchange(drifting, &delays, 100_000_000);
         assert!(matches!(
             Clocks::new(bounds.clone(), 0),
-            Err(Apart::Contradiction(_))
+            Err(ClockError::Contradiction(_))
         ));
         let clocks = Clocks::new(bounds, 200).unwrap();
         let mut last = i64::MIN;
@@ -198,14 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known() {
-        assert_eq!(Clocks::new(Vec::new(), 100).err(), Some(Apart::Unknown));
+    fn clocks_that_cannot_be_aligned_are_refused() {
+        assert_eq!(
+            Clocks::new(Vec::new(), 100).err(),
+            Some(ClockError::Unknown)
+        );
         let one_way = vec![Bound::received(5, 10), Bound::received(15, 20)];
-        assert_eq!(Clocks::new(one_way, 100).err(), Some(Apart::Unknown));
+        assert_eq!(Clocks::new(one_way, 100).err(), Some(ClockError::Unknown));
         let wrong = vec![Bound::received(50_000, 10_000), Bound::sent(11_000, 12_000)];
         assert_eq!(
             Clocks::new(wrong, 0).err(),
-            Some(Apart::Contradiction(37_000))
+            Some(ClockError::Contradiction(37_000))
         );
     }
 }

@@ -2,7 +2,7 @@
 
 //! Recordings and requests as rows of tables.
 
-use super::merge::{memory_of, Machine, Moved};
+use super::merge::{memory_of, Machine, MergedRequest};
 use crate::times::Duration;
 
 /// Formats a duration that is not negative.
@@ -25,7 +25,7 @@ pub(super) fn size(bytes: u64) -> String {
 }
 
 /// Makes the rows of both tables; the first of each is its heading.
-pub fn table_rows(machines: &[Machine], requests: &[Moved]) -> [Vec<Vec<String>>; 2] {
+pub fn table_rows(machines: &[Machine], requests: &[MergedRequest]) -> [Vec<Vec<String>>; 2] {
     let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
     let mut first = vec![row(&["MACHINE", "EVENTS", "LOST", "REQUESTS", "CLOCK"])];
     for machine in machines {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::chunks::{self, Chunk};
-use super::clocks::{Apart, Bound, Clocks};
-use super::parse::{Memory, Point, Recording};
+use super::clocks::{Bound, ClockError, Clocks};
+use super::parse::{EventKind, Memory, Recording};
 use super::sides::{issued, served, Issued, Key, Name, Served};
 use crate::error::{Error, Kind, Result};
 
@@ -73,7 +73,7 @@ pub struct Times {
     derive(schemars::JsonSchema),
     schemars(rename = "TraceRequest")
 )]
-pub struct Moved {
+pub struct MergedRequest {
     /// The number of the request, from 1, in the order of the first events.
     pub number: usize,
     /// The client's name; null: the client's side was not recorded.
@@ -108,7 +108,7 @@ pub struct Moved {
     pub both_ns: i64,
 }
 
-impl Moved {
+impl MergedRequest {
     /// Returns the times of its first and last recorded event.
     pub fn span(&self) -> (i64, i64) {
         let times = &self.times;
@@ -131,16 +131,16 @@ impl Moved {
 
 /// All recordings, merged.
 #[derive(Clone, Debug)]
-pub struct Picture {
+pub struct Merged {
     /// The recordings: the target's, then the others.
     pub machines: Vec<Machine>,
     /// The requests of all recordings.
-    pub requests: Vec<Moved>,
+    pub requests: Vec<MergedRequest>,
 }
 
-impl Picture {
+impl Merged {
     /// Returns the first of the largest requests.
-    pub fn largest(&self) -> Option<&Moved> {
+    pub fn largest(&self) -> Option<&MergedRequest> {
         let with_data = self.requests.iter().filter(|one| !one.chunks.is_empty());
         // `max_by_key` returns the last of equal elements.
         with_data.rev().max_by_key(|request| request.bytes)
@@ -152,10 +152,10 @@ fn wrong(message: String, advice: &str) -> Error {
 }
 
 /// Merges recordings; `drift`: see [`super::Show::drift`].
-pub(super) fn merge(recordings: &[Recording], drift: u32) -> Result<Picture> {
+pub(super) fn merge(recordings: &[Recording], drift: u32) -> Result<Merged> {
     let is_of_target = |recording: &&Recording| {
         let mut events = recording.events.iter();
-        events.any(|event| event.point == Point::TargetReceived)
+        events.any(|event| event.point == EventKind::TargetReceived)
     };
     let targets: Vec<_> = recordings.iter().filter(is_of_target).collect();
     let target = match targets[..] {
@@ -227,17 +227,17 @@ pub(super) fn merge(recordings: &[Recording], drift: u32) -> Result<Picture> {
     for (request, number) in requests.iter_mut().zip(1..) {
         request.number = number;
     }
-    Ok(Picture { machines, requests })
+    Ok(Merged { machines, requests })
 }
 
-fn not_together(recording: &Recording, target: &Recording, apart: Apart) -> Error {
+fn not_together(recording: &Recording, target: &Recording, apart: ClockError) -> Error {
     let files = format!("{} and {}", target.file, recording.file);
     match apart {
-        Apart::Unknown => wrong(
+        ClockError::Unknown => wrong(
             format!("{files} have no request in common that has a response"),
             "Record on both sides at the same time, for some seconds, while there is I/O.",
         ),
-        Apart::Contradiction(by) => wrong(
+        ClockError::Contradiction(by) => wrong(
             format!(
                 "the clocks of {files} cannot be aligned: messages contradict each other by {} us",
                 by / 1000
@@ -349,10 +349,10 @@ fn pair(
     matched
 }
 
-fn moved(served: &Served, pair: Option<Pair>) -> Moved {
+fn moved(served: &Served, pair: Option<Pair>) -> MergedRequest {
     let chunks = chunks::of_request(served);
     let (drive_ns, wire_ns, both_ns) = chunks::busy(&chunks);
-    let mut moved = Moved {
+    let mut moved = MergedRequest {
         number: 0,
         client: None,
         session: format!("{:016x}", served.key.0),
@@ -390,7 +390,7 @@ fn moved(served: &Served, pair: Option<Pair>) -> Moved {
 }
 
 /// Converts times to the time since `first`.
-fn shift(request: &mut Moved, first: i64) {
+fn shift(request: &mut MergedRequest, first: i64) {
     let times = &mut request.times;
     let of_request = [
         &mut times.queued_ns,
@@ -410,7 +410,7 @@ fn shift(request: &mut Moved, first: i64) {
 }
 
 /// Returns the kind of memory that the first chunk of a request was in.
-pub(super) fn memory_of(request: &Moved) -> Memory {
+pub(super) fn memory_of(request: &MergedRequest) -> Memory {
     request
         .chunks
         .first()

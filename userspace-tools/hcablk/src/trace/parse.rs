@@ -11,7 +11,7 @@ pub(super) const HEADING: &str = "# hcablk trace 1";
 
 /// The kind of an event of a request or a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Point {
+pub(super) enum EventKind {
     Queued,
     Sent,
     Answered,
@@ -28,55 +28,55 @@ pub(super) enum Point {
 }
 
 /// The tracepoints that are recorded: system, name, and the kind of event.
-pub(super) const POINTS: [(&str, &str, Point); 13] = [
-    ("hcablk", "hcablk_queued", Point::Queued),
-    ("hcablk", "hcablk_sent", Point::Sent),
-    ("hcablk", "hcablk_answered", Point::Answered),
-    ("hcablk", "hcablk_completed", Point::Completed),
+pub(super) const TRACEPOINTS: [(&str, &str, EventKind); 13] = [
+    ("hcablk", "hcablk_queued", EventKind::Queued),
+    ("hcablk", "hcablk_sent", EventKind::Sent),
+    ("hcablk", "hcablk_answered", EventKind::Answered),
+    ("hcablk", "hcablk_completed", EventKind::Completed),
     (
         "hcablk_target",
         "hcablk_target_received",
-        Point::TargetReceived,
+        EventKind::TargetReceived,
     ),
     (
         "hcablk_target",
         "hcablk_target_drive_start",
-        Point::TargetDriveStart,
+        EventKind::TargetDriveStart,
     ),
     (
         "hcablk_target",
         "hcablk_target_drive_end",
-        Point::TargetDriveEnd,
+        EventKind::TargetDriveEnd,
     ),
     (
         "hcablk_target",
         "hcablk_target_answered",
-        Point::TargetAnswered,
+        EventKind::TargetAnswered,
     ),
     (
         "hcablk_target",
         "hcablk_target_completed",
-        Point::TargetCompleted,
+        EventKind::TargetCompleted,
     ),
     (
         "hcablk_target",
         "hcablk_target_chunk_drive_start",
-        Point::ChunkDriveStart,
+        EventKind::ChunkDriveStart,
     ),
     (
         "hcablk_target",
         "hcablk_target_chunk_drive_end",
-        Point::ChunkDriveEnd,
+        EventKind::ChunkDriveEnd,
     ),
     (
         "hcablk_target",
         "hcablk_target_chunk_posted",
-        Point::ChunkPosted,
+        EventKind::ChunkPosted,
     ),
     (
         "hcablk_target",
         "hcablk_target_chunk_completed",
-        Point::ChunkCompleted,
+        EventKind::ChunkCompleted,
     ),
 ];
 
@@ -113,7 +113,7 @@ impl Memory {
 pub(super) struct Event {
     /// Nanoseconds, by the clock of its machine.
     pub(super) at: i64,
-    pub(super) point: Point,
+    pub(super) point: EventKind,
     pub(super) session: u64,
     pub(super) queue: u16,
     pub(super) tag: u16,
@@ -179,7 +179,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Recording> {
 struct Line<'a> {
     /// The text before the event's name: the thread, and the time.
     before: &'a str,
-    point: Point,
+    point: EventKind,
     fields: &'a str,
 }
 
@@ -187,7 +187,7 @@ struct Line<'a> {
 fn event(line: &str) -> Option<Line<'_>> {
     let (before, after) = line.split_once(": hcablk_")?;
     let (name, fields) = after.split_once(": ")?;
-    let (.., point) = POINTS
+    let (.., point) = TRACEPOINTS
         .iter()
         .find(|(_, known, _)| known.strip_prefix("hcablk_") == Some(name))?;
     Some(Line {
@@ -213,10 +213,10 @@ impl Line<'_> {
         let small = |name: &str| number(name)?.try_into().ok();
         let is_of_chunk = matches!(
             point,
-            Point::ChunkDriveStart
-                | Point::ChunkDriveEnd
-                | Point::ChunkPosted
-                | Point::ChunkCompleted
+            EventKind::ChunkDriveStart
+                | EventKind::ChunkDriveEnd
+                | EventKind::ChunkPosted
+                | EventKind::ChunkCompleted
         );
         Some(Event {
             at: nanoseconds(before.split_whitespace().next_back()?)?,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_refused() {
+    fn a_file_that_is_no_recording_is_refused() {
         for text in ["", "TAP version 14\n", "# hcablk trace 2\n"] {
             let error = parse("f", text).unwrap_err();
             assert!(error.message.contains("not a recording"), "{text:?}");

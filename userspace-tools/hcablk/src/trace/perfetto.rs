@@ -9,7 +9,7 @@ use serde_json::{json, Value};
 
 use super::chunks::Span;
 use super::list::size;
-use super::merge::{Moved, Picture};
+use super::merge::{Merged, MergedRequest};
 
 /// The number of thread ids for the tracks of one kind in a process.
 const TRACKS_MAX: usize = 1000;
@@ -84,9 +84,9 @@ fn micros(ns: i64) -> Value {
 }
 
 /// Writes all requests.
-pub(super) fn json(picture: &Picture) -> String {
+pub(super) fn json(merged: &Merged) -> String {
     let mut events = Vec::new();
-    let hosts: Vec<_> = picture
+    let hosts: Vec<_> = merged
         .machines
         .iter()
         .map(|one| one.host.as_str())
@@ -107,7 +107,7 @@ pub(super) fn json(picture: &Picture) -> String {
         .collect();
     // Sorted by their beginnings below, as `Tracks::take` needs them.
     let mut slices = Vec::new();
-    for request in &picture.requests {
+    for request in &merged.requests {
         slices.extend(of_client(request, &hosts));
         slices.extend(of_target(request));
         for chunk in &request.chunks {
@@ -150,7 +150,7 @@ pub(super) fn json(picture: &Picture) -> String {
     }
     let all = json!({
         "displayTimeUnit": "ns",
-        "otherData": { "machines": picture.machines },
+        "otherData": { "machines": merged.machines },
         "traceEvents": events,
     });
     all.to_string() + "\n"
@@ -203,7 +203,7 @@ impl Slice {
     }
 }
 
-fn about(request: &Moved) -> (String, Value) {
+fn about(request: &MergedRequest) -> (String, Value) {
     let name = format!("{} {}", request.op, size(request.bytes));
     let args = json!({
         "request": request.number, "session": request.session, "queue": request.queue, "way": request.way,
@@ -214,7 +214,7 @@ fn about(request: &Moved) -> (String, Value) {
 
 /// Returns the numbers of the arrows of a request's two messages: there, and back. A message has an arrow if both sides
 /// recorded it.
-fn arrows(request: &Moved) -> (Option<usize>, Option<usize>) {
+fn arrows(request: &MergedRequest) -> (Option<usize>, Option<usize>) {
     let times = &request.times;
     let there = times.sent_ns.and(times.received_ns);
     let back = times.target_answered_ns.and(times.answered_ns);
@@ -226,22 +226,22 @@ fn arrows(request: &Moved) -> (Option<usize>, Option<usize>) {
     )
 }
 
-fn of_both(request: &Moved) -> bool {
+fn of_both(request: &MergedRequest) -> bool {
     client_span(request).is_some() && target_span(request).is_some()
 }
 
-fn client_span(request: &Moved) -> Option<Span> {
+fn client_span(request: &MergedRequest) -> Option<Span> {
     let times = &request.times;
     Some((times.queued_ns.or(times.sent_ns)?, times.completed_ns?))
 }
 
-fn target_span(request: &Moved) -> Option<Span> {
+fn target_span(request: &MergedRequest) -> Option<Span> {
     let times = &request.times;
     let end = times.target_completed_ns.or(times.target_answered_ns)?;
     Some((times.received_ns?, end))
 }
 
-fn of_client(request: &Moved, hosts: &[&str]) -> Option<Slice> {
+fn of_client(request: &MergedRequest, hosts: &[&str]) -> Option<Slice> {
     let client = request.client.as_deref()?;
     // The target may be its own client.
     let index = hosts.iter().position(|host| *host == client)?;
@@ -258,7 +258,7 @@ fn of_client(request: &Moved, hosts: &[&str]) -> Option<Slice> {
     Some(slice)
 }
 
-fn of_target(request: &Moved) -> Option<Slice> {
+fn of_target(request: &MergedRequest) -> Option<Slice> {
     let (name, args) = about(request);
     let mut slice = Slice::new(Kind::Target, target_span(request)?, &name, &args);
     let (there, back) = arrows(request);

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use super::parse::{HEADING, POINTS};
+use super::parse::{HEADING, TRACEPOINTS};
 use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome};
-use crate::system::{Heard, Listen, System};
+use crate::system::{KernelEvent, Listen, System};
 
 /// Maximum number of events in a recording, of some 250 bytes each.
 const EVENTS_MAX: usize = 400_000;
@@ -41,7 +41,7 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
     let wanted = Listen {
         optional: Vec::new(),
         uevents: false,
-        tracepoints: POINTS.map(|(system, name, _)| (system, name)).to_vec(),
+        tracepoints: TRACEPOINTS.map(|(system, name, _)| (system, name)).to_vec(),
         raw_clock: true,
         buffer_kib: Some(BUFFER_KIB),
     };
@@ -57,16 +57,16 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
             break;
         }
         match listener.next_within(left)? {
-            None | Some(Heard::End) => break,
-            Some(Heard::LostTraces(count)) => lost += count,
-            Some(Heard::Trace(line)) => {
+            None | Some(KernelEvent::End) => break,
+            Some(KernelEvent::LostTraces(count)) => lost += count,
+            Some(KernelEvent::Trace(line)) => {
                 as_client += u64::from(line.contains(": hcablk_completed: "));
                 as_target += u64::from(line.contains(": hcablk_target_completed: "));
                 if line.contains(": hcablk_") {
                     lines.push(line);
                 }
             }
-            Some(Heard::Uevent(_) | Heard::LostUevents) => (),
+            Some(KernelEvent::Uevent(_) | KernelEvent::LostUevents) => (),
         }
         let ended = as_client.max(as_target);
         if until.requests.is_some_and(|requests| ended >= requests) {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::parse::{Event, Memory, Point};
+use super::parse::{Event, EventKind, Memory};
 
 /// The name of a request on both sides, until it is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,12 +71,12 @@ pub(super) fn issued(events: &[Event]) -> Vec<Issued> {
     for event in events {
         let place = (event.session, event.queue, event.tag, event.generation);
         match event.point {
-            Point::Queued => {
+            EventKind::Queued => {
                 // A request that had to wait is queued more than once; the first time counts.
                 open.remove(&place);
                 queued.entry(place).or_insert(event.at);
             }
-            Point::Sent => {
+            EventKind::Sent => {
                 let name = if event.way == "eager" {
                     Name::Eager(event.number)
                 } else {
@@ -95,12 +95,12 @@ pub(super) fn issued(events: &[Event]) -> Vec<Issued> {
                     completed: None,
                 });
             }
-            Point::Answered => {
+            EventKind::Answered => {
                 if let Some(request) = open.get(&place).and_then(|index| all.get_mut(*index)) {
                     request.answered.get_or_insert(event.at);
                 }
             }
-            Point::Completed => {
+            EventKind::Completed => {
                 queued.remove(&place);
                 if let Some(index) = open.remove(&place) {
                     all[index].completed = Some(event.at);
@@ -124,7 +124,7 @@ pub(super) fn served(events: &[Event]) -> Vec<Served> {
             Name::Tag(event.tag, event.generation)
         };
         let key = (event.session, event.queue, name);
-        if event.point == Point::TargetReceived {
+        if event.point == EventKind::TargetReceived {
             open.insert(key, all.len());
             all.push(Served {
                 key,
@@ -145,21 +145,21 @@ pub(super) fn served(events: &[Event]) -> Vec<Served> {
         let request = open.get(&key).and_then(|index| all.get_mut(*index));
         let Some(request) = request else { continue };
         match event.point {
-            Point::ChunkDriveStart => part(request, event).drive_start = Some(event.at),
-            Point::ChunkDriveEnd => {
+            EventKind::ChunkDriveStart => part(request, event).drive_start = Some(event.at),
+            EventKind::ChunkDriveEnd => {
                 let part = part(request, event);
                 part.drive_end = Some(event.at);
                 part.status = event.status;
             }
-            Point::ChunkPosted => part(request, event).posted = Some(event.at),
-            Point::ChunkCompleted => part(request, event).completed = Some(event.at),
-            Point::TargetDriveStart => {
+            EventKind::ChunkPosted => part(request, event).posted = Some(event.at),
+            EventKind::ChunkCompleted => part(request, event).completed = Some(event.at),
+            EventKind::TargetDriveStart => {
                 request.drive_start = Some(event.at);
                 request.memory = event.memory;
             }
-            Point::TargetDriveEnd => request.drive_end = Some(event.at),
-            Point::TargetAnswered => request.answered = Some(event.at),
-            Point::TargetCompleted => {
+            EventKind::TargetDriveEnd => request.drive_end = Some(event.at),
+            EventKind::TargetAnswered => request.answered = Some(event.at),
+            EventKind::TargetCompleted => {
                 request.completed = Some(event.at);
                 open.remove(&key);
             }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use super::chunks::{Chunk, Span};
 use super::list::{duration, size};
-use super::merge::{Moved, Picture};
+use super::merge::{Merged, MergedRequest};
 use super::parse::Memory;
 
 /// Widths in pixels: of the picture, left of the plot, and right of it.
@@ -102,7 +102,7 @@ impl Canvas {
 }
 
 /// Draws a request.
-pub(super) fn draw(picture: &Picture, request: &Moved) -> String {
+pub(super) fn draw(merged: &Merged, request: &MergedRequest) -> String {
     let (begin, end) = request.span();
     let count = i64::try_from(request.chunks.len().max(1)).unwrap_or(1);
     let row = (ROWS / count).max(ROW_MIN);
@@ -135,12 +135,12 @@ pub(super) fn draw(picture: &Picture, request: &Moved) -> String {
     );
     canvas.line(&line);
     canvas.stroke((LEFT * 10, top * 10), (LEFT * 10, bottom * 10), "frame");
-    foot(&mut canvas, picture, request, bottom);
+    foot(&mut canvas, merged, request, bottom);
     canvas.text.push_str("</svg>\n");
     canvas.text
 }
 
-fn heading(canvas: &mut Canvas, height: i64, request: &Moved) {
+fn heading(canvas: &mut Canvas, height: i64, request: &MergedRequest) {
     let begin = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\">\n\
          <style>text{{font-family:'DejaVu Sans',Verdana,sans-serif;fill:#222}}.title{{font-size:17px;font-weight:bold}}\
@@ -229,7 +229,7 @@ fn time_axis(canvas: &mut Canvas, top: i64, bottom: i64) {
 }
 
 /// Draws the request as both sides saw it.
-fn sides(canvas: &mut Canvas, request: &Moved) {
+fn sides(canvas: &mut Canvas, request: &MergedRequest) {
     let times = &request.times;
     let client = request.client.as_deref().unwrap_or("client");
     let y = TOP;
@@ -289,7 +289,7 @@ fn bars(canvas: &mut Canvas, chunk: &Chunk, y: i64, row: i64) {
     }
 }
 
-fn foot(canvas: &mut Canvas, picture: &Picture, request: &Moved, bottom: i64) {
+fn foot(canvas: &mut Canvas, merged: &Merged, request: &MergedRequest, bottom: i64) {
     let mut text = format!(
         "Drive busy {}, wire busy {}, both at once {}.",
         duration(request.drive_ns),
@@ -297,7 +297,7 @@ fn foot(canvas: &mut Canvas, picture: &Picture, request: &Moved, bottom: i64) {
         duration(request.both_ns)
     );
     if let Some(off) = request.uncertainty_ns {
-        let hosts: Vec<_> = picture
+        let hosts: Vec<_> = merged
             .machines
             .iter()
             .map(|one| one.host.as_str())

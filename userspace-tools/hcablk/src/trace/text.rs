@@ -6,13 +6,13 @@
 use std::fmt::Write as _;
 
 use super::list::{duration, size};
-use super::merge::Moved;
+use super::merge::MergedRequest;
 
 /// The width of a chunk's bar, in characters.
 const BAR: usize = 44;
 
 /// Formats a request. Writing to a string cannot fail.
-pub fn of_request(request: &Moved) -> String {
+pub fn of_request(request: &MergedRequest) -> String {
     let (begin, end) = request.span();
     let mut text = format!(
         "request {}: {} of {} at sector {}, by {}, {}\n\n",

@@ -27,13 +27,13 @@ const OTHERS: [&str; 1] = ["insecure"];
 
 /// The change to a disk in user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum DiskChange {
     /// The disk is made, or taken over.
     Connect(Wanted),
     /// The disk is removed.
     Disconnect,
     /// The disk stays: the setting takes effect when the disk is made the next time.
-    Told,
+    NextConnect,
 }
 
 /// The changes that make a disk match its configuration.
@@ -113,13 +113,13 @@ pub(crate) fn plan(
     let asked = asked(system, name, disk, host)?;
     let there = show::find(system, name.as_str()).filter(|there| there.number.is_some());
     let mut planned = Planned::default();
-    let step = |action: Action, change: Change| PlanStep {
+    let step = |action: Action, change: DiskChange| PlanStep {
         table: Table::Disk,
         name: name.to_string(),
         action,
         user: Some(change),
     };
-    let connect = || Change::Connect(asked.wanted.clone());
+    let connect = || DiskChange::Connect(asked.wanted.clone());
     let Some(there) = there else {
         if disk.enabled {
             let settings = initial(&asked.wanted);
@@ -144,7 +144,7 @@ pub(crate) fn plan(
                 from,
                 to,
             };
-            step(action, Change::Told)
+            step(action, DiskChange::NextConnect)
         })
         .collect();
     let has_failed = there.shown_state() == "failed";
@@ -152,7 +152,7 @@ pub(crate) fn plan(
         return Ok(anew(system, &there, &step, connect()));
     }
     let must_end = !changes.is_empty() || !disk.enabled;
-    let end = step(Action::Disable, Change::Disconnect);
+    let end = step(Action::Disable, DiskChange::Disconnect);
     if must_end && !force {
         if !disk.enabled {
             changes.push(end);
@@ -180,11 +180,11 @@ pub(crate) fn plan(
 fn anew(
     system: &dyn System,
     there: &Disk,
-    step: &impl Fn(Action, Change) -> PlanStep,
-    connect: Change,
+    step: &impl Fn(Action, DiskChange) -> PlanStep,
+    connect: DiskChange,
 ) -> Planned {
     let steps = vec![
-        step(Action::Disable, Change::Disconnect),
+        step(Action::Disable, DiskChange::Disconnect),
         step(Action::Enable, connect),
     ];
     let node = there.node().unwrap_or_default();
@@ -230,15 +230,15 @@ fn initial(wanted: &Wanted) -> Vec<Initial> {
 pub(crate) fn change(
     system: &dyn System,
     name: &str,
-    change: &Change,
+    change: &DiskChange,
     transaction: &mut Transaction<'_>,
 ) -> Result<()> {
     if system.interrupted() {
         return Err(Error::interrupted());
     }
     match change {
-        Change::Told => Ok(()),
-        Change::Connect(wanted) => {
+        DiskChange::NextConnect => Ok(()),
+        DiskChange::Connect(wanted) => {
             let (_, _, changed) = bring_up(system, &whole(name, wanted))?;
             if changed {
                 let name = name.to_owned();
@@ -249,7 +249,7 @@ pub(crate) fn change(
             }
             Ok(())
         }
-        Change::Disconnect => {
+        DiskChange::Disconnect => {
             let Some(disk) = show::find(system, name) else {
                 return Ok(());
             };
@@ -297,7 +297,7 @@ pub(crate) fn read(system: &dyn System) -> Result<Vec<(DeviceName, config::Disk)
             ..config::Disk::default()
         };
         let is_insecure =
-            !wanted.keys && keys::are_there(system, &wanted.address.to_string(), false).is_err();
+            !wanted.keys && keys::both_exist(system, &wanted.address.to_string(), false).is_err();
         read.set_by(|attribute| {
             if attribute == "insecure" {
                 return Ok(Some(u8::from(is_insecure).to_string()));

@@ -23,11 +23,11 @@ use crate::system::{Lock, System};
 use crate::target::DEFAULT_PORT;
 
 /// The time between two checks whether the disk exists.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The time between two reports that the command waits.
-const WORDS: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest time for which a unit may be inactive after it was asked to start.
-const BEGINS: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(10);
 /// The number of times that a program may end without a reason.
 const SILENT_ENDS: u32 = 3;
 /// The time limit for the device node to appear once the disk exists.
@@ -196,7 +196,7 @@ pub(super) fn wanted(
         )
     })?;
     Ok(Wanted {
-        keys: keys::are_there(system, &address, place.insecure)?,
+        keys: keys::both_exist(system, &address, place.insecure)?,
         address: parsed,
         volume: place.volume.to_owned(),
         host: host.to_string(),
@@ -241,7 +241,7 @@ pub(super) fn lock(system: &dyn System) -> Result<Lock> {
             )
             .advise("Try again when that is done."));
         }
-        system.pause(LOOK);
+        system.pause(CHECK_INTERVAL);
     }
 }
 
@@ -401,7 +401,7 @@ fn begin(system: &dyn System, name: &str) -> Result<()> {
 /// Waits until the program of the unit serves the disk.
 fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     let began = system.now();
-    let mut next_word = began + WORDS;
+    let mut next_report = began + REPORT_INTERVAL;
     // The file with the reason for the end of a program exists only until the next program starts.
     let mut has_spoken = false;
     let mut reason = None;
@@ -419,15 +419,15 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
         has_spoken |= system.exists(&files::failed(name));
         let is_over = match unit.state.as_str() {
             "failed" => true,
-            "inactive" => now >= began + BEGINS,
+            "inactive" => now >= began + START_LIMIT,
             // systemd would restart it again and again.
             _ => !has_spoken && unit.restarts >= SILENT_ENDS,
         };
         if is_over {
             return Err(why(system, name, reason));
         }
-        if now >= next_word {
-            next_word = now + WORDS;
+        if now >= next_report {
+            next_report = now + REPORT_INTERVAL;
             let so_far = files::read::<Failed>(system, &files::failed(name))?;
             let so_far = so_far.map(|failed| format!(": {}", failed.message));
             system.progress(&format!(
@@ -436,7 +436,7 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
                 so_far.unwrap_or_default()
             ));
         }
-        system.pause(LOOK);
+        system.pause(CHECK_INTERVAL);
     }
 }
 

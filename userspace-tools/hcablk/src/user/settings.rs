@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_library_does_not_have_is_refused() {
+    fn options_that_the_library_lacks_are_refused() {
         for attribute in ["policy", "io_timeout", "poll_queues", "max_io_kib"] {
             assert!(
                 refusal(attribute, "1").is_some_and(|why| why.contains(attribute)),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_lost_disk_fail_when_the_user_says() {
+    fn fast_io_fail_tmo_is_an_option_of_the_library() {
         for value in ["-1", "0", "5"] {
             assert_eq!(
                 option("fast_io_fail_tmo", value),

@@ -25,15 +25,17 @@ const ASKER: &[(&str, &str)] = &[
 
 impl Kernel {
     /// Adds a volume to the target's list.
-    pub fn tell(&self, name: &str, wwid: &str, more: &str) {
+    pub fn list_volume(&self, name: &str, wwid: &str, more: &str) {
         let entry = format!(
             "name {name}\nwwid {wwid}\nsize_bytes 67108864\nblock_size 512\nread_only 0\nevicted 0\ninsecure 0\nmode direct\n"
         );
         // `more` comes first, since the first value of a member counts.
-        self.told.borrow_mut().push(format!("{more}{entry}"));
+        self.listed_volumes
+            .borrow_mut()
+            .push(format!("{more}{entry}"));
     }
 
-    fn told_portals(&self) -> Vec<String> {
+    fn portal_entries(&self) -> Vec<String> {
         let further = self.portals.borrow();
         let all = ["10.0.0.1"].into_iter().chain(further.iter().copied());
         all.map(|address| format!("address {address}\nport 7744\n"))
@@ -52,16 +54,16 @@ impl Kernel {
             self.set(group, "error", text);
             return Err(*errno);
         }
-        let believes = self.believes.borrow().clone();
-        if believes.is_some_and(|key| self.text(group.join("host_key")) != key) {
+        let accepted_key = self.accepted_key.borrow().clone();
+        if accepted_key.is_some_and(|key| self.text(group.join("host_key")) != key) {
             self.set(group, "error", "the target does not accept the proof");
             return Err(Errno::EACCES);
         }
         let (list, index) = question.split_once(' ').ok_or(Errno::EINVAL)?;
         let index: usize = index.parse().map_err(|_| Errno::EINVAL)?;
         let entries = match list {
-            "volumes" => self.told.borrow().clone(),
-            _ => self.told_portals(),
+            "volumes" => self.listed_volumes.borrow().clone(),
+            _ => self.portal_entries(),
         };
         let changes = self.list_changes.get();
         self.list_changes.set(changes.saturating_sub(1));

@@ -42,7 +42,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hcablk::audit::Entry;
-use hcablk::system::{Heard, Listen, Process};
+use hcablk::system::{KernelEvent, Listen, Process};
 use nix::errno::Errno;
 
 pub use faults::each_failure_is_undone;
@@ -71,7 +71,7 @@ pub struct Kernel {
     pub words: RefCell<Vec<String>>,
     pub audited: RefCell<Vec<Entry>>,
     /// Whether the command line is part of another command.
-    pub helper: Cell<bool>,
+    pub is_helper: Cell<bool>,
     /// Whether the sync of the folder fails when a file is replaced the next time: the new file is in place
     /// nevertheless.
     pub not_synced: Cell<bool>,
@@ -90,7 +90,7 @@ pub struct Kernel {
     /// The addresses over which no path becomes live, and the states of such paths.
     pub unreached: RefCell<BTreeMap<String, Unreached>>,
     /// The volumes in the target's list.
-    pub told: RefCell<Vec<String>>,
+    pub listed_volumes: RefCell<Vec<String>>,
     /// The portals in the target's list, in addition to 10.0.0.1.
     pub portals: RefCell<Vec<&'static str>>,
     /// The number of responses before each of which the list changes.
@@ -119,7 +119,7 @@ pub struct Kernel {
     /// The volumes whose drives hang: a command that ends their exports hangs, too.
     pub hung: RefCell<std::collections::BTreeSet<String>>,
     /// The key of a host that a target accepts, in the kernel's format; `None`: any key, or none.
-    pub believes: RefCell<Option<String>>,
+    pub accepted_key: RefCell<Option<String>>,
     /// The list of systemd's jobs.
     pub jobs: RefCell<String>,
     /// After this many pauses all clients are gone.
@@ -141,7 +141,7 @@ pub struct Kernel {
     /// The output of running commands.
     pub said: RefCell<Vec<hcablk::output::Report>>,
     /// The events from the kernel, one after the other; then the user stops the command.
-    pub heard: RefCell<std::collections::VecDeque<Heard>>,
+    pub heard: RefCell<std::collections::VecDeque<KernelEvent>>,
     /// The last arguments of `listen`.
     pub listened: RefCell<Option<Listen>>,
     /// The reason why the program of a disk in user space (by the volume's name) ends without a disk, and the error
@@ -154,7 +154,7 @@ pub struct Kernel {
     /// Systemd's account of the last programs of units: the number of restarts, `Result` and `ExecMainStatus`.
     pub ended: Cell<(u32, &'static str, i32)>,
     /// The reason why nothing except uevents can be listened to.
-    pub deaf: RefCell<Option<String>>,
+    pub listen_note: RefCell<Option<String>>,
 }
 
 /// The state of a path whose address is not reached.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use hcablk::audit::{Caller, Entry};
 use hcablk::error::Error;
 use hcablk::system::{
-    converse, Answer, Clock, Heard, Listen, Listener, Lock, Op, OpError, Process, Rights, System,
+    converse, Answer, Clock, KernelEvent, Listen, Listener, Lock, Op, OpError, Process, Rights,
+    System,
 };
 use nix::errno::Errno;
 
@@ -313,9 +314,9 @@ impl System for Kernel {
             }
             Some(super::run::hcablk(self, &line.join(" ")).map(drop))
         };
-        self.helper.set(true);
+        self.is_helper.set(true);
         let results: Vec<_> = lines.iter().map(run).collect();
-        self.helper.set(false);
+        self.is_helper.set(false);
         if results.iter().any(Option::is_none) {
             match timeout {
                 Some(timeout) => self.time.set(self.time.get() + timeout),
@@ -381,7 +382,7 @@ impl System for Kernel {
 
     fn listen(&self, wanted: &Listen) -> Result<(Box<dyn Listener>, Vec<String>), Error> {
         *self.listened.borrow_mut() = Some(wanted.clone());
-        let notes = self.deaf.borrow().iter().cloned().collect();
+        let notes = self.listen_note.borrow().iter().cloned().collect();
         let heard = std::mem::take(&mut *self.heard.borrow_mut());
         Ok((Box::new(Queue(heard)), notes))
     }
@@ -405,7 +406,7 @@ impl System for Kernel {
             login_uid: Some(1000),
             sudo_user: Some("alice".to_owned()),
             parent: Some("sudo".to_owned()),
-            is_helper: self.helper.get(),
+            is_helper: self.is_helper.get(),
             ..Caller::default()
         }
     }
@@ -424,10 +425,10 @@ impl System for Kernel {
 }
 
 /// The events from the kernel, one after the other.
-struct Queue(std::collections::VecDeque<Heard>);
+struct Queue(std::collections::VecDeque<KernelEvent>);
 
 impl Listener for Queue {
-    fn next_within(&mut self, _limit: Option<Duration>) -> Result<Option<Heard>, Error> {
-        Ok(Some(self.0.pop_front().unwrap_or(Heard::End)))
+    fn next_within(&mut self, _limit: Option<Duration>) -> Result<Option<KernelEvent>, Error> {
+        Ok(Some(self.0.pop_front().unwrap_or(KernelEvent::End)))
     }
 }

@@ -2,8 +2,8 @@
 
 //! Connection identifiers of `rdma_cm`, and their events.
 //!
-//! [`QueuePair`](super::queue::QueuePair) makes and brings up the queue pair of a connection, not librdmacm: so it is
-//! not ready to receive before the peer has proven who it is.
+//! [`QueuePair`](super::queue::QueuePair), not librdmacm, makes and brings up the queue pair of a connection: so the
+//! queue pair is not ready to receive before the peer has proven who it is.
 
 use super::{by_errno, made, sys};
 use nix::errno::Errno;
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_what_they_were() {
+    fn addresses_are_converted_without_loss() {
         let v4 = end(&to_raw(&"10.77.0.1:7744".parse().unwrap()), [1; 16]);
         assert_eq!(v4.ip[..12], [0; 12]);
         assert_eq!(v4.ip[12..], [10, 77, 0, 1]);
