@@ -666,7 +666,7 @@ impl Queue {
         true
     }
 
-    /// Completes the work of [`Self::close_unless`] for one queue, whose requests are idle and whose
+    /// Completes the work of [`Self::close_unless`] for one queue. Its requests are idle, and its
     /// queue pair is drained. Sleeps.
     fn finish(&self) {
         self.pair.cq().stop();
