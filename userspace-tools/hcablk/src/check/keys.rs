@@ -9,6 +9,7 @@ use super::Findings;
 use crate::config;
 use crate::configfs::{Group, INITIATOR, TARGET};
 use crate::error::Result;
+use crate::host_names::HostNames;
 use crate::hostid;
 use crate::keys::{self, missing, KeyOwner, Missing};
 use crate::system::System;
@@ -74,14 +75,17 @@ fn target(system: &dyn System, findings: &mut Findings) -> Result<()> {
         let unheld = hosts
             .iter()
             .filter(|(id, group)| has_file(*id) && !keys::is_held(group));
-        let unheld: Vec<_> = unheld.map(|(id, _)| id.to_string()).collect();
+        let unheld: Vec<_> = unheld.map(|(id, _)| *id).collect();
         if let Some(what) = &lacking {
             missing(what, findings);
         }
         if !unheld.is_empty() {
             findings.warn(
                 &name,
-                format!("the kernel does not have the key of {}", unheld.join(", ")),
+                format!(
+                    "the kernel does not have the key of {}",
+                    HostNames::read(system).join(&unheld)
+                ),
                 APPLY,
             );
         }

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::fence::evict_recorded;
+use super::fence::{evict_recorded, words};
 use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
 use super::write_cache::{self, WriteCache};
@@ -472,17 +472,14 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
         ));
     }
     let allowed = hosts(group)?;
-    let missing: Vec<_> = wanted
-        .allow
-        .iter()
-        .filter(|host| !allowed.iter().any(|(id, _)| id == *host))
-        .collect();
+    let mut missing = wanted.allow.clone();
+    missing.retain(|host| !allowed.iter().any(|(id, _)| id == host));
     if enabled && !missing.is_empty() {
-        let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
-        different.push(format!("it does not allow {}", list.join(", ")));
+        let hosts = HostNames::read(group.system()).join(&missing);
+        different.push(format!("it does not allow {hosts}"));
         steps.push(format!(
             "To allow more hosts: hcablk target allow {name} {}",
-            list.join(" ")
+            words(&missing)
         ));
     }
     if different.is_empty() {
