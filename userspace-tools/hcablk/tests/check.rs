@@ -767,6 +767,19 @@ fn keys_that_are_missing_are_found() {
         keys("note")
     );
     assert_eq!(keys("warning"), none);
+    let enroll = |command: &str| {
+        let text = run(
+            at,
+            "check",
+            if at.join("sys/kernel/config/hcablk_target").exists() {
+                7
+            } else {
+                0
+            },
+        );
+        assert!(text.contains(&format!("          {command}\n")), "{text}");
+    };
+    enroll("on the target: hcablk enroll CLIENT data --address 10.0.0.1");
 
     // The exit code is 7 because no port listens.
     export(at);
@@ -774,6 +787,8 @@ fn keys_that_are_missing_are_found() {
     assert_eq!(keys("warning").len(), 2, "{:?}", keys("warning"));
     assert!(keys("warning")[0].contains("no key as a target"));
     assert!(keys("warning")[1].starts_with(&format!("data refuses {host}")));
+    enroll("hcablk enroll CLIENT VOLUME");
+    enroll("hcablk enroll CLIENT data");
     secret(at, "etc/hcablk/keys/target", &key_text(3));
     secret(at, &format!("etc/hcablk/keys/hosts/{host}"), &key_text(4));
     let tree = "sys/kernel/config/hcablk_target";

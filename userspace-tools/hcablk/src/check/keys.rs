@@ -41,7 +41,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
 }
 
 fn missing(what: &Missing, findings: &mut Findings) {
-    findings.warn(&what.subject, what.message.clone(), what.remedy.clone());
+    findings.warn(&what.subject, what.message.clone(), what.remedy());
 }
 
 /// Looks at the keys of this machine as a target, and of the hosts that its volumes allow.
@@ -102,6 +102,7 @@ fn target(system: &dyn System, findings: &mut Findings) -> Result<()> {
 /// A disk that is connected or configured.
 struct Disk<'a> {
     address: String,
+    volume: String,
     is_insecure: bool,
     group: Option<Group<'a>>,
 }
@@ -147,7 +148,7 @@ fn host(system: &dyn System, findings: &mut Findings) -> Result<()> {
                     "without its own key and that of the target {address} this host can only use \
                      a volume that is exported with --insecure"
                 ),
-                &missing::exchange(system, address, &id).unwrap_or_default(),
+                &missing::exchange(system, address, &disk.volume, &id).unwrap_or_default(),
             ),
         }
     }
@@ -163,6 +164,10 @@ fn disks(system: &dyn System) -> Result<BTreeMap<String, Disk<'_>>> {
     for (name, disk) in configured {
         let found = Disk {
             address: disk.endpoint().address,
+            volume: disk
+                .volume
+                .as_ref()
+                .map_or_else(|| name.to_string(), ToString::to_string),
             is_insecure: disk.insecure.unwrap_or(false),
             group: None,
         };
@@ -176,6 +181,7 @@ fn disks(system: &dyn System) -> Result<BTreeMap<String, Disk<'_>>> {
     {
         let found = Disk {
             address: group.get("address")?,
+            volume: group.get("volume")?,
             is_insecure: group.flag("insecure")?,
             group: Some(group.clone()),
         };
