@@ -154,25 +154,33 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let mut transaction = Transaction::new(system);
     let result =
         set_up(&tree, &group, wanted, path, wwid, &mut transaction).and_then(|(port, evicted)| {
+            // All that can fail comes before the end of the transaction, so that a failed command leaves no export
+            // behind. The configuration is written last, since the transaction does not undo that.
+            let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
+            let keeps = now_keep_reservations(&group)?;
+            let missing = keys::missing::notes(&group)?;
             let stored = wanted
                 .persist
                 .then(|| store(&tree, wanted, derived, port.as_ref()));
-            Ok((port, evicted, stored.transpose()?))
+            Ok((
+                port,
+                evicted,
+                (allowed, keeps, missing),
+                stored.transpose()?,
+            ))
         });
     let changed = transaction.has_changes();
-    let (port, evicted, stored) = transaction.finish(result)?;
+    let (port, evicted, (allowed, keeps, missing), stored) = transaction.finish(result)?;
     if changed && stored.is_none() {
         // The service neither repeats nor undoes changes of other commands.
         Record::new(system).forget(Table::Export, wanted.volume.as_str())?;
     }
-    // This precedes everything that can fail, since a configured export belongs to the service.
     let port_id = port.as_ref().map(|port| port.id.clone());
     let handed = stored.as_ref().and_then(|(_, has_port)| {
         let port = has_port.then_some(port_id.as_deref()).flatten();
         hand_over(system, &wanted.volume, port)
     });
 
-    let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
     let mut outcome = Outcome::new(Done::Export {
         volume: wanted.volume.to_string(),
         path: path.to_owned(),
@@ -206,7 +214,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
                 .to_owned(),
         );
     }
-    if wanted.keep_reservations && now_keep_reservations(&group)?.is_none() {
+    if wanted.keep_reservations && keeps.is_none() {
         outcome.note(
             "the kernel module cannot report whether reservations are kept: it is older than this command"
                 .to_owned(),
@@ -228,9 +236,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
             wanted.volume
         ));
     }
-    for note in keys::missing::notes(&group)? {
-        outcome.note(note);
-    }
+    outcome.notes.extend(missing);
     Ok(outcome)
 }
 
