@@ -267,6 +267,12 @@ impl Node for Volume {
             }
             Ok(())
         }),
+        Attribute::private(c"lost", |volume, out| {
+            for (host, session) in volume.lost()?.iter() {
+                writeln!(out, "{host} {:016x}", session.0)?;
+            }
+            Ok(())
+        }),
         Attribute::private(c"peers", |volume, out| {
             let of_volume = |a: &Attachment| a.is_of(volume);
             for attachment in volume.registry().attachments(of_volume)?.iter() {

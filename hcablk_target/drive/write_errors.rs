@@ -88,6 +88,9 @@ pub(crate) struct WriteErrors {
     sessions: Atomic<u32>,
     /// The number of these sessions that may still acknowledge writes.
     open: Atomic<u32>,
+    /// Whether the session that was the last to begin to end ended because of a fault: then the
+    /// disk may still wait for the volume.
+    is_lost: Atomic<bool>,
     /// Whether all acknowledged writes are durable, once an ending export has determined it.
     #[pin]
     durable: Mutex<Option<bool>>,
@@ -114,6 +117,7 @@ impl WriteErrors {
                 owes_error: Atomic::new(false),
                 sessions: Atomic::new(0),
                 open: Atomic::new(0),
+                is_lost: Atomic::new(false),
                 durable <- new_mutex!(None),
                 next_session_number: Atomic::new(0),
             }),
@@ -245,6 +249,7 @@ impl WriteErrorsUse {
     fn new(errors: &Arc<WriteErrors>) -> Self {
         errors.sessions.fetch_add(1, Relaxed);
         errors.open.fetch_add(1, Relaxed);
+        errors.is_lost.store(false, Relaxed);
         Self {
             errors: errors.clone(),
             session_number: errors.next_session_number.fetch_add(1, Relaxed),
@@ -258,6 +263,11 @@ impl WriteErrorsUse {
         if self.is_open.xchg(false, Relaxed) {
             self.errors.open.fetch_sub(1, Release);
         }
+    }
+
+    /// Records that the session begins to end, and whether because of a fault. Any context.
+    pub(crate) fn begin_end(&self, by_fault: bool) {
+        self.errors.is_lost.store(by_fault, Relaxed);
     }
 
     /// Returns the number of this session, among those that have the record.
@@ -355,6 +365,19 @@ impl Records {
             record.remember(session.path(), epoch);
         }
         Ok(())
+    }
+
+    /// Returns the disks whose last session has ended because of a fault, each with its host and
+    /// its session on path 0. May sleep. Fails with `ENOMEM`.
+    pub(crate) fn lost(&self) -> Result<KVec<(HostId, SessionId)>> {
+        let list = self.list.lock();
+        let mut lost = KVec::with_capacity(list.len(), GFP_KERNEL)?;
+        for record in list.iter() {
+            if record.errors.is_lost.load(Relaxed) && !record.errors.is_used() {
+                lost.push((record.host, record.disk), GFP_KERNEL)?;
+            }
+        }
+        Ok(lost)
     }
 
     /// Prevents every session of this id from beginning with `epoch` or an earlier one. May sleep.

@@ -423,6 +423,7 @@ impl Attachment {
     pub(super) fn begin_end(&self, reason: EndReason, alone: bool) -> bool {
         let begins = self.state.lock().end(reason);
         if begins {
+            self.write_errors.begin_end(!reason.is_usual());
             self.ends_alone.store(alone, Relaxed);
         }
         begins

@@ -257,6 +257,16 @@ class Fence(unittest.TestCase):
         agent.Evict(options).off()
         self.assertTrue(run[1][-1].startswith("hcablk target evict"), run)
 
+    def test_an_option_without_a_value_is_left_out_as_zero(self):
+        words = []
+        for value in ("1", "0"):
+            agent, options = self.options("method=evict", f"inet4_only={value}", "volume=data", "ip=[fd00::1]", "plug=x")
+            words.append(agent.Evict(options).at_target("[fd00::1]", ["true"]))
+        self.assertIn("-4", words[0])
+        self.assertNotIn("-4", words[1])
+        # ssh would look up a host of this name, with its brackets.
+        self.assertEqual(words[0][-2:], ["fd00::1", "true"])
+
     def test_its_page_has_every_option_and_action(self):
         agent = PACKAGING / "fence/fence_hcablk"
         described = subprocess.run([sys.executable, agent, "-o", "metadata"], capture_output=True, check=True).stdout

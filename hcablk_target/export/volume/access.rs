@@ -136,6 +136,16 @@ impl Volume {
         Ok(evicted)
     }
 
+    /// Returns the disks that have lost their connections and may wait for the volume, each with
+    /// its host and its session on path 0. Fails with `ENOMEM`.
+    pub(crate) fn lost(&self) -> Result<KVec<(HostId, SessionId)>> {
+        let records = match &self.state.lock().export {
+            Export::Exported { records, .. } => records.clone(),
+            _ => return Ok(KVec::new()),
+        };
+        records.lost()
+    }
+
     /// Returns the state of the volume that matters for `request`, proven as `proven`, and the last
     /// epoch of its session.
     pub(crate) fn admission(

@@ -12,7 +12,7 @@
 whole() {
 	on "$1" "cd $2 && find . -type d | sort && find . -type f | sort | while read -r file; do
 			case \${file##*/} in
-			session | stats | times | clients | sessions | memory | shares | peers | admit | force_disconnect) ;;
+			session | stats | times | clients | sessions | memory | shares | lost | peers | admit | force_disconnect) ;;
 			*) echo \"\$file \$(tr '\n' ' ' < \$file)\" ;;
 			esac
 		done"

@@ -23,6 +23,8 @@ wwid=$(on c1 "cat /sys/block/$disk/wwid")
 like "the disk has a wwid" '^uuid\.[0-9a-f-]{36}$' "$wwid"
 check "by-id leads to the disk" links_to "by-id/hcablk-$wwid" "$device"
 check "the disk has no I/O scheduler" wait_until c1 30 "grep -q '\[none\]' /sys/block/$disk/queue/scheduler"
+like "systemd starts the limit of a shutdown when the disk is connected" '^SYSTEMD_WANTS=hcablk-shutdown\.service$' \
+	"$(on c1 "udevadm info --query=property --name=$device | grep SYSTEMD_WANTS")"
 must on c1 "env echo mq-deadline > /sys/block/$disk/queue/scheduler && udevadm trigger --settle --action=change /sys/block/$disk"
 like "a change event keeps the scheduler that the administrator chose" '\[mq-deadline\]' "$(on c1 "cat /sys/block/$disk/queue/scheduler")"
 must on c1 "udevadm trigger --settle --action=add /sys/block/$disk"

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::config;
 use crate::config::persist::Files;
+use crate::config::{self, Config};
 use crate::error::{Error, Kind, Result};
 use crate::names::HostName;
 use crate::output::{Done, Outcome};
@@ -23,13 +23,19 @@ pub struct HostNames(
     BTreeMap<Uuid, String>,
 );
 
+impl From<&Config> for HostNames {
+    fn from(config: &Config) -> Self {
+        let names = config.host_names.iter();
+        Self(names.map(|(name, id)| (id.0, name.to_string())).collect())
+    }
+}
+
 impl HostNames {
     /// Reads the names in the configuration. While the files have a mistake, which other commands report, hosts have no
     /// names.
     pub fn read(system: &dyn System) -> Self {
         let config = config::load(system).map(|loaded| loaded.config);
-        let names = config.unwrap_or_default().host_names.into_iter();
-        Self(names.map(|(name, id)| (id.0, name.to_string())).collect())
+        Self::from(&config.unwrap_or_default())
     }
 
     /// Returns whether no host has a name.
@@ -56,16 +62,27 @@ impl HostNames {
 
     /// Returns the id of a host as text, and its name if it has one.
     pub fn show(&self, id: &Uuid) -> String {
-        match self.0.get(id) {
-            Some(name) => format!("{id} ({name})"),
-            None => id.to_string(),
-        }
+        named(id, self.get(id))
+    }
+
+    /// Returns the id of a host that the kernel has shown, and its name if it has one.
+    pub fn show_text(&self, id: &str) -> String {
+        let parsed = Uuid::try_parse(id);
+        parsed.map_or_else(|_| id.to_owned(), |id| self.show(&id))
     }
 
     /// Joins hosts with commas.
     pub fn join(&self, ids: &[Uuid]) -> String {
         let texts: Vec<_> = ids.iter().map(|id| self.show(id)).collect();
         texts.join(", ")
+    }
+}
+
+/// Returns the id of a host as text, and this name if it has one.
+pub(crate) fn named(id: &Uuid, name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("{id} ({name})"),
+        None => id.to_string(),
     }
 }
 

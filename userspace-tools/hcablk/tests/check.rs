@@ -675,6 +675,50 @@ fn legs_of_mirrors_are_found() {
     assert!(found()[0][1].contains("hcablk0p1 is a leg of md0"));
 }
 
+/// Findings about a host have its name.
+#[test]
+fn hosts_in_findings_have_their_names() {
+    let root = machine();
+    let at = root.path();
+    export(at);
+    let host = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
+    let tree = "sys/kernel/config/hcablk_target";
+    put(
+        at,
+        &format!("{tree}/volumes/data/evicted"),
+        format!("{host}\n"),
+    );
+    put(at, &format!("{tree}/volumes/data/hosts/{host}/keys"), "0\n");
+    secret(at, &format!("etc/hcablk/keys/hosts/{host}"), &key_text(4));
+    let messages = |check: &str| -> Vec<String> {
+        let json: Value = serde_json::from_str(&run(at, "check --json", 7)).unwrap();
+        let findings = json["findings"].as_array().unwrap().iter();
+        let here = findings.filter(|one| one["check"] == check);
+        here.map(|one| one["message"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let has = |check: &str, message: String| {
+        let all = messages(check);
+        assert!(all.contains(&message), "{message} is not in {all:?}");
+    };
+    let unheld = "the kernel does not have the key of";
+    has(
+        "export",
+        "the host is evicted, so the target refuses it".to_owned(),
+    );
+    has("keys", format!("{unheld} {host}"));
+    put(
+        at,
+        "etc/hcablk/hcablk.d/names.toml",
+        format!("[host_names]\nclient1 = \"{host}\"\n"),
+    );
+    has(
+        "export",
+        "the host client1 is evicted, so the target refuses it".to_owned(),
+    );
+    has("keys", format!("{unheld} {host} (client1)"));
+}
+
 /// The check finds keys that are missing, unknown to the kernel, or not used yet.
 #[test]
 fn keys_that_are_missing_are_found() {
@@ -723,6 +767,19 @@ fn keys_that_are_missing_are_found() {
         keys("note")
     );
     assert_eq!(keys("warning"), none);
+    let enroll = |command: &str| {
+        let text = run(
+            at,
+            "check",
+            if at.join("sys/kernel/config/hcablk_target").exists() {
+                7
+            } else {
+                0
+            },
+        );
+        assert!(text.contains(&format!("          {command}\n")), "{text}");
+    };
+    enroll("on the target: hcablk enroll CLIENT data --address 10.0.0.1");
 
     // The exit code is 7 because no port listens.
     export(at);
@@ -730,6 +787,8 @@ fn keys_that_are_missing_are_found() {
     assert_eq!(keys("warning").len(), 2, "{:?}", keys("warning"));
     assert!(keys("warning")[0].contains("no key as a target"));
     assert!(keys("warning")[1].starts_with(&format!("data refuses {host}")));
+    enroll("hcablk enroll CLIENT VOLUME");
+    enroll("hcablk enroll CLIENT data");
     secret(at, "etc/hcablk/keys/target", &key_text(3));
     secret(at, &format!("etc/hcablk/keys/hosts/{host}"), &key_text(4));
     let tree = "sys/kernel/config/hcablk_target";

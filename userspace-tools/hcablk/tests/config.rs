@@ -420,6 +420,38 @@ fn clients_keep_their_sessions() {
     )));
 }
 
+/// `apply` and `config diff` show hosts with their names, in JSON as a member of its own.
+#[test]
+fn steps_have_the_names_of_hosts() {
+    let names = format!("\n[host_names]\nclient1 = \"{HOST}\"\nclient2 = \"{OTHER}\"\n");
+    let kernel = with(&format!("{BOTH}{names}"));
+    ok(&kernel, "apply");
+    kernel.set_volume("data", "clients", &format!("{HOST} 0123456789abcdef 1 4\n"));
+    kernel.file(MAIN, &format!("{}{names}", BOTH.replace(HOST, OTHER)));
+    let (allowed, forbidden) = (format!("{OTHER} (client2)"), format!("{HOST} (client1)"));
+    let differences = ok(&kernel, "config diff");
+    assert_eq!(
+        differences,
+        format!("~ export data: {allowed} is not allowed\n~ export data: {forbidden} is allowed\n")
+    );
+    let outcome = hcablk(&kernel, "target apply").unwrap();
+    assert_eq!(
+        outcome.report.to_string(),
+        format!(
+            "done: allow {allowed} to use export data\n\
+             pending: forbid {forbidden} to use export data: it has a session\n"
+        )
+    );
+    let json: serde_json::Value = serde_json::from_str(&outcome.to_json()).unwrap();
+    for (step, host, name) in [
+        (&json["steps"][0], OTHER, "client2"),
+        (&json["pending"][0], HOST, "client1"),
+    ] {
+        assert_eq!(step["host"], host);
+        assert_eq!(step["host_name"], name);
+    }
+}
+
 #[test]
 fn unconfigured_objects_stay() {
     let kernel = both();

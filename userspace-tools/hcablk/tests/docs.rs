@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The commands in the documents and in the help texts: the parser accepts each as it is written.
+//! The commands in the documents, the help texts, the alerts, the units and the rules of udev. The parser accepts
+//! each that is complete; the subcommands and options of the others exist.
 
 #![allow(
     clippy::unwrap_used,
@@ -128,6 +129,121 @@ fn the_parser_takes_the_commands_of_the_documents() {
     assert!(parsed > 50, "{parsed}");
 }
 
+/// Checks that the subcommands and options of a command exist, which may be mentioned without its arguments.
+fn exists(from: &str, words: &[String]) {
+    let mut all = Cli::command();
+    all.build();
+    let mut command = &all;
+    for word in words.iter().skip(1) {
+        let text = words.join(" ");
+        if command.get_name() == "bench" {
+            // Another program has this command's options.
+            return;
+        }
+        if let Some(option) = word.strip_prefix("--") {
+            let known = command.get_arguments().any(|one| {
+                one.get_long() == Some(option)
+                    || one
+                        .get_all_aliases()
+                        .is_some_and(|all| all.contains(&option))
+            });
+            assert!(known, "{from}: {text}: --{option}");
+        } else if command.has_subcommands() {
+            let found = command.find_subcommand(word);
+            command = found.unwrap_or_else(|| panic!("{from}: {text}: {word}"));
+        }
+    }
+}
+
+/// The texts between backticks outside of examples, also those that are wrapped.
+fn inline_code(text: &str) -> Vec<String> {
+    let is_example = |line: &&str| line.starts_with("    ");
+    let lines: Vec<_> = text.lines().filter(|line| !is_example(line)).collect();
+    let mut found = Vec::new();
+    for paragraph in lines.split(|line| line.is_empty()) {
+        let joined = paragraph.join(" ");
+        found.extend(joined.split('`').skip(1).step_by(2).map(str::to_owned));
+    }
+    found
+}
+
+/// All documents that are about the command.
+fn all_documents() -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(top().join("docs/reference")).unwrap();
+    let mut files: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+    files.extend(documents());
+    files.push(top().join("userspace-tools/README.md"));
+    files.sort();
+    files
+}
+
+#[test]
+fn the_commands_that_the_documents_mention_exist() {
+    let mut checked = 0;
+    for file in all_documents() {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let from = file.display().to_string();
+        for code in inline_code(&text) {
+            let found = commands(&code);
+            for words in found.iter().filter_map(|command| words(command)) {
+                exists(&from, &words);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 180, "{checked}");
+}
+
+#[test]
+fn the_commands_of_the_alerts_exist() {
+    let file = "packaging/prometheus/hcablk.rules.yml";
+    let text = std::fs::read_to_string(top().join(file)).unwrap();
+    let mut checked = 0;
+    for line in text.lines().filter(|line| line.contains("description:")) {
+        // A command ends before the sentence's next mark.
+        for part in line.split([',', '.', ':', '(', ')', '"']) {
+            let part = part.trim();
+            let at = part
+                .find("hcablk ")
+                .filter(|at| !part[..*at].ends_with(['-', '_']));
+            if let Some(words) = at.and_then(|at| words(&part[at..])) {
+                exists(file, &words);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 9, "{checked}");
+}
+
+#[test]
+fn the_parser_takes_the_commands_of_units_and_of_udev() {
+    let mut checked = Vec::new();
+    for folder in ["systemd", "udev"] {
+        let folder = std::fs::read_dir(top().join("packaging").join(folder)).unwrap();
+        let files = folder.map(|entry| entry.unwrap().path());
+        for file in files.filter(|path| path.is_file()) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for (_, rest) in text
+                .lines()
+                .filter_map(|line| line.split_once("/usr/sbin/hcablk "))
+            {
+                let line = rest.trim_end_matches('"');
+                let line = ["%i", "%n", "$env{HCABLK_DISK}"]
+                    .iter()
+                    .fold(line.replace("${HCABLK_WAIT}", "300"), |line, name| {
+                        line.replace(name, "data")
+                    });
+                let words = ["hcablk"].into_iter().chain(line.split_whitespace());
+                if let Err(error) = Cli::try_parse_from(words) {
+                    panic!("{}: {line}: {error}", file.display());
+                }
+                checked.push(line);
+            }
+        }
+    }
+    assert!(checked.len() > 7, "{checked:?}");
+}
+
 #[test]
 fn the_parser_takes_the_examples_of_the_help() {
     fn look(command: &mut clap::Command, parsed: &mut usize) {
@@ -175,6 +291,61 @@ fn the_quick_start_is_short_and_its_files_are_read() {
         kernel.file("/etc/hcablk/hcablk.toml", &file);
         let checked = ok(&kernel, "config check");
         assert!(checked.contains(holds), "{checked}");
+    }
+}
+
+/// The quick start uses only units and files that the packages have.
+#[test]
+fn the_quick_start_uses_what_the_packages_have() {
+    let packaging = top().join("packaging");
+    let text = std::fs::read_to_string(top().join("docs/user/quick-start.md")).unwrap();
+    let lines: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .collect();
+    let installed = std::fs::read_to_string(packaging.join("debian/hcablk.install")).unwrap();
+    let mut units = Vec::new();
+    for line in lines.iter().filter(|line| line.contains("systemctl ")) {
+        let names = line
+            .split([' ', ';'])
+            .filter(|word| word.starts_with("hcablk"));
+        for name in names {
+            let template = name.find('@').map_or(name, |at| &name[..=at]);
+            let unit = format!("systemd/{template}.service");
+            assert!(packaging.join(&unit).is_file(), "{line}: {unit}");
+            assert!(installed.contains(&format!("{unit} ")), "{unit}");
+            units.push(template);
+        }
+    }
+    assert_eq!(units, ["hcablk-target", "hcablk@"]);
+    let (_, rest) = text.split_once("/usr/share/doc/hcablk/").unwrap();
+    let example = rest.split_whitespace().next().unwrap();
+    let examples = std::fs::read_to_string(packaging.join("debian/hcablk.examples")).unwrap();
+    assert!(examples.lines().any(|line| line == example), "{example}");
+    // The line that the quick start takes from it is the only one of its kind, and has its directory.
+    let file = std::fs::read_to_string(packaging.join(example)).unwrap();
+    let found = |line: &&str| line.starts_with("UUID=") && line.contains(" ocfs2 ");
+    let found: Vec<_> = file.lines().filter(found).collect();
+    let [line] = found[..] else {
+        panic!("{found:?}");
+    };
+    let mut fields = line.split_whitespace();
+    let (uuid, folder) = (fields.next().unwrap(), fields.next().unwrap());
+    let uuid = uuid.trim_start_matches("UUID=");
+    assert!(text.contains(&format!("mkfs.ocfs2 -N 2 -b 4096 -C 4096 -U {uuid} ")));
+    assert!(text.contains(&format!("mkdir -p {folder} && mount {folder}\n")));
+    for package in text
+        .split("./")
+        .skip(1)
+        .filter_map(|rest| rest.split('_').next())
+    {
+        let is_there = packaging
+            .join(format!("debian/{package}.install"))
+            .is_file();
+        assert!(
+            is_there || package == "hcablk-modules-$(uname -r)",
+            "{package}"
+        );
     }
 }
 

@@ -226,6 +226,76 @@ fn a_failure_names_the_hosts_that_are_not_fenced() {
     assert!(error.advice.unwrap().contains("may still use the volume"));
 }
 
+/// Every message about hosts has their names; commands in an advice have the ids only.
+#[test]
+fn messages_have_the_names_of_hosts() {
+    let kernel = || {
+        let kernel = exporting();
+        kernel.folder("/etc/hcablk");
+        let names = format!("[host_names]\nclient1 = \"{A}\"\nclient2 = \"{B}\"\n");
+        kernel.file("/etc/hcablk/hcablk.toml", &names);
+        kernel
+    };
+    let (a, b) = (format!("{A} (client1)"), format!("{B} (client2)"));
+    let evict = format!("target evict data {A} {B}");
+
+    let busy = kernel();
+    busy.drain(A, 100);
+    let error = fails(&busy, &format!("{evict} --timeout 5"));
+    assert!(
+        error
+            .message
+            .starts_with(&format!("data has evicted {a}, ")),
+        "{error:?}"
+    );
+    let advice = error.advice.unwrap();
+    assert!(
+        advice.ends_with(&format!("hcablk target evict data {A}")),
+        "{advice}"
+    );
+    assert!(busy.progress.borrow()[0].contains(&a));
+
+    let failing = kernel();
+    failing.fail_at.set(Some(failing.changes() + 2));
+    let error = fails(&failing, &evict);
+    let start = format!("cannot evict {a} from data");
+    assert!(error.message.starts_with(&start), "{error:?}");
+
+    let interrupted = kernel();
+    interrupted.signal_at.set(Some(interrupted.changes() + 3));
+    let error = fails(&interrupted, &evict);
+    let left = format!("{b} is recorded as evicted, but may still use data");
+    assert!(error.message.contains(&left), "{error:?}");
+
+    let admitting = kernel();
+    admitting.drain(A, 100);
+    let admit: kernel::Meanwhile = Box::new(|kernel| {
+        ok(kernel, &format!("target admit data {A}"));
+    });
+    admitting.meanwhile.replace(Some((3, admit)));
+    let error = fails(&admitting, &format!("target evict data {A}"));
+    let other = format!("another command has admitted {a} to data");
+    assert!(error.message.starts_with(&other), "{error:?}");
+
+    let plain = kernel();
+    for (line, message) in [
+        (
+            format!("target admit data {B}"),
+            format!("volume data has not evicted {b} anyway"),
+        ),
+        (
+            format!("target forbid data {B}"),
+            format!("volume data does not allow {b} anyway"),
+        ),
+        (
+            format!("target export data /dev/sdb --no-port --allow {B}"),
+            format!("volume data exists with other settings: it does not allow {b}"),
+        ),
+    ] {
+        assert_eq!(fails(&plain, &line).message, message);
+    }
+}
+
 #[test]
 fn a_signal_ends_the_wait_and_the_host_stays_evicted() {
     let kernel = exporting();

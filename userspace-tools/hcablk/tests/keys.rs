@@ -234,11 +234,11 @@ fn a_target_reports_missing_keys() {
     kernel.file(format!("{TARGET}/keys"), "0\n");
     let of_target =
         "this machine has no key as a target, so no host can use a volume that is not INSECURE: \
-                     hcablk key generate target && hcablk key apply";
+                     hcablk enroll CLIENT VOLUME, or by hand: hcablk key generate target && hcablk key apply";
     let of_host = |host: &str| {
         format!(
-            "data refuses {host}, since this target does not have the key: ssh CLIENT hcablk key show host | \
-             hcablk key add host {host} && hcablk key apply"
+            "data refuses {host}, since this target does not have the key: hcablk enroll CLIENT data, or by \
+             hand: ssh CLIENT hcablk key show host | hcablk key add host {host} && hcablk key apply"
         )
     };
     let export = format!("target export data /dev/sdb --allow {A}");
@@ -278,6 +278,7 @@ fn a_target_reports_a_key_that_all_volumes_lack_once() {
     for (note, volume) in notes[1..].iter().zip(["data", "log"]) {
         assert!(
             note.starts_with(&format!("{volume} refuses {A}, {B}, "))
+                && note.contains(&format!(": hcablk enroll CLIENT {volume}, "))
                 && note.contains("hcablk key add host UUID && hcablk key apply"),
             "{notes:?}"
         );
@@ -298,20 +299,21 @@ fn a_host_that_is_refused_learns_which_keys_are_missing() {
         .insert("data".to_owned(), refused);
     let connect = format!("connect 10.0.0.1 data --host-id {A}");
     let advice = || fails(&kernel, &connect).advice.unwrap();
+    let enroll = "on the target: hcablk enroll CLIENT data --address 10.0.0.1\nor by hand:";
     let make = "here:          hcablk key generate host";
     let add_host = format!(
         "on the target: ssh CLIENT hcablk key show host | hcablk key add host {A} && hcablk key apply"
     );
     let add_target =
         "here:          ssh TARGET hcablk key show target | hcablk key add target 10.0.0.1";
-    let wanted = format!("keys are missing here:\n{make}\n{add_host}\n{add_target}");
+    let wanted = format!("keys are missing here:\n{enroll}\n{make}\n{add_host}\n{add_target}");
     assert!(advice().ends_with(&wanted), "{}", advice());
 
     kernel.file("/etc/hcablk/keys/host", &key(1).0);
     let advice = fails(&kernel, &format!("{connect} --insecure"))
         .advice
         .unwrap();
-    let wanted = format!("keys are missing here:\n{add_host}\n{add_target}");
+    let wanted = format!("keys are missing here:\n{enroll}\n{add_host}\n{add_target}");
     assert!(advice.ends_with(&wanted), "{advice}");
 
     kernel.file("/etc/hcablk/keys/targets/default", &key(2).0);

@@ -509,6 +509,24 @@ fn a_device_under_a_name_that_may_change_is_named_with_one_that_stays() {
     );
 }
 
+/// The command reads the hosts of the volume when it has been exported.
+#[test]
+fn an_export_whose_hosts_cannot_be_read_is_undone() {
+    let hosts = "/sys/kernel/config/hcablk_target/volumes/data/hosts";
+    for line in ["target export data /dev/sdb", COMMANDS[2]] {
+        let kernel = complete();
+        ok(&kernel, "target apply --keep-going --record");
+        let before = kernel.snapshot();
+        *kernel.while_enabling.borrow_mut() = Some(Box::new(move |kernel| {
+            kernel.tree.borrow_mut().remove(std::path::Path::new(hosts));
+        }));
+        let error = fails(&kernel, line);
+        assert!(error.message.contains(hosts), "{error:?}");
+        assert_eq!(error.not_undone, [""; 0], "{line}");
+        assert_eq!(kernel.snapshot(), before, "{line}");
+    }
+}
+
 /// The target's service ends what the configuration has, so that acknowledged data is written before a shutdown.
 #[test]
 fn the_service_ends_an_export_that_was_persisted() {

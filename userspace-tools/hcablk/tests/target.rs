@@ -656,6 +656,54 @@ fn hosts_are_shown_with_their_names() {
     assert!(!ok(&kernel, "target list").contains(" ("));
 }
 
+/// A host that lost its connection does not keep a volume from being ended, but its disk may wait for the volume.
+#[test]
+fn unexport_names_the_hosts_that_may_wait_for_the_volume() {
+    let exporting = || {
+        let kernel = Kernel::loaded();
+        let line = format!("target export data /dev/sdb --allow {A} --allow {B}");
+        ok(&kernel, &line);
+        kernel.folder("/etc/hcablk");
+        let names = format!("[host_names]\nclient1 = \"{A}\"\n");
+        kernel.file("/etc/hcablk/hcablk.toml", &names);
+        kernel
+    };
+    let remark = |hosts: &str| {
+        format!(
+            "disks of these hosts have lost their connections, and may wait for data until it is exported again or \
+             their ctrl_loss_tmo is over: {hosts}"
+        )
+    };
+    let both = format!("{A} 00000000deadbeef\n{B} 00000000deadbeee\n");
+    let connected = format!("{B} 00000000deadbee0 1 2\n");
+    for (clients, evicted, line, wanted) in [
+        (
+            "",
+            "",
+            "target unexport data",
+            format!("{A} (client1), {B}"),
+        ),
+        ("", B, "target unexport --all", format!("{A} (client1)")),
+        (
+            connected.as_str(),
+            "",
+            "target unexport --force data",
+            format!("{A} (client1)"),
+        ),
+    ] {
+        let kernel = exporting();
+        kernel.set_volume("data", "lost", &both);
+        kernel.set_volume("data", "clients", clients);
+        kernel.set_volume("data", "evicted", evicted);
+        let said = notes(&kernel, line);
+        assert_eq!(said, [remark(&wanted)], "{line}");
+    }
+    let kernel = exporting();
+    ok(&kernel, &format!("target forbid data {B}"));
+    kernel.set_volume("data", "lost", &format!("{B} 00000000deadbeee\n"));
+    assert_eq!(notes(&kernel, "target unexport data"), [""; 0]);
+}
+
 #[test]
 fn a_list_that_the_kernel_cuts_is_said_to_be() {
     let kernel = Kernel::loaded();

@@ -650,6 +650,28 @@ fn the_screen_shows_lost_writes() {
     assert!(text.contains("hcablk check shows the remedy"), "{text}");
 }
 
+/// A client is shown with its name.
+#[test]
+fn the_screen_shows_the_names_of_hosts() {
+    let kernel = busy();
+    let (named, other) = (
+        "5f2c1d6e-8a0b-4c3d-9e7f-00000000000a",
+        "5f2c1d6e-8a0b-4c3d-9e7f-00000000000b",
+    );
+    let clients = format!("{named} 00000000deadbeef 1 2\n{other} 00000000deadbeee 3 4\n");
+    kernel.set_volume("vol1", "clients", &clients);
+    kernel.folder("/etc/hcablk");
+    let names = format!("[host_names]\nclient1 = \"{named}\"\n");
+    kernel.file("/etc/hcablk/hcablk.toml", &names);
+    let mut model = Model::new(&kernel, Duration::from_secs(1));
+    model.look(&kernel).unwrap();
+    model.press(
+        &kernel,
+        KeyEvent::new(KeyCode::Char('3'), KeyModifiers::NONE),
+    );
+    golden("top-names.txt", &screen(&model));
+}
+
 #[test]
 fn keys_of_the_screen() {
     let kernel = busy();

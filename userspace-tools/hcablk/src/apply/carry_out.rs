@@ -117,8 +117,8 @@ fn one(system: &dyn System, step: &PlanStep, transaction: &mut Transaction<'_>) 
             make(group, settings, transaction)
         }
         Action::Set { attribute, to, .. } => transaction.set(group, attribute, to),
-        Action::Allow { host } => allow_host(group, *host, transaction),
-        Action::Forbid { host } => {
+        Action::Allow { host, .. } => allow_host(group, *host, transaction),
+        Action::Forbid { host, .. } => {
             // Uses the name of the existing directory, which may be written differently.
             let hosts = allowed_hosts(group)?;
             for (_, allowed) in hosts.iter().filter(|(id, _)| id == host) {

@@ -15,6 +15,7 @@ use crate::config::{Config, Disk, DiskPath, Export, Paths, Port};
 use crate::configfs::{Group, INITIATOR, TARGET};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
+use crate::host_names::HostNames;
 use crate::hostid;
 use crate::initiator::{further_paths, resolve, same, PATHS_AUTO};
 use crate::names::{DeviceName, VolumeName};
@@ -66,9 +67,13 @@ impl Plan {
         let host = own_id(system, config);
         if scope != Scope::Disks {
             let tree = TARGET.named(system);
+            let hosts = Hosts {
+                own: host.as_ref().ok().copied(),
+                names: HostNames::from(config),
+            };
             for (name, export) in &config.export {
                 plan.one(Table::Export, name.as_str(), |plan| {
-                    plan.export(&tree, name, export, host.as_ref().ok().copied(), force)
+                    plan.export(&tree, name, export, &hosts, force)
                 });
             }
             for (name, port) in &config.port {
@@ -169,13 +174,13 @@ impl Plan {
         tree: &Group<'_>,
         name: &VolumeName,
         export: &Export,
-        host: Option<Uuid>,
+        hosts: &Hosts,
         force: bool,
     ) -> Result<()> {
         let group = volumes(tree).child(name.as_str());
         let system = group.system();
         let mut wishes = vec![Wish::new("path", export.device.0.as_str())];
-        let derived = || default_wwid(system, host, name, &export.device.0);
+        let derived = || default_wwid(system, hosts.own, name, &export.device.0);
         let wwid = match export.wwid {
             Some(wwid) => Some(wwid.to_attribute()),
             None => derived().map(|id| id.to_string()),
@@ -198,7 +203,7 @@ impl Plan {
         }
         let wanted: Vec<_> = export.allow.iter().map(|id| id.0).collect();
         let add = wanted.iter().filter(|id| !allowed.contains(id));
-        let mut between: Vec<_> = add.map(|host| Action::Allow { host: *host }).collect();
+        let mut between: Vec<_> = add.map(|host| hosts.allow(*host)).collect();
         let object = Object {
             table: Table::Export,
             group: &group,
@@ -214,12 +219,12 @@ impl Plan {
                 .filter(|client| client.host == host.to_string())
                 .count();
             if sessions != 0 && !force {
-                self.pend(&object, Action::Forbid { host }, "it has a session");
+                self.pend(&object, hosts.forbid(host), "it has a session");
             } else if cut && !force {
                 let why = "it may have a session: the kernel lists only the first ones";
-                self.pend(&object, Action::Forbid { host }, why);
+                self.pend(&object, hosts.forbid(host), why);
             } else {
-                between.push(Action::Forbid { host });
+                between.push(hosts.forbid(host));
             }
         }
         self.object(&object, wishes, between, force)
@@ -395,6 +400,29 @@ impl Plan {
             }
         }
         Ok(())
+    }
+}
+
+/// The hosts that plans for exports mention.
+struct Hosts {
+    /// This machine's id, if it has one.
+    own: Option<Uuid>,
+    names: HostNames,
+}
+
+impl Hosts {
+    fn allow(&self, host: Uuid) -> Action {
+        Action::Allow {
+            host,
+            host_name: self.names.get(&host).map(str::to_owned),
+        }
+    }
+
+    fn forbid(&self, host: Uuid) -> Action {
+        Action::Forbid {
+            host,
+            host_name: self.names.get(&host).map(str::to_owned),
+        }
     }
 }
 

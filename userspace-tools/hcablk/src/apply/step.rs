@@ -8,6 +8,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::endpoint::Endpoint;
+use crate::host_names::named;
 use crate::hostid;
 use crate::user::DiskChange;
 
@@ -69,9 +70,13 @@ pub enum Action {
     },
     Allow {
         host: Uuid,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        host_name: Option<String>,
     },
     Forbid {
         host: Uuid,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        host_name: Option<String>,
     },
     AddPath {
         number: u8,
@@ -156,8 +161,16 @@ impl fmt::Display for PlanStep {
                     shown(to)
                 )
             }
-            Action::Allow { host } => write!(f, "allow {host} to use {it}"),
-            Action::Forbid { host } => write!(f, "forbid {host} to use {it}"),
+            Action::Allow { host, host_name } => {
+                write!(f, "allow {} to use {it}", named(host, host_name.as_deref()))
+            }
+            Action::Forbid { host, host_name } => {
+                write!(
+                    f,
+                    "forbid {} to use {it}",
+                    named(host, host_name.as_deref())
+                )
+            }
             Action::AddPath {
                 number,
                 address,
@@ -205,8 +218,14 @@ impl PlanStep {
             } => {
                 format!("~ {it}: {attribute} is {}, not {}", shown(from), shown(to))
             }
-            Action::Allow { host } => format!("~ {it}: {host} is not allowed"),
-            Action::Forbid { host } => format!("~ {it}: {host} is allowed"),
+            Action::Allow { host, host_name } => {
+                let host = named(host, host_name.as_deref());
+                format!("~ {it}: {host} is not allowed")
+            }
+            Action::Forbid { host, host_name } => {
+                let host = named(host, host_name.as_deref());
+                format!("~ {it}: {host} is allowed")
+            }
             Action::AddPath {
                 number,
                 address,

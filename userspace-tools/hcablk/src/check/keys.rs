@@ -9,6 +9,7 @@ use super::Findings;
 use crate::config;
 use crate::configfs::{Group, INITIATOR, TARGET};
 use crate::error::Result;
+use crate::host_names::HostNames;
 use crate::hostid;
 use crate::keys::{self, missing, KeyOwner, Missing};
 use crate::system::System;
@@ -40,7 +41,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
 }
 
 fn missing(what: &Missing, findings: &mut Findings) {
-    findings.warn(&what.subject, what.message.clone(), what.remedy.clone());
+    findings.warn(&what.subject, what.message.clone(), what.remedy());
 }
 
 /// Looks at the keys of this machine as a target, and of the hosts that its volumes allow.
@@ -74,14 +75,17 @@ fn target(system: &dyn System, findings: &mut Findings) -> Result<()> {
         let unheld = hosts
             .iter()
             .filter(|(id, group)| has_file(*id) && !keys::is_held(group));
-        let unheld: Vec<_> = unheld.map(|(id, _)| id.to_string()).collect();
+        let unheld: Vec<_> = unheld.map(|(id, _)| *id).collect();
         if let Some(what) = &lacking {
             missing(what, findings);
         }
         if !unheld.is_empty() {
             findings.warn(
                 &name,
-                format!("the kernel does not have the key of {}", unheld.join(", ")),
+                format!(
+                    "the kernel does not have the key of {}",
+                    HostNames::read(system).join(&unheld)
+                ),
                 APPLY,
             );
         }
@@ -98,6 +102,7 @@ fn target(system: &dyn System, findings: &mut Findings) -> Result<()> {
 /// A disk that is connected or configured.
 struct Disk<'a> {
     address: String,
+    volume: String,
     is_insecure: bool,
     group: Option<Group<'a>>,
 }
@@ -143,7 +148,7 @@ fn host(system: &dyn System, findings: &mut Findings) -> Result<()> {
                     "without its own key and that of the target {address} this host can only use \
                      a volume that is exported with --insecure"
                 ),
-                &missing::exchange(system, address, &id).unwrap_or_default(),
+                &missing::exchange(system, address, &disk.volume, &id).unwrap_or_default(),
             ),
         }
     }
@@ -159,6 +164,10 @@ fn disks(system: &dyn System) -> Result<BTreeMap<String, Disk<'_>>> {
     for (name, disk) in configured {
         let found = Disk {
             address: disk.endpoint().address,
+            volume: disk
+                .volume
+                .as_ref()
+                .map_or_else(|| name.to_string(), ToString::to_string),
             is_insecure: disk.insecure.unwrap_or(false),
             group: None,
         };
@@ -172,6 +181,7 @@ fn disks(system: &dyn System) -> Result<BTreeMap<String, Disk<'_>>> {
     {
         let found = Disk {
             address: group.get("address")?,
+            volume: group.get("volume")?,
             is_insecure: group.flag("insecure")?,
             group: Some(group.clone()),
         };

@@ -4,6 +4,7 @@
 
 use super::Findings;
 use crate::error::SEE_THE_LOG;
+use crate::host_names::HostNames;
 use crate::initiator;
 use crate::output::{Device, Port, Volume};
 use crate::stats;
@@ -31,8 +32,9 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
         Err(error) => findings.error("exports", &error),
         Ok(None) => (),
         Ok(Some((volumes, ports))) => {
+            let names = HostNames::read(system);
             for one in &volumes {
-                volume(one, findings);
+                volume(one, &names, findings);
             }
             write_caches(system, findings);
             listening(&volumes, &ports, findings);
@@ -77,7 +79,7 @@ fn disk(device: &Device, findings: &mut Findings) {
     }
 }
 
-fn volume(volume: &Volume, findings: &mut Findings) {
+fn volume(volume: &Volume, names: &HostNames, findings: &mut Findings) {
     let name = &volume.name;
     if let (false, Some(why)) = (volume.enabled, &volume.error) {
         findings.fail(
@@ -105,9 +107,11 @@ fn volume(volume: &Volume, findings: &mut Findings) {
         );
     }
     for host in &volume.evicted {
+        let called = names.get(&host.host);
+        let called = called.map_or_else(String::new, |known| format!(" {known}"));
         findings.note(
             &format!("{name}, host {}", host.host),
-            "the host is evicted, so the target refuses it",
+            format!("the host{called} is evicted, so the target refuses it"),
             &format!(
                 "After its restart: hcablk target admit {name} {}",
                 host.host

@@ -114,8 +114,8 @@ pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
 const NO_ANSWER_TO_ARP: &str = "looking for an RDMA device that reaches the address";
 
 /// Returns the advice on keys for a volume that does not exist, or that the target hides from a host without a key.
-fn about_keys(system: &dyn System, address: &str, host_id: &str) -> String {
-    match keys::missing::exchange(system, address, host_id) {
+fn about_keys(system: &dyn System, address: &str, volume: &str, host_id: &str) -> String {
+    match keys::missing::exchange(system, address, volume, host_id) {
         Some(commands) => format!(
             "\nIf it does, and not as INSECURE, the volume admits only hosts with keys, and keys are missing here:\n{commands}"
         ),
@@ -145,13 +145,15 @@ fn advice(
         Errno::ENOENT => format!(
             "On the target, `hcablk target list` must show volume {volume} enabled.\n\
              If it does not: hcablk target export {volume} /dev/… --allow {host_id}{}",
-            about_keys(system, address, host_id)
+            about_keys(system, address, volume, host_id)
         ),
         Errno::EKEYREJECTED => format!(
             "On the target, `hcablk target allow {volume} {host_id}` must have been run.\n\
              Run `hcablk key show host` here, and pass the output to `hcablk key add host {host_id}` on the target.\n\
              Run `hcablk key show target` there, and pass the output to `hcablk key add target {address}` here.\n\
-             The target's log says more: dmesg | grep hcablk"
+             Where ssh works, one command on the target does all of this: {}\n\
+             The target's log says more: dmesg | grep hcablk",
+            keys::missing::enroll(address, volume)
         ),
         Errno::EACCES | Errno::EPERM => {
             format!("Run on the target: hcablk target allow {volume} {host_id}")

@@ -2,6 +2,8 @@
 
 //! Finds missing keys, and the next command for the user.
 
+use std::net::IpAddr;
+
 use super::{both, has_keys, hosts, read, KeyOwner};
 use crate::configfs::{Group, TARGET};
 use crate::error::Result;
@@ -14,14 +16,24 @@ pub(crate) struct Missing {
     pub(crate) subject: String,
     /// The consequence of the missing key.
     pub(crate) message: String,
-    /// The next command for the user.
-    pub(crate) remedy: String,
+    /// The next command for the user, which needs ssh to the host.
+    enroll: String,
+    /// The commands for a user whose target has no ssh to the host.
+    by_hand: String,
 }
 
 impl Missing {
-    /// Returns the message and the command in one line.
+    /// Returns the message and the commands in one line.
     pub(crate) fn note(&self) -> String {
-        format!("{}: {}", self.message, self.remedy)
+        format!(
+            "{}: {}, or by hand: {}",
+            self.message, self.enroll, self.by_hand
+        )
+    }
+
+    /// Returns the commands.
+    pub(crate) fn remedy(&self) -> String {
+        format!("{}\nor by hand: {}", self.enroll, self.by_hand)
     }
 }
 
@@ -42,7 +54,8 @@ pub(crate) fn of_target(system: &dyn System) -> Option<Missing> {
         message:
             "this machine has no key as a target, so no host can use a volume that is not INSECURE"
                 .to_owned(),
-        remedy: "hcablk key generate target && hcablk key apply".to_owned(),
+        enroll: "hcablk enroll CLIENT VOLUME".to_owned(),
+        by_hand: "hcablk key generate target && hcablk key apply".to_owned(),
     })
 }
 
@@ -61,7 +74,8 @@ pub(crate) fn of_hosts(volume: &Group<'_>) -> Result<Option<Missing>> {
     let shown = HostNames::read(volume.system()).join(&shown);
     Ok(Some(Missing {
         message: format!("{name} refuses {shown}, since this target does not have the key"),
-        remedy: format!(
+        enroll: format!("hcablk enroll CLIENT {name}"),
+        by_hand: format!(
             "ssh CLIENT hcablk key show host | hcablk key add host {whose} && hcablk key apply"
         ),
         subject: name,
@@ -77,14 +91,31 @@ pub(crate) fn notes(volume: &Group<'_>) -> Result<Vec<String>> {
     Ok(both.iter().flatten().map(Missing::note).collect())
 }
 
-/// Returns the commands, one in a line, that exchange the keys of this host and a target; `None` if this host has both
-/// keys, or this user cannot read them.
-pub(crate) fn exchange(system: &dyn System, address: &str, host: &str) -> Option<String> {
+/// Returns the command that exchanges the keys of this host and the target of a volume over ssh.
+pub(crate) fn enroll(address: &str, volume: &str) -> String {
+    let mut command = format!("hcablk enroll CLIENT {volume}");
+    if address.parse::<IpAddr>().is_ok() {
+        command.push_str(&format!(" --address {address}"));
+    }
+    command
+}
+
+/// Returns the commands, one in a line, that exchange the keys of this host and the target of a volume; `None` if this
+/// host has both keys, or this user cannot read them.
+pub(crate) fn exchange(
+    system: &dyn System,
+    address: &str,
+    volume: &str,
+    host: &str,
+) -> Option<String> {
     let (own, target) = both(system, address).ok()?;
     if own.is_some() && target.is_some() {
         return None;
     }
-    let mut commands = Vec::new();
+    let mut commands = vec![
+        format!("on the target: {}", enroll(address, volume)),
+        "or by hand:".to_owned(),
+    ];
     if own.is_none() {
         commands.push("here:          hcablk key generate host".to_owned());
     }

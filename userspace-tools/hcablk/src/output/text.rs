@@ -4,8 +4,6 @@
 
 use std::fmt;
 
-use uuid::Uuid;
-
 use super::table::table;
 use super::{
     columns, configuration, discovered, health, rates, trace, Counters, Device, DiskKind, Done,
@@ -475,16 +473,12 @@ fn volume_table(volumes: &[Volume], names: &HostNames) -> String {
             .filter(|host| !allowed.contains(host))
             .collect();
         others.dedup();
-        let shown = |host: &str| {
-            let id = Uuid::try_parse(host);
-            id.map_or_else(|_| host.to_owned(), |id| names.show(&id))
-        };
         let allowed = allowed.iter().map(|host| {
             let sessions = sessions_of(host);
-            (shown(host), sessions)
+            (names.show_text(host), sessions)
         });
         let others = others.iter().map(|host| {
-            let host_text = format!("{} (not allowed)", shown(host));
+            let host_text = format!("{} (not allowed)", names.show_text(host));
             (host_text, sessions_of(host))
         });
         let mut hosts = allowed.chain(others);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use uuid::Uuid;
 
-use super::fence::{cannot_evict, evicted, join, Fence};
+use super::fence::{cannot_evict, evicted, words, Fence};
 use super::records::Records;
 use super::{existing, no_such_volume};
 use crate::configfs::{Group, CONFIGFS, TARGET};
@@ -64,7 +64,7 @@ pub fn evict(
             Kind::Failed,
             format!(
                 "another command has admitted {} to {volume} at this moment",
-                join(&fence.admitted, ", ")
+                fence.names().join(&fence.admitted)
             ),
         )
         .advise("Find out which one, before you evict it again."));
@@ -73,7 +73,7 @@ pub fn evict(
         let message = format!(
             "{volume} has evicted {}, but its requests at the drive have not ended within {} s: a write, \
              or a change of reservations, may still land",
-            join(&fence.draining, ", "),
+            fence.names().join(&fence.draining),
             timeout.as_secs()
         );
         return Err(Error::new(Kind::Busy, message)
@@ -106,7 +106,7 @@ fn not_exported(volume: &VolumeName) -> String {
 fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
     format!(
         "It is not certain that it is fenced. To wait longer: hcablk target evict {volume} {}",
-        join(hosts, " ")
+        words(hosts)
     )
 }
 
@@ -214,13 +214,13 @@ fn unfinished(fence: &Fence<'_>, volume: &VolumeName, error: Error) -> Error {
         parts.push(format!(
             "{volume} has evicted {}, but the drive has not finished its requests: a \
              write may still land",
-            join(&fence.draining, ", ")
+            fence.names().join(&fence.draining)
         ));
     }
     if !fence.not_evicted.is_empty() {
         parts.push(format!(
             "{} is recorded as evicted, but may still use {volume}",
-            join(&fence.not_evicted, ", ")
+            fence.names().join(&fence.not_evicted)
         ));
     }
     let hosts = [fence.draining.as_slice(), fence.not_evicted.as_slice()].concat();
@@ -253,7 +253,7 @@ pub fn admit(
         .filter(|host| !cut && !records.has(*host) && !known.iter().any(|one| one.host == *host))
         .collect();
     if !missing.is_empty() && !if_exists {
-        return Err(not_evicted(volume, &missing).advise(
+        return Err(not_evicted(system, volume, &missing).advise(
             "Nothing was changed. `hcablk target list` shows the hosts that are evicted.",
         ));
     }
@@ -267,7 +267,7 @@ pub fn admit(
         }
     }
     if !strangers.is_empty() && !if_exists {
-        return Err(not_evicted(volume, &strangers));
+        return Err(not_evicted(system, volume, &strangers));
     }
     let changed = !admitted.is_empty();
     let mut outcome = Outcome::new(Done::Admit {
@@ -282,12 +282,12 @@ pub fn admit(
     Ok(outcome)
 }
 
-fn not_evicted(volume: &VolumeName, hosts: &[Uuid]) -> Error {
+fn not_evicted(system: &dyn System, volume: &VolumeName, hosts: &[Uuid]) -> Error {
     Error::new(
         Kind::NotFound,
         format!(
             "volume {volume} has not evicted {} anyway",
-            join(hosts, ", ")
+            HostNames::read(system).join(hosts)
         ),
     )
 }

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::fence::evict_recorded;
+use super::fence::{evict_recorded, words};
 use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
 use super::write_cache::{self, WriteCache};
@@ -154,25 +154,33 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let mut transaction = Transaction::new(system);
     let result =
         set_up(&tree, &group, wanted, path, wwid, &mut transaction).and_then(|(port, evicted)| {
+            // All that can fail comes before the end of the transaction, so that a failed command leaves no export
+            // behind. The configuration is written last, since the transaction does not undo that.
+            let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
+            let keeps = now_keep_reservations(&group)?;
+            let missing = keys::missing::notes(&group)?;
             let stored = wanted
                 .persist
                 .then(|| store(&tree, wanted, derived, port.as_ref()));
-            Ok((port, evicted, stored.transpose()?))
+            Ok((
+                port,
+                evicted,
+                (allowed, keeps, missing),
+                stored.transpose()?,
+            ))
         });
     let changed = transaction.has_changes();
-    let (port, evicted, stored) = transaction.finish(result)?;
+    let (port, evicted, (allowed, keeps, missing), stored) = transaction.finish(result)?;
     if changed && stored.is_none() {
         // The service neither repeats nor undoes changes of other commands.
         Record::new(system).forget(Table::Export, wanted.volume.as_str())?;
     }
-    // This precedes everything that can fail, since a configured export belongs to the service.
     let port_id = port.as_ref().map(|port| port.id.clone());
     let handed = stored.as_ref().and_then(|(_, has_port)| {
         let port = has_port.then_some(port_id.as_deref()).flatten();
         hand_over(system, &wanted.volume, port)
     });
 
-    let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
     let mut outcome = Outcome::new(Done::Export {
         volume: wanted.volume.to_string(),
         path: path.to_owned(),
@@ -206,7 +214,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
                 .to_owned(),
         );
     }
-    if wanted.keep_reservations && now_keep_reservations(&group)?.is_none() {
+    if wanted.keep_reservations && keeps.is_none() {
         outcome.note(
             "the kernel module cannot report whether reservations are kept: it is older than this command"
                 .to_owned(),
@@ -228,9 +236,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
             wanted.volume
         ));
     }
-    for note in keys::missing::notes(&group)? {
-        outcome.note(note);
-    }
+    outcome.notes.extend(missing);
     Ok(outcome)
 }
 
@@ -472,17 +478,14 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
         ));
     }
     let allowed = hosts(group)?;
-    let missing: Vec<_> = wanted
-        .allow
-        .iter()
-        .filter(|host| !allowed.iter().any(|(id, _)| id == *host))
-        .collect();
+    let mut missing = wanted.allow.clone();
+    missing.retain(|host| !allowed.iter().any(|(id, _)| id == host));
     if enabled && !missing.is_empty() {
-        let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
-        different.push(format!("it does not allow {}", list.join(", ")));
+        let hosts = HostNames::read(group.system()).join(&missing);
+        different.push(format!("it does not allow {hosts}"));
         steps.push(format!(
             "To allow more hosts: hcablk target allow {name} {}",
-            list.join(" ")
+            words(&missing)
         ));
     }
     if different.is_empty() {

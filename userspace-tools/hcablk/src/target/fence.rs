@@ -23,10 +23,10 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// second, and the records are locked meanwhile.
 const UNLOCKED_TIME: Duration = Duration::from_millis(100);
 
-/// Joins the ids of hosts with `between`.
-pub(super) fn join(hosts: &[Uuid], between: &str) -> String {
+/// Returns the ids of hosts as the words of a command line.
+pub(super) fn words(hosts: &[Uuid]) -> String {
     let texts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
-    texts.join(between)
+    texts.join(" ")
 }
 
 /// Reads the hosts that the kernel has evicted, and whether there are more than it shows. A kernel
@@ -92,6 +92,11 @@ impl<'a> Fence<'a> {
         }
     }
 
+    /// Returns the names of hosts.
+    pub(super) fn names(&self) -> HostNames {
+        HostNames::read(self.volume.system())
+    }
+
     /// Evicts `hosts` in the kernel. The caller has locked the records.
     pub(super) fn evict_all(&mut self, hosts: &[Uuid]) -> Result<()> {
         self.not_evicted = hosts.to_vec();
@@ -123,7 +128,7 @@ impl<'a> Fence<'a> {
                     system.progress(&format!(
                         "{} has evicted {}; waiting for the drive to finish their requests, for {} s now",
                         self.volume.name(),
-                        HostNames::read(system).join(&self.draining),
+                        self.names().join(&self.draining),
                         (now - self.began).as_secs()
                     ));
                 }
@@ -177,7 +182,10 @@ impl<'a> Fence<'a> {
         };
         Error::new(
             Kind::Failed,
-            format!("cannot evict {host} from {volume}: {error}"),
+            format!(
+                "cannot evict {} from {volume}: {error}",
+                self.names().show(&host)
+            ),
         )
         .with_errno(error.errno)
         .advise(advice)

@@ -120,10 +120,10 @@ pub fn forbid(
         .iter()
         .partition(|id| allowed.iter().any(|(host, _)| host == *id));
     if !missing.is_empty() && !if_exists {
-        let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        let hosts = HostNames::read(system).join(&missing);
         return Err(Error::new(
             Kind::NotFound,
-            format!("volume {volume} does not allow {} anyway", list.join(", ")),
+            format!("volume {volume} does not allow {hosts} anyway"),
         )
         .advise(
             "Nothing was changed. `hcablk target list` shows the hosts that each volume allows.",

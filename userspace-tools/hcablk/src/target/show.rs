@@ -3,7 +3,7 @@
 //! `hcablk target list`, `stats` and `times`.
 
 use super::export::KEEP_RESERVATIONS;
-use super::fence::{evicted, join};
+use super::fence::{evicted, words};
 use super::hosts::hosts;
 use super::records::Records;
 use super::{existing, not_loaded, ports, volumes, write_cache};
@@ -149,7 +149,7 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
                         "{} is recorded as evicted from {name}, but the kernel has not evicted it. Run: \
                          hcablk target evict {name} {}",
                         host_names.join(&unknown),
-                        join(&unknown, " ")
+                        words(&unknown)
                     ));
                 }
             }

@@ -5,12 +5,15 @@
 use std::time::Duration;
 
 use nix::errno::Errno;
+use uuid::Uuid;
 
+use super::fence::evicted;
+use super::hosts::hosts;
 use super::records::Records;
 use super::{existing, volumes};
 use crate::apply::record::Record;
 use crate::apply::step::Table;
-use crate::configfs::{remove, Group, TARGET};
+use crate::configfs::{remove, unless_gone, Group, TARGET};
 use crate::error::{Error, Kind, Result};
 use crate::host_names::HostNames;
 use crate::names::VolumeName;
@@ -88,6 +91,40 @@ fn note_evicted(system: &dyn System, volume: &str, notes: &mut Vec<String>) {
     }
 }
 
+/// Returns the hosts that have lost their connections to a volume, and may connect again. Such a host does not keep the
+/// volume from being ended, since it may be gone for good: nobody knows.
+fn waiting_hosts(group: &Group<'_>) -> Result<Vec<Uuid>> {
+    let lost = match group.get_as_root("lost") {
+        Ok(text) => text,
+        // An older module does not know.
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let clients = Client::parse_all(&group.get_as_root("clients")?);
+    let (evicted, _) = evicted(group)?;
+    let is_connected = |id: &Uuid| clients.iter().any(|one| one.host == id.to_string());
+    let is_evicted = |id: &Uuid| evicted.iter().any(|one| one.host == *id);
+    let mut waiting = Vec::new();
+    for (id, _) in hosts(group)? {
+        let is_lost = lost.lines().any(|line| line.starts_with(&id.to_string()));
+        if is_lost && !is_connected(&id) && !is_evicted(&id) {
+            waiting.push(id);
+        }
+    }
+    Ok(waiting)
+}
+
+/// Returns a remark on the hosts that may wait for a volume that has been ended.
+fn note_waiting(system: &dyn System, volume: &VolumeName, hosts: &[Uuid]) -> Option<String> {
+    (!hosts.is_empty()).then(|| {
+        format!(
+            "disks of these hosts have lost their connections, and may wait for {volume} until it is exported again or \
+             their ctrl_loss_tmo is over: {}",
+            HostNames::read(system).join(hosts)
+        )
+    })
+}
+
 /// Returns the command line that ends one export, for a process of its own.
 fn line(volume: &VolumeName, force: bool) -> Vec<String> {
     let mut words = vec!["target", "unexport", "--here", "--if-exists"];
@@ -126,14 +163,22 @@ pub(crate) fn unexport_these(
     force: bool,
     timeout: Option<Duration>,
 ) -> Result<(Vec<String>, Vec<String>)> {
-    let was_there = |volume: &&VolumeName| existing(system, volume).is_ok();
-    let volumes: Vec<_> = volumes.iter().filter(was_there).collect();
+    let mut waiting = Vec::new();
+    let mut was_there = Vec::new();
+    for volume in volumes {
+        if let Ok(group) = existing(system, volume) {
+            waiting.push(unless_gone(&group, waiting_hosts(&group))?.unwrap_or_default());
+            was_there.push(volume);
+        }
+    }
+    let volumes = was_there;
     let lines: Vec<_> = volumes.iter().map(|volume| line(volume, force)).collect();
     let results = system.run_selves(&lines, timeout);
     let (mut ended, mut notes, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    for (volume, result) in volumes.into_iter().zip(results) {
+    for ((volume, result), waiting) in volumes.into_iter().zip(results).zip(waiting) {
         match result {
             Some(Ok(())) => {
+                notes.extend(note_waiting(system, volume, &waiting));
                 note_evicted(system, volume.as_str(), &mut notes);
                 ended.push(volume.to_string());
             }
@@ -201,11 +246,8 @@ fn refuse_while_used(group: &Group<'_>, volume: &VolumeName) -> Result<()> {
         tries -= 1;
         if tries == 0 {
             let names = HostNames::read(group.system());
-            let shown = |client: &Client| match client.host.parse() {
-                Ok(id) => names.show(&id),
-                Err(_) => client.host.clone(),
-            };
-            let mut list: Vec<_> = clients.iter().map(shown).collect();
+            let shown = clients.iter().map(|client| names.show_text(&client.host));
+            let mut list: Vec<_> = shown.collect();
             list.dedup();
             return Err(Error::new(
                 Kind::Busy,

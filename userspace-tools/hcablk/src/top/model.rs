@@ -10,6 +10,7 @@ use super::seen::Seen;
 use super::tables;
 use crate::error::Result;
 use crate::events::utc;
+use crate::host_names::HostNames;
 use crate::initiator;
 use crate::stats::{disks, volumes, Snapshot};
 use crate::system::System;
@@ -102,6 +103,7 @@ impl Model {
         self.before = Some(now);
         self.seen.devices = devices.unwrap_or_default();
         (self.seen.volumes, self.seen.ports) = exports.unwrap_or_default();
+        self.seen.host_names = HostNames::read(system);
         self.time = utc(system.clock().real);
         self.select(self.selected);
         Ok(())

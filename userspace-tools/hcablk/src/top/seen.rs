@@ -2,6 +2,7 @@
 
 //! The values of one sample.
 
+use crate::host_names::HostNames;
 use crate::output::{Device, Port, Rates, Volume};
 
 /// All shown values, as of the last sample.
@@ -12,6 +13,7 @@ pub(super) struct Seen {
     pub(super) ports: Vec<Port>,
     pub(super) disk_rates: Vec<Rates>,
     pub(super) volume_rates: Vec<Rates>,
+    pub(super) host_names: HostNames,
 }
 
 /// Returns the rates of a disk or volume.

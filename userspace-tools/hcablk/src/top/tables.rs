@@ -259,9 +259,10 @@ pub(super) fn about_volume(seen: &Seen, selected: usize) -> Vec<String> {
         volume.evicted.len()
     )];
     lines.extend(volume.clients.iter().map(|client| {
+        let host = seen.host_names.show_text(&client.host);
         format!(
-            "  {} {} epoch {}, {} queues",
-            client.host, client.session, client.epoch, client.queues
+            "  {host} {} epoch {}, {} queues",
+            client.session, client.epoch, client.queues
         )
     }));
     if let Some(error) = &volume.error {

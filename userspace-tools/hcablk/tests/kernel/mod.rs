@@ -61,7 +61,7 @@ pub type Tree = BTreeMap<PathBuf, Node>;
 #[derive(Default)]
 pub struct Kernel {
     pub tree: RefCell<Tree>,
-    /// Whether the modules are older than `lost_writes`, `write_cache` and `keep_reservations`.
+    /// Whether the modules are older than `lost`, `lost_writes`, `write_cache` and `keep_reservations`.
     pub old: Cell<bool>,
     /// The files that are not text.
     pub made: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
@@ -258,8 +258,12 @@ impl Kernel {
     }
 
     fn fill(&self, folder: &Path, attributes: &[(&str, &str)]) {
-        let is_new =
-            |name: &str| matches!(name, "lost_writes" | "write_cache" | "keep_reservations");
+        let is_new = |name: &str| {
+            matches!(
+                name,
+                "lost" | "lost_writes" | "write_cache" | "keep_reservations"
+            )
+        };
         let known = |(name, _): &&(&str, &str)| !(self.old.get() && is_new(name));
         for (name, value) in attributes.iter().filter(known) {
             self.file(folder.join(name), &format!("{value}\n"));

@@ -22,6 +22,7 @@ const VOLUME: &[(&str, &str)] = &[
     ("enable", "0"),
     ("size", "0"),
     ("clients", ""),
+    ("lost", ""),
     ("evicted", ""),
     ("admit", ""),
     ("timing", "0"),
