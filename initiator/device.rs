@@ -303,17 +303,24 @@ impl Device {
 
     /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. If the
     /// disk exists already, this only reconnects path 0 (which has no directory of its own) if it
-    /// was refused.
+    /// was refused. Fails with `EINTR` if a signal comes before connecting has begun; then nothing
+    /// has changed.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
-        // The RDMA device may have no room for a disk while a former one still has resources.
-        self.wait_for_releases();
-        let mut control = self.lock_control()?;
-        if let Some(active) = control.active.as_ref() {
-            if let Some(path) = self.path(0) {
-                self.connect_refused(&path, active);
+        let mut control = loop {
+            let control = self.lock_control()?;
+            if let Some(active) = control.active.as_ref() {
+                if let Some(path) = self.path(0) {
+                    self.connect_refused(&path, active);
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
+            // The RDMA device may have no room for a disk while a former one still has resources.
+            if !self.has_releases() {
+                break control;
+            }
+            drop(control);
+            self.wait_for_releases()?;
+        };
         let pin = directory.pin()?;
         // Allocated once before the state changes, so that a failure changes nothing.
         let epoch = self.identities.next_epoch()?;
@@ -355,8 +362,10 @@ impl Device {
         result
     }
 
-    /// Removes the disk and disconnects. Fails with `EBUSY` while the disk is open. Without a disk,
-    /// this only drops the identity of the lost volume.
+    /// Removes the disk and disconnects, and waits until the RDMA devices have destroyed what the
+    /// disk had. Fails with `EBUSY` while the disk is open, and with `EINTR` if a signal ends one
+    /// of the waits: the last one does not bring the disk back, and the next call waits again.
+    /// Without a disk, this only drops the identity of the lost volume, and waits as well.
     pub(crate) fn disable(&self) -> Result {
         let mut control = self.lock_control()?;
         if control
@@ -370,7 +379,8 @@ impl Device {
             control.lost = None;
             self.set_state(DeviceState::New);
             self.announce_changes();
-            return Ok(());
+            drop(control);
+            return self.wait_for_releases();
         };
         let Active {
             head,
@@ -414,13 +424,12 @@ impl Device {
         control.pin = None;
         pr_info!("{self}: disconnected\n");
         drop(control);
-        self.wait_for_releases();
-        Ok(())
+        self.wait_for_releases()
     }
 
     /// Ends the connection even if the disk is open or requests hang: they fail. Waits until the
     /// disk is removed: until the queue pairs are drained and a running connection attempt has
-    /// ended. Process context.
+    /// ended; then until they are destroyed, unless a signal ends that (`EINTR`). Process context.
     pub(crate) fn force_disconnect(self: &Arc<Self>) -> Result {
         loop {
             // Without `control`: its holder may wait for a request that this ends.
@@ -444,8 +453,7 @@ impl Device {
             let _ = self.give_up(None, Failure::Forced);
             // A task that connects or removes the disk holds `control`.
             if self.control.lock().active.is_none() {
-                self.wait_for_releases();
-                return Ok(());
+                return self.wait_for_releases();
             }
         }
     }

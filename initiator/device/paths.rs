@@ -328,13 +328,23 @@ impl Device {
         }
     }
 
+    /// Returns whether a path is being released. While the caller holds `control`, no release
+    /// begins.
+    pub(super) fn has_releases(&self) -> bool {
+        *self.releases.lock() != 0
+    }
+
     /// Waits until no path is being released: until the RDMA device has room again for the
-    /// resources that the paths had. The caller does not hold `control`. Sleeps.
-    pub(super) fn wait_for_releases(&self) {
+    /// resources that the paths had. A device that does not respond may need minutes: a signal ends
+    /// the wait (`EINTR`). The caller does not hold `control`. Sleeps.
+    pub(super) fn wait_for_releases(&self) -> Result {
         let mut releases = self.releases.lock();
         while *releases != 0 {
-            self.all_released.wait(&mut releases);
+            if self.all_released.wait_interruptible(&mut releases) && *releases != 0 {
+                return Err(EINTR);
+            }
         }
+        Ok(())
     }
 
     /// Sets the path policy of requests, at once if there is a disk.
