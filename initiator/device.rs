@@ -43,6 +43,7 @@ use self::{
         Path,
         PathState, //
     },
+    paths::ReleasedDisk,
     shown::{
         DeviceState, //
         DeviceStatus,
@@ -205,8 +206,8 @@ pub(crate) struct Device {
     /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
-    /// The number of paths that are being released without `control`: see
-    /// [`paths::ReleasedPath`].
+    /// The number of paths and removed disks that are being released without `control`: see
+    /// [`paths::ReleasedPath`], [`ReleasedDisk`].
     #[pin]
     releases: Mutex<u32>,
     /// Notified when `releases` becomes 0.
@@ -418,12 +419,13 @@ impl Device {
         control.lost = None;
         self.set_state(DeviceState::Disconnecting);
         self.announce_changes();
-        self.end_paths(&head, &sessions);
+        let released = self.end_paths(&head, sessions);
         self.forget_session(DeviceState::New, None);
         self.announce_changes();
         control.pin = None;
         pr_info!("{self}: disconnected\n");
         drop(control);
+        drop(released);
         self.wait_for_releases()
     }
 
@@ -504,22 +506,23 @@ impl Device {
         // more.
         let is_watched = session.watches_device() && !session.lacks_device();
         let is_to_release = (again && !is_watched) || (!again && others);
-        let released = is_to_release.then(|| self.release_path(active, session.path()));
-        if !again && !others {
+        let path_released = is_to_release.then(|| self.release_path(active, session.path()));
+        let disk_released = (!again && !others).then(|| {
             pr_warn!("{self}: connection lost: {failure}\n");
-            self.remove_lost(&mut control, failure);
-        }
+            self.remove_lost(&mut control, failure)
+        });
         drop(control);
         // Before the next attempt, which needs the same resources of the RDMA device.
-        drop(released);
+        drop((path_released, disk_released));
         if again {
             path.schedule(self);
         }
         self.announce_changes();
     }
 
-    /// Removes the disk even if it is open. The caller holds `control`.
-    fn remove_lost(&self, control: &mut Control, failure: Failure) {
+    /// Removes the disk even if it is open. The caller holds `control`, and drops what is returned
+    /// after `control`.
+    fn remove_lost(&self, control: &mut Control, failure: Failure) -> Option<ReleasedDisk<'_>> {
         {
             // A user that sees the disk gone finds the reason.
             let mut shown = self.shown.lock();
@@ -527,18 +530,19 @@ impl Device {
             shown.failure = Some(failure);
         }
         self.announce_changes();
-        if let Some(active) = control.active.take() {
+        let released = control.active.take().map(|active| {
             control.lost = active.volume.wwid;
             active.head.begin_removal();
             active.head.fail_waiting();
             // Not earlier: sending uevents may wait for memory, and memory for the disk's requests.
             self.set_announcer(None);
             active.disk.remove();
-            self.end_paths(&active.head, &active.sessions);
-        }
+            self.end_paths(&active.head, active.sessions)
+        });
         self.forget_session(DeviceState::Failed, Some(failure));
         self.announce_changes();
         control.pin = None;
+        released
     }
 }
 
