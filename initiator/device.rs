@@ -37,7 +37,10 @@ use self::{
     events::Announced,
     limits::FollowedLimits,
     lost_writes::LostWrites,
-    past::DestroyedQueues,
+    past::{
+        DestroyedQueues,
+        EndedPairs, //
+    },
     path::{
         session_of,
         Path,
@@ -206,8 +209,8 @@ pub(crate) struct Device {
     /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
-    /// The number of paths and removed disks that are being released without `control`: see
-    /// [`paths::ReleasedPath`], [`ReleasedDisk`].
+    /// The number of paths and removed disks that are being released without `control`, and of
+    /// sessions that end: see [`paths::ReleasedPath`], [`ReleasedDisk`], [`EndedPairs`].
     #[pin]
     releases: Mutex<u32>,
     /// Notified when `releases` becomes 0.
@@ -553,8 +556,8 @@ impl Device {
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
         admin: &Mutex<Option<Arc<Admin>>>,
-    ) {
-        self.retire(queues, admin);
+    ) -> EndedPairs<'_> {
+        self.retire(queues, admin)
     }
 
     /// Counts requests of a session that ended after its queues were counted: how many are issued

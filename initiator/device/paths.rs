@@ -54,11 +54,12 @@ use kernel::{
 const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
 
 /// A release that [`Device::wait_for_releases`] waits for, until this is dropped.
-struct Release<'a>(&'a Device);
+pub(super) struct Release<'a>(&'a Device);
 
 impl<'a> Release<'a> {
-    /// Begins a release. The caller holds [`Device::control`].
-    fn begin(device: &'a Device) -> Self {
+    /// Begins a release. The caller holds [`Device::control`], or is a session for whose end a
+    /// holder of `control` waits.
+    pub(super) fn begin(device: &'a Device) -> Self {
         *device.releases.lock() += 1;
         Self(device)
     }
