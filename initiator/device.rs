@@ -37,12 +37,16 @@ use self::{
     events::Announced,
     limits::FollowedLimits,
     lost_writes::LostWrites,
-    past::DestroyedQueues,
+    past::{
+        DestroyedQueues,
+        EndedPairs, //
+    },
     path::{
         session_of,
         Path,
         PathState, //
     },
+    paths::ReleasedDisk,
     shown::{
         DeviceState, //
         DeviceStatus,
@@ -205,8 +209,8 @@ pub(crate) struct Device {
     /// The configured paths, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
-    /// The number of paths that are being released without `control`: see
-    /// [`paths::ReleasedPath`].
+    /// The number of paths and removed disks that are being released without `control`, and of
+    /// sessions that end: see [`paths::ReleasedPath`], [`ReleasedDisk`], [`EndedPairs`].
     #[pin]
     releases: Mutex<u32>,
     /// Notified when `releases` becomes 0.
@@ -303,17 +307,24 @@ impl Device {
 
     /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. If the
     /// disk exists already, this only reconnects path 0 (which has no directory of its own) if it
-    /// was refused.
+    /// was refused. Fails with `EINTR` if a signal comes before connecting has begun; then nothing
+    /// has changed.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
-        // The RDMA device may have no room for a disk while a former one still has resources.
-        self.wait_for_releases();
-        let mut control = self.lock_control()?;
-        if let Some(active) = control.active.as_ref() {
-            if let Some(path) = self.path(0) {
-                self.connect_refused(&path, active);
+        let mut control = loop {
+            let control = self.lock_control()?;
+            if let Some(active) = control.active.as_ref() {
+                if let Some(path) = self.path(0) {
+                    self.connect_refused(&path, active);
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
+            // The RDMA device may have no room for a disk while a former one still has resources.
+            if !self.has_releases() {
+                break control;
+            }
+            drop(control);
+            self.wait_for_releases()?;
+        };
         let pin = directory.pin()?;
         // Allocated once before the state changes, so that a failure changes nothing.
         let epoch = self.identities.next_epoch()?;
@@ -355,8 +366,10 @@ impl Device {
         result
     }
 
-    /// Removes the disk and disconnects. Fails with `EBUSY` while the disk is open. Without a disk,
-    /// this only drops the identity of the lost volume.
+    /// Removes the disk and disconnects, and waits until the RDMA devices have destroyed what the
+    /// disk had. Fails with `EBUSY` while the disk is open, and with `EINTR` if a signal ends one
+    /// of the waits: the last one does not bring the disk back, and the next call waits again.
+    /// Without a disk, this only drops the identity of the lost volume, and waits as well.
     pub(crate) fn disable(&self) -> Result {
         let mut control = self.lock_control()?;
         if control
@@ -370,7 +383,8 @@ impl Device {
             control.lost = None;
             self.set_state(DeviceState::New);
             self.announce_changes();
-            return Ok(());
+            drop(control);
+            return self.wait_for_releases();
         };
         let Active {
             head,
@@ -408,19 +422,19 @@ impl Device {
         control.lost = None;
         self.set_state(DeviceState::Disconnecting);
         self.announce_changes();
-        self.end_paths(&head, &sessions);
+        let released = self.end_paths(&head, sessions);
         self.forget_session(DeviceState::New, None);
         self.announce_changes();
         control.pin = None;
         pr_info!("{self}: disconnected\n");
         drop(control);
-        self.wait_for_releases();
-        Ok(())
+        drop(released);
+        self.wait_for_releases()
     }
 
     /// Ends the connection even if the disk is open or requests hang: they fail. Waits until the
     /// disk is removed: until the queue pairs are drained and a running connection attempt has
-    /// ended. Process context.
+    /// ended; then until they are destroyed, unless a signal ends that (`EINTR`). Process context.
     pub(crate) fn force_disconnect(self: &Arc<Self>) -> Result {
         loop {
             // Without `control`: its holder may wait for a request that this ends.
@@ -444,8 +458,7 @@ impl Device {
             let _ = self.give_up(None, Failure::Forced);
             // A task that connects or removes the disk holds `control`.
             if self.control.lock().active.is_none() {
-                self.wait_for_releases();
-                return Ok(());
+                return self.wait_for_releases();
             }
         }
     }
@@ -496,22 +509,23 @@ impl Device {
         // more.
         let is_watched = session.watches_device() && !session.lacks_device();
         let is_to_release = (again && !is_watched) || (!again && others);
-        let released = is_to_release.then(|| self.release_path(active, session.path()));
-        if !again && !others {
+        let path_released = is_to_release.then(|| self.release_path(active, session.path()));
+        let disk_released = (!again && !others).then(|| {
             pr_warn!("{self}: connection lost: {failure}\n");
-            self.remove_lost(&mut control, failure);
-        }
+            self.remove_lost(&mut control, failure)
+        });
         drop(control);
         // Before the next attempt, which needs the same resources of the RDMA device.
-        drop(released);
+        drop((path_released, disk_released));
         if again {
             path.schedule(self);
         }
         self.announce_changes();
     }
 
-    /// Removes the disk even if it is open. The caller holds `control`.
-    fn remove_lost(&self, control: &mut Control, failure: Failure) {
+    /// Removes the disk even if it is open. The caller holds `control`, and drops what is returned
+    /// after `control`.
+    fn remove_lost(&self, control: &mut Control, failure: Failure) -> Option<ReleasedDisk<'_>> {
         {
             // A user that sees the disk gone finds the reason.
             let mut shown = self.shown.lock();
@@ -519,18 +533,19 @@ impl Device {
             shown.failure = Some(failure);
         }
         self.announce_changes();
-        if let Some(active) = control.active.take() {
+        let released = control.active.take().map(|active| {
             control.lost = active.volume.wwid;
             active.head.begin_removal();
             active.head.fail_waiting();
             // Not earlier: sending uevents may wait for memory, and memory for the disk's requests.
             self.set_announcer(None);
             active.disk.remove();
-            self.end_paths(&active.head, &active.sessions);
-        }
+            self.end_paths(&active.head, active.sessions)
+        });
         self.forget_session(DeviceState::Failed, Some(failure));
         self.announce_changes();
         control.pin = None;
+        released
     }
 }
 
@@ -541,8 +556,8 @@ impl Device {
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
         admin: &Mutex<Option<Arc<Admin>>>,
-    ) {
-        self.retire(queues, admin);
+    ) -> EndedPairs<'_> {
+        self.retire(queues, admin)
     }
 
     /// Counts requests of a session that ended after its queues were counted: how many are issued

@@ -266,7 +266,7 @@ impl Head {
         let result = self.hw_queues.begin(first, policy).and_then(|()| add());
         match result {
             Ok(_) => self.begun.store(true, Release),
-            Err(_) => self.hw_queues.clear(),
+            Err(_) => drop(self.hw_queues.clear()),
         }
         result
     }

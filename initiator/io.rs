@@ -33,6 +33,7 @@ mod trace;
 
 pub(crate) use self::{
     hw_queue::{
+        ClearedHwQueues,
         Driver,
         HwQueues,
         NoPath,

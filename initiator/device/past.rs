@@ -2,7 +2,10 @@
 
 //! Sums up a device's counters and measurements, those of destroyed queues included.
 
-use super::Device;
+use super::{
+    paths::Release,
+    Device, //
+};
 use crate::{
     admin::Admin,
     io::Queue,
@@ -47,14 +50,26 @@ impl DestroyedQueues {
     }
 }
 
+/// The queue pairs of a session that ends. Dropping them destroys those that the disk does not use:
+/// not before [`Session::ended`](crate::session::Session) is set if the session is a path of the
+/// disk, since a holder of [`Device::control`] may wait for that. Sleeps.
+#[must_use]
+pub(crate) struct EndedPairs<'a> {
+    _queues: KVec<Arc<Queue>>,
+    _admin: Option<Arc<Admin>>,
+    /// Dropped last: the release is over then.
+    _release: Release<'a>,
+}
+
 impl Device {
     /// Removes a session's closed queues and its admin queue pair, and keeps their counts. A
-    /// concurrent sum includes each of them once.
+    /// concurrent sum includes each of them once. The caller drops what is returned before the RDMA
+    /// device is needed again.
     pub(super) fn retire(
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
         admin: &Mutex<Option<Arc<Admin>>>,
-    ) {
+    ) -> EndedPairs<'_> {
         let destroyed_queues = self.destroyed_queues.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
@@ -65,6 +80,11 @@ impl Device {
             destroyed_queues.absorb_admin(admin);
         }
         drop(destroyed_queues);
+        EndedPairs {
+            _queues: queues,
+            _admin: admin,
+            _release: Release::begin(self),
+        }
     }
 
     /// Retires a single queue as [`Self::retire`] retires all, and puts `new` in its place.

@@ -4,6 +4,7 @@
 //! disk.
 
 use super::{
+    no_sessions,
     path::{
         session_of,
         Path,
@@ -21,7 +22,10 @@ use crate::{
         Head,
         LossLimits, //
     },
-    io::Retired,
+    io::{
+        ClearedHwQueues,
+        Retired, //
+    },
     session::Session,
     settings::{
         Policy,
@@ -49,14 +53,37 @@ use kernel::{
 /// The delay before a connection that was refused as stale is tried again.
 const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
 
+/// A release that [`Device::wait_for_releases`] waits for, until this is dropped.
+pub(super) struct Release<'a>(&'a Device);
+
+impl<'a> Release<'a> {
+    /// Begins a release. The caller holds [`Device::control`], or is a session for whose end a
+    /// holder of `control` waits.
+    pub(super) fn begin(device: &'a Device) -> Self {
+        *device.releases.lock() += 1;
+        Self(device)
+    }
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        let mut releases = self.0.releases.lock();
+        *releases -= 1;
+        if *releases == 0 {
+            self.0.all_released.notify_all();
+        }
+    }
+}
+
 /// The remaining resources of a path whose session has ended. Dropping them waits for a grace
 /// period and destroys queue pairs and memory regions: not under [`Device::control`], for which
 /// other paths wait. Sleeps. [`Device::wait_for_releases`] waits for the drop.
 #[must_use]
 pub(super) struct ReleasedPath<'a> {
-    device: &'a Device,
     retired: Retired,
     session: Option<Arc<Session>>,
+    /// Dropped last: the release is over then.
+    _release: Release<'a>,
 }
 
 impl ReleasedPath<'_> {
@@ -74,11 +101,26 @@ impl Drop for ReleasedPath<'_> {
             // Its protection domain, after the queue pairs.
             self.session = None;
         });
-        let mut releases = self.device.releases.lock();
-        *releases -= 1;
-        if *releases == 0 {
-            self.device.all_released.notify_all();
-        }
+    }
+}
+
+/// The remaining resources of all paths of a removed disk. Dropping them destroys queue pairs and
+/// memory regions, as dropping a [`ReleasedPath`] does, and under the same rules.
+#[must_use]
+pub(super) struct ReleasedDisk<'a> {
+    hw_queues: ClearedHwQueues,
+    sessions: Sessions,
+    /// Dropped last: the release is over then.
+    _release: Release<'a>,
+}
+
+impl Drop for ReleasedDisk<'_> {
+    fn drop(&mut self) {
+        for_reclaim(|| {
+            self.hw_queues = ClearedHwQueues::default();
+            // Their protection domains, after the queue pairs.
+            self.sessions = no_sessions();
+        });
     }
 }
 
@@ -204,17 +246,22 @@ impl Device {
     }
 
     /// Ends the sessions of a disk that was removed, and all attempts to make new ones. The caller
-    /// holds `control`. Sleeps.
-    pub(super) fn end_paths(&self, head: &Head, sessions: &Sessions) {
+    /// holds `control`, and drops what is returned after `control`. Sleeps.
+    pub(super) fn end_paths(&self, head: &Head, sessions: Sessions) -> ReleasedDisk<'_> {
         head.begin_removal();
         for session in sessions.iter().flatten() {
             session.finish();
             session.stop_device_watch();
         }
-        head.hw_queues().clear();
+        let hw_queues = head.hw_queues().clear();
         for path in self.paths.lock().iter() {
             path.set_state(PathState::New, path.info().failure);
             path.interrupt(Failure::Forced);
+        }
+        ReleasedDisk {
+            hw_queues,
+            sessions,
+            _release: Release::begin(self),
         }
     }
 
@@ -320,21 +367,30 @@ impl Device {
                 e.to_errno()
             );
         }
-        *self.releases.lock() += 1;
         ReleasedPath {
-            device: self,
             retired,
             session,
+            _release: Release::begin(self),
         }
     }
 
-    /// Waits until no path is being released: until the RDMA device has room again for the
-    /// resources that the paths had. The caller does not hold `control`. Sleeps.
-    pub(super) fn wait_for_releases(&self) {
+    /// Returns whether a path or a removed disk is being released. While the caller holds
+    /// `control`, no release begins.
+    pub(super) fn has_releases(&self) -> bool {
+        *self.releases.lock() != 0
+    }
+
+    /// Waits until no path and no removed disk is being released: until the RDMA device has room
+    /// again for the resources that they had. A device that does not respond may need minutes: a
+    /// signal ends the wait (`EINTR`). The caller does not hold `control`. Sleeps.
+    pub(super) fn wait_for_releases(&self) -> Result {
         let mut releases = self.releases.lock();
         while *releases != 0 {
-            self.all_released.wait(&mut releases);
+            if self.all_released.wait_interruptible(&mut releases) && *releases != 0 {
+                return Err(EINTR);
+            }
         }
+        Ok(())
     }
 
     /// Sets the path policy of requests, at once if there is a disk.

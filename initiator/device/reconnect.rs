@@ -80,7 +80,9 @@ impl Device {
             return false;
         }
         pr_warn!("{self}: cannot reconnect: {failure}\n");
-        self.remove_lost(&mut control, failure);
+        let released = self.remove_lost(&mut control, failure);
+        drop(control);
+        drop(released);
         true
     }
 
@@ -94,7 +96,9 @@ impl Device {
         plan.path.set_state(PathState::Refused, Some(failure));
         if self.for_all_wanted_paths(|path| !path.info().state.is_of_use()) {
             pr_warn!("{self}: cannot reconnect: {failure}\n");
-            return self.remove_lost(&mut control, failure);
+            let released = self.remove_lost(&mut control, failure);
+            drop(control);
+            return drop(released);
         }
         pr_warn!(
             "{self}: path {} is refused, and not tried again: {failure}\n",

@@ -283,6 +283,14 @@ impl Drop for Retired {
     }
 }
 
+/// The hardware queues of a disk that was removed. Dropping them may destroy queue pairs: not under
+/// a lock. Sleeps.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct ClearedHwQueues(
+    #[expect(dead_code, reason = "they are only dropped")] KVec<Option<Arc<HwQueue>>>,
+);
+
 /// The hardware queues of a disk. Shared with the disk's tag set, which uses them while the disk is
 /// being added. They and their sessions refer to each other: the teardown of the disk must call
 /// [`Self::clear`].
@@ -417,7 +425,7 @@ impl HwQueues {
     ) -> Result {
         let mut list = self.list.lock();
         let policy = list.policy;
-        let place = list.queues.get_mut(index as usize).ok_or(ENXIO)?;
+        let place = list.queues.get_mut(index as usize).ok_or(ENODEV)?;
         let mut queues = KVec::new();
         if let Some(hw_queue) = place {
             for queue in hw_queue.queues.iter() {
@@ -432,11 +440,10 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Drops all queues after the disk was removed. Sleeps.
-    pub(crate) fn clear(&self) {
-        for place in self.list.lock().queues.iter_mut() {
-            *place = None;
-        }
+    /// Removes all hardware queues after the disk was removed, and returns them: dropping them
+    /// destroys queue pairs, so the caller does that without a lock. May sleep.
+    pub(crate) fn clear(&self) -> ClearedHwQueues {
+        ClearedHwQueues(core::mem::take(&mut self.list.lock().queues))
     }
 }
 

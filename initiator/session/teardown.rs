@@ -47,11 +47,16 @@ impl Session {
         let again = self.fence_own();
         self.end_parked(again);
         self.end_released(again);
-        self.device.queues_closed(&self.queues, &self.admin);
+        let pairs = self.device.queues_closed(&self.queues, &self.admin);
+        // After the end of an attempt's session the next attempt needs the same resources of the
+        // RDMA device, so these are destroyed before.
+        let pairs = self.is_admitted().then_some(pairs);
         let failure = self.failure();
         self.state.lock().finish();
         self.trace_state(trace::ConnectionState::Ended);
         self.ended.set();
+        // The commands for the disk wait for `ended`, and not for the destruction of queue pairs.
+        drop(pairs);
         if let Some(failure) = failure {
             self.device.clone().session_failed(self, failure);
         }
@@ -139,7 +144,8 @@ impl Session {
                 released.count += queue.release_all(&mut released.requests);
             }
         }
-        self.device.queues_closed(&self.queues, &self.admin);
+        let pairs = self.device.queues_closed(&self.queues, &self.admin);
+        drop(pairs);
         let mut retired = Retired::new();
         if let Err(e) = self.head.hw_queues().remove(self.path(), &mut retired) {
             pr_warn!(

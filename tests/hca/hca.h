@@ -47,6 +47,7 @@ struct hca_knobs {
 	u32 moderation_us;
 	u32 fail_wr, fail_status, fail_post, lose, corrupt;
 	bool no_flush, stall;
+	u32 hold_destroy, hold_after;
 };
 
 struct hca_counters {
@@ -85,6 +86,7 @@ struct hca_dev {
 	int own_drain;
 	struct hca_knobs knobs;
 	struct hca_counters count;
+	atomic_t held;			/* the threads that knobs.hold_destroy holds */
 	struct dentry *debugfs;
 };
 

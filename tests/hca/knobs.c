@@ -136,6 +136,8 @@ void hca_knobs_add(struct hca_dev *dev)
 	debugfs_create_u32("corrupt", 0644, dir, &knobs->corrupt);
 	debugfs_create_u32("fail_status", 0644, dir, &knobs->fail_status);
 	debugfs_create_u32("fail_post", 0644, dir, &knobs->fail_post);
+	debugfs_create_u32("hold_destroy", 0644, dir, &knobs->hold_destroy);
+	debugfs_create_u32("hold_after", 0644, dir, &knobs->hold_after);
 	debugfs_create_file_unsafe("stall", 0644, dir, dev, &stall_ops);
 	debugfs_create_file_unsafe("no_flush", 0644, dir, dev, &no_flush_ops);
 	debugfs_create_file_unsafe("port", 0644, dir, dev, &port_ops);
@@ -157,6 +159,7 @@ void hca_knobs_add(struct hca_dev *dev)
 	debugfs_create_u64("naks", 0444, counters, &count->naks);
 	debugfs_create_u64("events", 0444, counters, &count->events);
 	debugfs_create_u64("flushed", 0444, counters, &count->flushed);
+	debugfs_create_atomic_t("held", 0444, counters, &dev->held);
 	debugfs_create_u64("dma_bytes", 0444, counters, &dev->card->dma_bytes);
 	debugfs_create_u64("dma_bus_bytes", 0444, counters, &dev->card->dma_bus_bytes);
 	debugfs_create_u32("dma_faults", 0444, counters, &dev->card->dma_faults);

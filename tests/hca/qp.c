@@ -106,11 +106,33 @@ static void reset_queues(struct hca_qp *qp)
 	qp->rx_offset = 0;
 }
 
+/* Delays the destruction of a queue pair while a test wants that. */
+static void hold_destroy(struct hca_dev *dev)
+{
+	bool held = false;
+
+	mutex_lock(&dev->exec);
+	if (READ_ONCE(dev->knobs.hold_destroy) == 1) {
+		held = !dev->knobs.hold_after;
+		if (!held)
+			dev->knobs.hold_after--;
+	}
+	mutex_unlock(&dev->exec);
+	if (!held)
+		return;
+	atomic_inc(&dev->held);
+	while (READ_ONCE(dev->knobs.hold_destroy))
+		msleep(20);
+	atomic_dec(&dev->held);
+}
+
 int hca_destroy_qp(struct ib_qp *ib_qp, struct ib_udata *udata)
 {
 	struct hca_qp *qp = to_hca_qp(ib_qp);
 	struct hca_dev *dev = qp->dev;
 
+	if (ib_qp->qp_type == IB_QPT_RC)
+		hold_destroy(dev);
 	mutex_lock(&dev->exec);
 	xa_erase(&dev->qps, ib_qp->qp_num);
 	if (dev->gsi == qp)
