@@ -661,8 +661,8 @@ fn the_screen_shows_the_names_of_hosts() {
     let clients = format!("{named} 00000000deadbeef 1 2\n{other} 00000000deadbeee 3 4\n");
     kernel.set_volume("vol1", "clients", &clients);
     kernel.folder("/etc/hcablk");
-    let names = format!("[host_names]\nclient1 = \"{named}\"\n");
-    kernel.file("/etc/hcablk/hcablk.toml", &names);
+    let config = format!("[host_names]\nclient1 = \"{named}\"\n");
+    kernel.file("/etc/hcablk/hcablk.toml", &config);
     let mut model = Model::new(&kernel, Duration::from_secs(1));
     model.look(&kernel).unwrap();
     model.press(
