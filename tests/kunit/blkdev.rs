@@ -513,8 +513,13 @@ mod tests {
         };
         let (_, _, _, tag_set) = desk::tag_set(plan.timeout_ms)?;
         let disk = desk::disk(&tag_set, &plan)?;
-        // The partition scan has opened and closed the disk.
+        // The partition scan has opened and closed the disk. The kernel decrements the count of
+        // openers before it reports a close.
         desk::closed(&disk)?;
+        eventually(|| {
+            let seen = openers.seen.lock();
+            Ok(seen.opened.iter().flatten().count() == seen.closes as usize)
+        })?;
         *openers.seen.lock() = Seen::default();
         let writer = desk::open(&disk, false)?;
         let reader = desk::open(&disk, true)?;
