@@ -226,6 +226,16 @@ impl Node for Volume {
             },
         ),
         Attribute::read_write(
+            c"state",
+            |volume, out| {
+                volume.with_state_directory(|path| {
+                    out.write_bytes(path.map_or(&[], CStr::to_bytes));
+                    writeln!(out)
+                })
+            },
+            |volume, _, text| volume.set_state_directory(text),
+        ),
+        Attribute::read_write(
             c"enable",
             |volume, out| writeln!(out, "{}", u8::from(volume.is_exported())),
             |volume, directory, text| {

@@ -105,9 +105,17 @@ struct ExportState {
     source: Source,
     wwid: Option<VolumeId>,
     keep: Keep,
+    state_directory: Option<StateDirectoryPath>,
     export: Export,
     hosts: Hosts,
     error: Option<(&'static str, Error)>,
+}
+
+/// The directory with the records that move with a volume.
+struct StateDirectoryPath {
+    path: CString,
+    /// The directory in it of the files of reservations.
+    reservations: CString,
 }
 
 /// The settings with which a volume is opened; they cannot change while the volume is enabled.
@@ -122,11 +130,16 @@ struct Opening {
     cache_mib: u32,
     wwid: Option<VolumeId>,
     keep: Keep,
+    /// The directory of the files of reservations; `None`: the target's.
+    reservations: Option<CString>,
 }
 
 impl ExportState {
     fn opening(&self) -> Result<Opening, (&'static str, Error)> {
         let path = self.path.as_ref().ok_or(("path is not set", EINVAL))?;
+        let reservations = self.state_directory.as_ref();
+        let reservations = reservations.map(|state| CString::try_from(&*state.reservations));
+        let reservations = reservations.transpose();
         Ok(Opening {
             path: CString::try_from(&**path).map_err(|e| ("out of memory", e.into()))?,
             read_only: self.read_only,
@@ -137,6 +150,7 @@ impl ExportState {
             cache_mib: self.cache_mib,
             wwid: self.wwid,
             keep: self.keep,
+            reservations: reservations.map_err(|e| ("out of memory", e.into()))?,
         })
     }
 }
@@ -180,6 +194,7 @@ impl Volume {
                     source: Source::Nearest,
                     wwid: None,
                     keep: Keep::IfPossible,
+                    state_directory: None,
                     export: Export::Disabled,
                     hosts: Hosts::new(),
                     error: None,
@@ -255,6 +270,26 @@ impl Volume {
     /// `EBUSY` while it is enabled.
     pub(crate) fn set_keep_reservations(&self, keep: Keep) -> Result {
         self.change(|state| state.keep = keep)
+    }
+
+    /// Calls `f` with the path of the volume's state directory.
+    pub(crate) fn with_state_directory<R>(&self, f: impl FnOnce(Option<&CStr>) -> R) -> R {
+        let state = self.state.lock();
+        f(state.state_directory.as_ref().map(|it| &*it.path))
+    }
+
+    /// Sets the directory in which the volume's reservations are kept; that of the target if `path`
+    /// is empty. Fails with `EBUSY` while the volume is enabled.
+    pub(crate) fn set_state_directory(&self, path: &str) -> Result {
+        let directory = match path {
+            "" => None,
+            path if !path.starts_with('/') => return Err(EINVAL),
+            path => Some(StateDirectoryPath {
+                path: CString::try_from_fmt(fmt!("{path}"))?,
+                reservations: CString::try_from_fmt(fmt!("{path}/reservations"))?,
+            }),
+        };
+        self.change(|state| state.state_directory = directory)
     }
 
     /// Sets how data reaches the drive. Fails with `EBUSY` while the volume is enabled.
@@ -401,6 +436,7 @@ impl Volume {
             backing.file().id(),
             opening.wwid,
             opening.keep,
+            opening.reservations.as_deref(),
         )?;
         let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("out of memory", e.into()))?;
         Ok(backing.reserved_by(drive))

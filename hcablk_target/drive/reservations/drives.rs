@@ -11,7 +11,8 @@
 //! An empty mount point looks like a directory without files, and a preempted host could write
 //! again. So a volume can demand that its reservations are kept ([`Keep::Always`]): then it can
 //! be enabled only if the directory has the file [`MARKER`], which is created once, together with
-//! the directory.
+//! the directory. A volume can have a directory of its own, which moves with it to another machine;
+//! all volumes of a drive must agree on it.
 //!
 //! # Locks and contexts
 //!
@@ -66,6 +67,8 @@ type Failed = (&'static str, Error);
 struct Use {
     drive: Arc<Drive>,
     wwid: Option<VolumeId>,
+    /// The volume's own directory of the files; `None`: the target's.
+    directory: Option<CString>,
 }
 
 /// The directory of the files, and the uses of drives.
@@ -118,10 +121,12 @@ impl List {
         drives: &Arc<Drives>,
         drive: Arc<Drive>,
         wwid: Option<VolumeId>,
+        directory: Option<CString>,
     ) -> Result<DriveUse, Failed> {
         let own = Use {
             drive: drive.clone(),
             wwid,
+            directory,
         };
         let added = self.uses.push(own, GFP_KERNEL);
         added.map_err(|e| ("out of memory", e.into()))?;
@@ -131,6 +136,13 @@ impl List {
             drive,
             wwid,
         })
+    }
+
+    /// Returns whether a volume exports the drive `file` and keeps its reservations elsewhere.
+    fn is_kept_elsewhere(&self, file: FileId, directory: Option<&CStr>) -> bool {
+        let elsewhere =
+            |entry: &Use| entry.drive.file == file && entry.directory.as_deref() != directory;
+        self.uses.iter().any(elsewhere)
     }
 
     /// Records in `drive` whether it is also exported under another wwid than its own.
@@ -235,14 +247,20 @@ impl Drives {
         drives.any(|drive| drive.turns.lock().is_making(host))
     }
 
-    /// Returns the reservations of the drive `file`, which a volume exports under `wwid`. Sleeps
-    /// until their file system has finished. Errors name the step that failed.
+    /// Returns the reservations of the drive `file`, which a volume exports under `wwid`. They are
+    /// kept in `directory`, or with `None` in the target's. Sleeps until their file system has
+    /// finished. Errors name the step that failed.
     pub(crate) fn open(
         this: &Arc<Self>,
         file: FileId,
         wwid: Option<VolumeId>,
         keep: Keep,
+        directory: Option<&CStr>,
     ) -> Result<DriveUse, Failed> {
+        let own = || -> Result<_, Failed> {
+            let own = directory.map(CString::try_from).transpose();
+            own.map_err(|e| ("out of memory", e.into()))
+        };
         if keep == Keep::Always && wwid.is_none() {
             return Err(("reservations cannot be kept without a wwid", EINVAL));
         }
@@ -252,15 +270,21 @@ impl Drives {
             if list.is_of_other(file, wwid) {
                 return Err(("another drive is exported under its wwid", EBUSY));
             }
+            if list.is_kept_elsewhere(file, directory) {
+                let what = "another volume exports its drive with another state directory";
+                return Err((what, EBUSY));
+            }
             let known = list.drive(file);
             if let Some(drive) = known.as_ref().filter(|drive| drive.wwid == wwid) {
                 if keep == Keep::Always && !drive.is_kept {
                     let what = "another volume exports its drive without keeping reservations";
                     return Err((what, EBUSY));
                 }
-                return list.add(this, drive.clone(), wwid);
+                let drive = drive.clone();
+                return list.add(this, drive, wwid, own()?);
             }
-            let path = list.directory.as_deref().map(CString::try_from);
+            let path = directory.or(list.directory.as_deref());
+            let path = path.map(CString::try_from);
             let path = path.transpose().map_err(|e| ("out of memory", e.into()))?;
             (known.is_some(), path)
         };
@@ -277,12 +301,12 @@ impl Drives {
                 let what = "it has reservations, and its drive is exported under another wwid";
                 return Err((what, EBUSY));
             }
-            if let Some(drive) = this.add_other(file, wwid)? {
+            if let Some(drive) = this.add_other(file, wwid, own()?)? {
                 return Ok(drive);
             }
         }
         let drive = Drive::new(file, wwid, kept, state).map_err(|e| ("out of memory", e))?;
-        this.list.lock().add(this, drive, wwid)
+        this.list.lock().add(this, drive, wwid, own()?)
     }
 
     /// Adds a use under another wwid than the drive's own. Returns `None` if the drive is no longer
@@ -291,6 +315,7 @@ impl Drives {
         self: &Arc<Self>,
         file: FileId,
         wwid: Option<VolumeId>,
+        directory: Option<CString>,
     ) -> Result<Option<DriveUse>, Failed> {
         let mut list = self.list.lock();
         let Some(drive) = list.drive(file) else {
@@ -301,7 +326,7 @@ impl Drives {
         if changing.is_none() || !drive.state.lock().is_empty() {
             return Err(("its drive has reservations under another wwid", EBUSY));
         }
-        list.add(self, drive.clone(), wwid).map(Some)
+        list.add(self, drive.clone(), wwid, directory).map(Some)
     }
 }
 
