@@ -12,11 +12,12 @@
 //! | `targets/ADDRESS` | the target at that address |
 //! | `targets/default` | the targets at all other addresses |
 //!
-//! The module `missing` finds needed keys that are missing.
+//! The module `missing` finds needed keys that are missing, and `moving` keeps keys with a volume that moves.
 //!
 //! Only root can read these files. Each line is a key; the first is the newest, and a second one is still valid.
 
 pub(crate) mod missing;
+pub(crate) mod moving;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -155,8 +156,11 @@ impl KeyOwner {
 
 /// Reads the keys in a file, the newest first; an empty list without the file.
 fn read(system: &dyn System, owner: &KeyOwner) -> Result<Vec<Key>> {
-    let file = owner.file();
-    let text = match system.read(&file) {
+    read_file(system, &owner.file())
+}
+
+fn read_file(system: &dyn System, file: &Path) -> Result<Vec<Key>> {
+    let text = match system.read(file) {
         Ok(text) => Zeroizing::new(text),
         Err(error) if error.is_gone() => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
@@ -192,12 +196,16 @@ pub(crate) fn check(system: &dyn System) -> Result<()> {
 }
 
 fn store(system: &dyn System, owner: &KeyOwner, keys: &[Key]) -> Result<()> {
+    store_file(system, &owner.file(), keys)
+}
+
+fn store_file(system: &dyn System, file: &Path, keys: &[Key]) -> Result<()> {
     let mut lines = Zeroizing::new(String::with_capacity(256 * keys.len()));
     for key in keys {
         lines.push_str(&key.printed());
         lines.push('\n');
     }
-    Ok(system.replace_secret(&owner.file(), &lines)?)
+    Ok(system.replace_secret(file, &lines)?)
 }
 
 /// The result of a command for a key; never the key itself.
@@ -572,6 +580,7 @@ pub(crate) fn pass_to_exports(system: &dyn System) -> Result<()> {
     let mut failures = Vec::new();
     if let Some(tree) = TARGET.tree(system) {
         for volume in volumes(&tree).children()? {
+            failures.extend(moving::keep(&volume).err());
             failures.extend(set_target(&volume).err());
             for (_, host) in hosts(&volume)? {
                 failures.extend(set_host(&host).err());

@@ -157,9 +157,9 @@ pub trait System {
     /// Returns whether a file or folder exists at `path`.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Makes a folder below `/var/lib`, and its parents, unless they exist. A power failure does not lose them once
-    /// this has returned.
-    fn make_durable_folder(&self, path: &Path) -> Result<(), OpError>;
+    /// Makes a folder, and its parents below `top`, unless they exist. A power failure does not lose them once this has
+    /// returned.
+    fn make_durable_folder(&self, path: &Path, top: &Path) -> Result<(), OpError>;
 
     /// Makes an empty file, unless it exists. A power failure does not lose it once this has returned.
     fn make_durable_file(&self, path: &Path) -> Result<(), OpError>;

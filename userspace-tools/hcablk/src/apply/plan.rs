@@ -3,6 +3,7 @@
 //! The changes that make the kernel's state match the configuration.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use uuid::Uuid;
 
@@ -20,7 +21,7 @@ use crate::initiator::{further_paths, resolve, same, PATHS_AUTO};
 use crate::names::{DeviceName, VolumeName};
 use crate::output::{is_cut, Client};
 use crate::system::System;
-use crate::target::{allowed_hosts, default_wwid, ports, volumes};
+use crate::target::{allowed_hosts, default_wwid, ports, state_owner, volumes};
 use crate::user::{self, Planned};
 
 /// The sides of the configuration.
@@ -175,7 +176,9 @@ impl Plan {
         let group = volumes(tree).child(name.as_str());
         let system = group.system();
         let mut wishes = vec![Wish::new("path", export.device.0.as_str())];
-        let derived = || default_wwid(system, host, name, &export.device.0);
+        // A state directory that is not there is an error when the volume is enabled.
+        let owner = || state_owner(system, Path::new(&export.state.as_ref()?.0)).ok()?;
+        let derived = || owner().or_else(|| default_wwid(system, host, name, &export.device.0));
         let wwid = match export.wwid {
             Some(wwid) => Some(wwid.to_attribute()),
             None => derived().map(|id| id.to_string()),

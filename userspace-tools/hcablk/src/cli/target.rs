@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{HowArgs, StatsArgs, Switch};
 use crate::apply::plan::Scope;
 use crate::apply::{Apply, Recording};
-use crate::config::value::{options, MIB};
+use crate::config::value::{options, StatePath, MIB};
 use crate::hostid;
 use crate::names::{parse_provider, HostName, VolumeName, CHUNK_KIB};
 use crate::output::columns;
@@ -232,6 +232,11 @@ pub struct ExportArgs {
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub wwid: Option<Uuid>,
 
+    /// Keep the evicted hosts, reservations, wwid and keys of the volume in this directory, which moves with the volume
+    /// to another machine. It must have a file .hcablk-state: make that once, when the file system is new and mounted
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state: Option<StatePath>,
+
     /// Allow this host, with the id that `hcablk host-id` prints there; can be repeated
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub allow: Vec<Uuid>,
@@ -269,6 +274,7 @@ impl From<&ExportArgs> for Export {
             chunk_kib: args.chunk_kib,
             provider: args.provider.clone(),
             wwid: args.wwid,
+            state: args.state.clone(),
             allow: args.allow.clone(),
             persist: args.persist,
             listen: (!args.no_port).then(|| Listen {

@@ -101,6 +101,7 @@ pub(crate) fn read_export(group: &Group<'_>) -> Result<Option<Export>> {
         mode: None,
         write_cache: None,
         keep_reservations: None,
+        state: None,
         cache: None,
         chunk: None,
         provider: None,

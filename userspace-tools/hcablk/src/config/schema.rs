@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::paths::Paths;
 use super::value::{
-    Chunk, DevicePath, Id, Number, Protocol, Provider, Seconds, Setting, Size, Timeout, Wwid, KIB,
-    MIB,
+    Chunk, DevicePath, Id, Number, Protocol, Provider, Seconds, Setting, Size, StatePath, Timeout,
+    Wwid, KIB, MIB,
 };
 use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
@@ -192,6 +192,8 @@ table! {
         write_cache: WriteCache = "write_cache", Some("back"), Disabled;
         /// Whether the export fails if its reservations cannot be kept.
         keep_reservations: bool = "keep_reservations", Some("1"), Disabled;
+        /// The directory with the records that move with the volume.
+        state: StatePath = "state", Some(""), Disabled;
         /// The cache.
         cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;
         /// The size of the chunks in which large requests move; 0: requests are not split.

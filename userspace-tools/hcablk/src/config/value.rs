@@ -84,6 +84,7 @@ as_text! { and write
     [] Id: "a UUID such as \"5f2c1d6e-8a0b-4c3d-9e7f-001122334455\"";
     [] Wwid: "a UUID, or \"none\"";
     [] DevicePath: "the path of a block device or a file";
+    [] StatePath: "the path of a directory";
     [] Provider: "\"auto\" or the address of a PCI device, such as \"0000:81:00.0\"";
     [] Protocol: "the lowest and the highest protocol version, such as \"2-2\"";
     [const MIN: u32, const MAX: u32] Seconds<MIN, MAX>: "a time and its unit, such as \"30 s\" or \"10 min\"";
@@ -177,6 +178,37 @@ impl FromStr for DevicePath {
 impl fmt::Display for DevicePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// The absolute path of a volume's state directory. In the attribute an empty text stands for none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePath(pub String);
+
+impl FromStr for StatePath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(|DevicePath(path)| Self(path))
+    }
+}
+
+impl fmt::Display for StatePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Setting for StatePath {
+    fn to_attribute(&self) -> String {
+        self.0.clone()
+    }
+
+    fn from_attribute(text: &str) -> Option<Self> {
+        match text {
+            "" => Some(Self(String::new())),
+            text => text.parse().ok(),
+        }
     }
 }
 

@@ -28,9 +28,6 @@ use crate::error::{describe, Error, Kind};
 /// The folder of the files that hold the locks of folders.
 const LOCKS: &str = "/run/hcablk/lock";
 
-/// The folder of data that survives a restart.
-const STATE: &str = "/var/lib";
-
 /// The real machine.
 ///
 /// A changing command first calls [`Machine::hold_signals`]. From then on a signal does not end the
@@ -166,8 +163,8 @@ impl System for Machine {
         Ok(names)
     }
 
-    fn make_durable_folder(&self, path: &Path) -> Result<(), OpError> {
-        durable::make_folder(&self.at(path), &self.at(Path::new(STATE)))
+    fn make_durable_folder(&self, path: &Path, top: &Path) -> Result<(), OpError> {
+        durable::make_folder(&self.at(path), &self.at(top))
             .map_err(|(op, e)| OpError::io(op, path, &e))
     }
 

@@ -46,7 +46,7 @@ pub fn evict(
         return Err(cannot_evict());
     }
     let (known, cut) = evicted(&group)?;
-    let mut fence = Fence::new(&group);
+    let mut fence = Fence::new(&group)?;
     fence.records.begin()?;
     let changed = {
         let _lock = fence.records.lock()?;
@@ -239,8 +239,11 @@ pub fn admit(
     if_exists: bool,
 ) -> Result<Outcome> {
     let hosts = each_once(ids);
-    let records = Records::new(system, volume.as_str());
     let group = existing(system, volume).ok();
+    let records = match &group {
+        Some(group) => Records::of(group)?,
+        None => Records::new(system, volume.as_str()),
+    };
     if group.is_none() && !hosts.iter().any(|host| records.has(*host)) {
         return Err(no_such_volume(volume));
     }

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::fence::evict_recorded;
 use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
+use super::state;
 use super::write_cache::{self, WriteCache};
 use super::wwids::{default_wwid, keep as keep_wwid};
 use super::{ports, volumes};
@@ -22,6 +23,7 @@ use crate::apply::step::Table;
 use crate::config;
 use crate::config::persist::{self, Files, Stored};
 use crate::config::running::{attribute, read_export, read_port};
+use crate::config::value::StatePath;
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
 use crate::host_names::HostNames;
@@ -99,8 +101,10 @@ pub struct Export {
     pub chunk_kib: u32,
     /// The PCI device that lends memory, if one was named.
     pub provider: Option<String>,
-    /// The id of the volume, if not the one that [`default_wwid`] returns.
+    /// The id of the volume, if neither its state directory's nor the one that [`default_wwid`] returns.
     pub wwid: Option<Uuid>,
+    /// The directory with the records that move with the volume, if not this machine's.
+    pub state: Option<StatePath>,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
     /// Whether the export and its port are also written into the configuration.
@@ -113,6 +117,11 @@ impl Export {
     /// Returns the driver's word for the provider of peer memory.
     fn source(&self) -> &str {
         self.provider.as_deref().unwrap_or("auto")
+    }
+
+    /// Returns the driver's word for the state directory.
+    fn state(&self) -> &str {
+        self.state.as_ref().map_or("", |state| state.0.as_str())
     }
 
     /// Returns the absolute path: the driver opens the device with this text, so that it must not depend on the
@@ -146,7 +155,11 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let group = volumes(&tree).child(wanted.volume.as_str());
 
     let host = hostid::current(system).ok().map(|(id, _)| id);
-    let derived = default_wwid(system, host, &wanted.volume, path);
+    let state = wanted.state.as_ref().map(|state| Path::new(&state.0));
+    let owner = state.map(|state| state::owner(system, state)).transpose()?;
+    let derived = owner
+        .flatten()
+        .or_else(|| default_wwid(system, host, &wanted.volume, path));
     let wwid = wanted.wwid.or(derived);
     if wanted.persist {
         persist::check(system)?;
@@ -368,6 +381,7 @@ fn set_up(
             let keep = u8::from(wanted.keep_reservations);
             transaction.set(group, KEEP_RESERVATIONS, keep)?;
         }
+        set_state(group, wanted, transaction)?;
         transaction.set(group, "cache_mib", wanted.cache_mib)?;
         transaction.set(group, "chunk_kib", wanted.chunk_kib)?;
         if wanted.mode == Mode::P2p {
@@ -400,8 +414,23 @@ fn set_up(
     Ok((port, evicted))
 }
 
+/// Sets the state directory of a volume that is not enabled.
+fn set_state(group: &Group<'_>, wanted: &Export, transaction: &mut Transaction<'_>) -> Result<()> {
+    let state = wanted.state();
+    match attribute(group, state::ATTRIBUTE)? {
+        None if state.is_empty() => Ok(()),
+        None => Err(Error::new(
+            Kind::Setup,
+            "the kernel module cannot keep the state of a volume in a directory: it is older than this command",
+        )),
+        Some(now) if now == state => Ok(()),
+        Some(_) => transaction.set(group, state::ATTRIBUTE, state),
+    }
+}
+
 /// Enables a volume that is set up, after evicting its recorded hosts, and returns these.
 pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<Vec<Uuid>> {
+    state::claim(group, transaction)?;
     keys::set_target(group)?;
     // Before enabling: none of these hosts may connect.
     let evicted = evict_recorded(group)?;
@@ -528,6 +557,18 @@ fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>
         };
         different.push(what.to_owned());
     }
+    let shown = |state: &str| match state {
+        "" => "this machine's".to_owned(),
+        state => state.to_owned(),
+    };
+    let state = attribute(group, state::ATTRIBUTE)?.unwrap_or_default();
+    if state != wanted.state() {
+        different.push(format!(
+            "its state directory is {}, not {}",
+            shown(&state),
+            shown(wanted.state())
+        ));
+    }
     let cache_mib: u32 = group.value("cache_mib")?;
     if cache_mib != wanted.cache_mib {
         different.push(format!(
@@ -570,10 +611,13 @@ fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
                 .to_owned()
         }
         _ if reason.contains("reservations cannot be kept") => {
-            "Mount the file system of /var/lib/hcablk. If the directory is new, make it:\n\
-             mkdir -p /var/lib/hcablk/reservations && touch /var/lib/hcablk/reservations/.hcablk-reservations\n\
-             A volume that needs no reservations is exported with --no-reservations."
-                .to_owned()
+            let state = Some(get(state::ATTRIBUTE)).filter(|state| !state.is_empty());
+            let state = state.unwrap_or_else(|| "/var/lib/hcablk".to_owned());
+            format!(
+                "Mount the file system of {state}. If the directory is new, make it:\n\
+                 mkdir -p {state}/reservations && touch {state}/reservations/.hcablk-reservations\n\
+                 A volume that needs no reservations is exported with --no-reservations."
+            )
         }
         _ if reason.contains("without keeping reservations") => {
             "Unexport that volume, or export this one with --no-reservations, too.".to_owned()

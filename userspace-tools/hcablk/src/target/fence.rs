@@ -42,7 +42,7 @@ pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
 /// Evicts the recorded hosts before the volume is enabled, so that none of them can connect. If the volume is enabled
 /// already, evicts them again and waits for the kernel. Returns these hosts.
 pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
-    let mut fence = Fence::new(volume);
+    let mut fence = Fence::new(volume)?;
     let hosts = {
         let Some(_lock) = fence.records.lock_if_begun()? else {
             return Ok(Vec::new());
@@ -77,19 +77,18 @@ pub(super) struct Fence<'a> {
 
 impl<'a> Fence<'a> {
     /// Makes a fence without hosts.
-    pub(super) fn new(volume: &Group<'a>) -> Self {
-        let system = volume.system();
-        let began = system.now();
-        Self {
+    pub(super) fn new(volume: &Group<'a>) -> Result<Self> {
+        let began = volume.system().now();
+        Ok(Self {
             volume: volume.clone(),
-            records: Records::new(system, &volume.name()),
+            records: Records::of(volume)?,
             next_report: began + FIRST_REPORT,
             began,
             not_evicted: Vec::new(),
             draining: Vec::new(),
             admitted: Vec::new(),
             gone: false,
-        }
+        })
     }
 
     /// Evicts `hosts` in the kernel. The caller has locked the records.

@@ -48,7 +48,7 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
         }
         Ok(())
     };
-    let result = add();
+    let result = add().and_then(|()| keys::moving::keep(&group));
     let changed = transaction.has_changes();
     transaction.finish(result)?;
 

@@ -8,12 +8,17 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::state;
+use crate::configfs::Group;
 use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::system::{Lock, System};
 
 /// The folder with a folder for each volume, which has an empty file for each evicted host.
 const FOLDER: &str = "/var/lib/hcablk/evicted";
+
+/// The folder that exists on each machine.
+const TOP: &str = "/var/lib";
 
 /// The pause between two attempts to get the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -22,15 +27,43 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Records<'a> {
     system: &'a dyn System,
     folder: PathBuf,
+    /// The volume's state directory, if the records are in one.
+    state: Option<PathBuf>,
 }
 
 impl<'a> Records<'a> {
-    /// Returns access to the records of `volume`, which need not exist.
+    /// Returns access to this machine's own records of `volume`, which need not exist.
     pub(super) fn new(system: &'a dyn System, volume: &str) -> Self {
         Self {
             system,
             folder: Path::new(FOLDER).join(volume),
+            state: None,
         }
+    }
+
+    /// Returns access to the records of a configured volume: in its state directory, if it has one.
+    pub(super) fn of(volume: &Group<'a>) -> Result<Self> {
+        let own = Self::new(volume.system(), &volume.name());
+        Ok(match state::directory(volume)? {
+            None => own,
+            Some(directory) => Self {
+                folder: directory.join("evicted"),
+                state: Some(directory),
+                ..own
+            },
+        })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Fails if the records are in a state directory that is not there: an empty mount point has no records.
+    fn check(&self) -> Result<()> {
+        if let Some(directory) = &self.state {
+            state::owner(self.system, directory)?;
+        }
+        Ok(())
     }
 
     /// Lists the names of the volumes that have had records.
@@ -53,6 +86,7 @@ impl<'a> Records<'a> {
     /// Lists the hosts that are recorded as evicted; fails if there is a file that names no host, since a host that
     /// should be fenced might otherwise be admitted.
     pub(super) fn all(&self) -> Result<Vec<Uuid>> {
+        self.check()?;
         let names = match self.system.entries(&self.folder) {
             Err(error) if error.is_gone() => return Ok(Vec::new()),
             names => names?,
@@ -81,7 +115,9 @@ impl<'a> Records<'a> {
 
     /// Makes the folder, so that it can be locked and hosts can be added.
     pub(super) fn begin(&self) -> Result<()> {
-        Ok(self.system.make_durable_folder(&self.folder)?)
+        self.check()?;
+        let top = self.state.as_deref().unwrap_or(Path::new(TOP));
+        Ok(self.system.make_durable_folder(&self.folder, top)?)
     }
 
     /// Records that `host` is evicted. Once this has returned a power failure does not lose the record, even if it
@@ -111,6 +147,7 @@ impl<'a> Records<'a> {
 
     /// Locks as [`Records::lock`] does, unless nothing was ever recorded.
     pub(super) fn lock_if_begun(&self) -> Result<Option<Lock>> {
+        self.check()?;
         if self.system.exists(&self.folder) {
             self.lock().map(Some)
         } else {

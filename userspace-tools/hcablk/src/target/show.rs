@@ -117,15 +117,22 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
         })
         .collect();
     let host_names = HostNames::read(system);
-    let names = match Records::volumes(system) {
+    let mut names = match Records::volumes(system) {
         Ok(names) => names,
         Err(error) => {
             notes.push(error.message);
             return notes;
         }
     };
+    // Those with a state directory may have no records on this machine.
+    let others = shown.iter().map(|volume| &volume.name);
+    let others: Vec<_> = others
+        .filter(|name| !names.contains(*name))
+        .cloned()
+        .collect();
+    names.extend(others);
     for name in names {
-        let recorded = match Records::new(system, &name).all() {
+        let recorded = match records_of(system, &name).and_then(|records| records.all()) {
             Ok(recorded) => recorded,
             Err(error) => {
                 notes.push(error.message);
@@ -156,6 +163,16 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
         }
     }
     notes
+}
+
+/// Returns the records of a volume that may be configured.
+fn records_of<'a>(system: &'a dyn System, name: &str) -> Result<Records<'a>> {
+    let tree = TARGET.tree(system);
+    let group = tree.map(|tree| volumes(&tree).child(name));
+    match group.filter(Group::exists) {
+        Some(group) => Records::of(&group),
+        None => Ok(Records::new(system, name)),
+    }
 }
 
 fn read_volume(group: &Group<'_>) -> Result<Volume> {

@@ -77,8 +77,13 @@ pub fn unexport_here(
 }
 
 /// Notes which hosts stay evicted from a removed volume.
-fn note_evicted(system: &dyn System, volume: &str, notes: &mut Vec<String>) {
-    match Records::new(system, volume).all() {
+fn note_evicted(
+    system: &dyn System,
+    volume: &str,
+    records: Result<Records<'_>>,
+    notes: &mut Vec<String>,
+) {
+    match records.and_then(|records| records.all()) {
         Ok(evicted) if evicted.is_empty() => (),
         Ok(evicted) => notes.push(format!(
             "these hosts stay evicted, and are refused when {volume} is exported again: {}",
@@ -129,12 +134,17 @@ pub(crate) fn unexport_these(
     let was_there = |volume: &&VolumeName| existing(system, volume).is_ok();
     let volumes: Vec<_> = volumes.iter().filter(was_there).collect();
     let lines: Vec<_> = volumes.iter().map(|volume| line(volume, force)).collect();
+    // A volume that has ended has no attribute that names its state directory.
+    let records = volumes
+        .iter()
+        .map(|volume| Records::of(&existing(system, volume)?));
+    let records: Vec<_> = records.collect();
     let results = system.run_selves(&lines, timeout);
     let (mut ended, mut notes, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    for (volume, result) in volumes.into_iter().zip(results) {
+    for ((volume, records), result) in volumes.into_iter().zip(records).zip(results) {
         match result {
             Some(Ok(())) => {
-                note_evicted(system, volume.as_str(), &mut notes);
+                note_evicted(system, volume.as_str(), records, &mut notes);
                 ended.push(volume.to_string());
             }
             Some(Err(error)) => failures.push(error),

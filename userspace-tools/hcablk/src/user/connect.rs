@@ -225,7 +225,7 @@ fn by_hand(wanted: &Wanted) -> String {
 /// Waits for other commands that connect or disconnect disks in user space.
 pub(super) fn lock(system: &dyn System) -> Result<Lock> {
     let folder = Path::new(files::FOLDER);
-    system.make_durable_folder(folder)?;
+    system.make_durable_folder(folder, folder)?;
     let began = system.now();
     loop {
         if let Some(lock) = system.try_lock(folder)? {

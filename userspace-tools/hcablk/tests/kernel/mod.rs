@@ -36,7 +36,7 @@ mod target;
 mod user;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -61,8 +61,10 @@ pub type Tree = BTreeMap<PathBuf, Node>;
 #[derive(Default)]
 pub struct Kernel {
     pub tree: RefCell<Tree>,
-    /// Whether the modules are older than `lost_writes`, `write_cache` and `keep_reservations`.
+    /// Whether the modules are older than `lost_writes`, `write_cache`, `keep_reservations` and `state`.
     pub old: Cell<bool>,
+    /// The files that only root can read.
+    pub secrets: RefCell<BTreeSet<PathBuf>>,
     /// The files that are not text.
     pub made: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
     /// The output of programs that change nothing, by the beginning of their command lines.
@@ -258,8 +260,12 @@ impl Kernel {
     }
 
     fn fill(&self, folder: &Path, attributes: &[(&str, &str)]) {
-        let is_new =
-            |name: &str| matches!(name, "lost_writes" | "write_cache" | "keep_reservations");
+        let is_new = |name: &str| {
+            matches!(
+                name,
+                "lost_writes" | "write_cache" | "keep_reservations" | "state"
+            )
+        };
         let known = |(name, _): &&(&str, &str)| !(self.old.get() && is_new(name));
         for (name, value) in attributes.iter().filter(known) {
             self.file(folder.join(name), &format!("{value}\n"));
@@ -312,6 +318,10 @@ impl Kernel {
     /// Sets an attribute, without the checks of its driver.
     fn set(&self, group: &Path, attribute: &str, value: &str) {
         self.file(group.join(attribute), &format!("{value}\n"));
+    }
+
+    pub fn forget_file(&self, path: &str) {
+        self.tree.borrow_mut().remove(Path::new(path));
     }
 
     fn forget(&self, path: &str) {

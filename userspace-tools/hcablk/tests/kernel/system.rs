@@ -42,6 +42,7 @@ fn accepts(attribute: &str, value: &str) -> bool {
         "protocol" => value.split_once('-').is_some(),
         "policy" => ["queue-depth", "round-robin", "numa"].contains(&value),
         "write_cache" => ["back", "through"].contains(&value),
+        "state" => value.is_empty() || value.starts_with('/'),
         "mode" => ["direct", "cached", "mixed", "p2p"].contains(&value),
         "address" | "volume" | "path" | "host_id" | "provider" => !value.is_empty(),
         "key" | "key2" | "host_key" | "target_key" => value.is_empty() || value.len() == 64,
@@ -80,7 +81,8 @@ impl System for Kernel {
             "{text:?}"
         );
         let value = text.trim_end();
-        if READ_ONLY.contains(&attribute.as_str()) {
+        let is_setting = attribute == "state" && super::target::is_volume(group);
+        if READ_ONLY.contains(&attribute.as_str()) && !is_setting {
             return Err(OpError::new(Op::Open, path, Errno::EACCES));
         }
         if attribute == "enable" {
@@ -203,7 +205,7 @@ impl System for Kernel {
         Ok(names)
     }
 
-    fn make_durable_folder(&self, path: &Path) -> Result<(), OpError> {
+    fn make_durable_folder(&self, path: &Path, _top: &Path) -> Result<(), OpError> {
         if self.unprivileged.get() {
             return Err(OpError::new(Op::Mkdir, path, Errno::EACCES));
         }
@@ -259,6 +261,7 @@ impl System for Kernel {
     }
 
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError> {
+        self.secrets.borrow_mut().insert(path.to_owned());
         self.replace(path, text)
     }
 

@@ -15,6 +15,7 @@ const VOLUME: &[(&str, &str)] = &[
     ("mode", "direct"),
     ("write_cache", "back"),
     ("keep_reservations", "0"),
+    ("state", ""),
     ("cache_mib", "0"),
     ("chunk_kib", "128"),
     ("provider", "auto"),

@@ -19,9 +19,8 @@ impl Kernel {
         kernel.file("/usr/sbin/hcablk-ublk", "");
         kernel.file("/dev/ublk-control", "");
         kernel.file("/dev/infiniband/rdma_cm", "");
-        kernel
-            .make_durable_folder(Path::new(files::FOLDER))
-            .unwrap();
+        let folder = Path::new(files::FOLDER);
+        kernel.make_durable_folder(folder, folder).unwrap();
         kernel
     }
 
