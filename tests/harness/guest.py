@@ -92,6 +92,8 @@ class Spec:
     # Drives' sizes in MiB; they are NVMe drives, and empty at the start of a run. A guest's drives are below one PCIe
     # switch, and so reach each other's memory, and that of the cards in `memories`.
     drives: list[int] = field(default_factory=list)
+    # Sizes in MiB of further NVMe drives, which the lane's guests share: each is one file.
+    shared: list[int] = field(default_factory=list)
     # MiB of the last drive's controller memory buffer.
     drive_memory: int = 0
     # PCI devices that only have memory: their sizes in MiB. The last one is not below the switch.
@@ -288,6 +290,15 @@ class Guest:
                 args += self.below_switch(port)
                 card += f",bus=port{port}"
             args += ["-device", card]
+        for n, size in enumerate(spec.shared):
+            disk = s.work / f"shared-drive{n}.img"
+            if not disk.exists():
+                disk.touch()
+                os.truncate(disk, size << 20)
+            # The files of two QEMUs have one page cache: a write of either is seen by both.
+            args += ["-drive", f"if=none,id=shared{n},format=raw,file={disk},cache=unsafe,file.locking=off"]
+            port = len(spec.drives) + len(spec.memories) + spec.hcas + n
+            args += self.below_switch(port) + ["-device", f"nvme,drive=shared{n},serial=shared{n},bus=port{port}"]
         for n in range(spec.hcas):
             port = len(spec.drives) + len(spec.memories) + n
             args += self.below_switch(port) + ["-device", f"edu,bus=port{port}"]

@@ -48,9 +48,10 @@ class Lane:
         specs += [Spec("hca-wide", 24, [("", False)], drives=[1024, 512, 64], hcas=2, cpus=32, memory=3072)]
         # A guest whose firmware has a key for modules.
         specs += [Spec("uefi", 22, [("", False)], firmware=True)]
-        # Two targets and a host between them, which reaches either while the other has no power.
+        # Two targets and a host between them, which reaches either while the other has no power. Both targets have two
+        # drives in common.
         specs += [Spec("host", 40, [("t1", True), ("t2", True)], rare=True)]
-        specs += [Spec(f"t{n}", 40 + n, [(f"t{n}", False)], drives=[256], rare=True) for n in (1, 2)]
+        specs += [Spec(f"t{n}", 40 + n, [(f"t{n}", False)], drives=[256], shared=[64, 32], rare=True) for n in (1, 2)]
         if settings.system is not None:
             # Whole Debian machines: a target, and two clients.
             specs += [Spec("mt", 31, [("m1", True), ("m2", True)], drives=[512], machine=True)]
