@@ -20,9 +20,18 @@ const MARKER: &str = "/srv/state/.hcablk-state";
 const EXPORT: &str = "target export data /dev/sdb --no-port --insecure --state /srv/state \
                       --allow 5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
 
+/// A machine whose module takes keys of the target.
+fn loaded() -> Kernel {
+    let kernel = Kernel::loaded();
+    for attribute in ["key", "key2"] {
+        kernel.file(format!("/sys/kernel/config/hcablk_target/{attribute}"), "");
+    }
+    kernel
+}
+
 /// A machine with the state directory mounted; `marker` is the text of its marker.
 fn machine(marker: &str) -> Kernel {
-    let kernel = Kernel::loaded();
+    let kernel = loaded();
     kernel.folder("/srv");
     kernel.folder("/srv/state");
     kernel.file(MARKER, marker);
@@ -31,7 +40,7 @@ fn machine(marker: &str) -> Kernel {
 
 /// Mounts the state directory of `from` on another machine.
 fn moved(from: &Kernel) -> Kernel {
-    let to = Kernel::loaded();
+    let to = loaded();
     to.file("/etc/machine-id", "fedcba9876543210fedcba9876543210\n");
     let state = from.snapshot();
     let state = state
