@@ -599,6 +599,9 @@ fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
         group.reason(),
     );
     let reason = group.reason().unwrap_or_default();
+    // The folder with the volume's reservations.
+    let state = Some(get(state::ATTRIBUTE)).filter(|state| !state.is_empty());
+    let state = state.unwrap_or_else(|| "/var/lib/hcablk".to_owned());
     let advice = match error.errno {
         _ if reason.contains("without a wwid") => {
             "Give the volume a wwid, the same each time: --wwid UUID (`uuidgen` prints one).\n\
@@ -611,8 +614,6 @@ fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
                 .to_owned()
         }
         _ if reason.contains("reservations cannot be kept") => {
-            let state = Some(get(state::ATTRIBUTE)).filter(|state| !state.is_empty());
-            let state = state.unwrap_or_else(|| "/var/lib/hcablk".to_owned());
             format!(
                 "Mount the file system of {state}. If the directory is new, make it:\n\
                  mkdir -p {state}/reservations && touch {state}/reservations/.hcablk-reservations\n\
@@ -623,7 +624,7 @@ fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
             "Unexport that volume, or export this one with --no-reservations, too.".to_owned()
         }
         _ if reason.contains("directory of reservations cannot be on overlayfs") => {
-            "Keep /var/lib/hcablk on another file system.".to_owned()
+            format!("Keep {state} on another file system.")
         }
         Errno::EOPNOTSUPP if reason.contains("overlayfs") => {
             "`df` shows which file system the file is on.".to_owned()

@@ -148,7 +148,7 @@ fn missing(directory: &Path) -> Error {
 
 /// Fails if this machine has exported a volume with a state directory, and the export names none: hosts that were
 /// evicted since then would be admitted.
-pub(super) fn refuse_without(system: &dyn System, volume: &str) -> Result<()> {
+fn refuse_without(system: &dyn System, volume: &str) -> Result<()> {
     let Some(known) = Known::read(system, volume)? else {
         return Ok(());
     };
