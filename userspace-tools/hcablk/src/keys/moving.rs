@@ -75,11 +75,11 @@ pub(crate) fn carry(
             None => &moved,
         };
         if keys != here {
-            replace(system, owner.file(), keys, here.clone(), transaction)?;
+            replace(system, &owner.file(), keys, here.clone(), transaction)?;
             changed = true;
         }
         if keys != moved {
-            replace(system, at, keys, moved.clone(), transaction)?;
+            replace(system, &at, keys, moved.clone(), transaction)?;
         }
     }
     Ok(changed)
@@ -101,17 +101,17 @@ fn other_target(moved: &Path) -> Error {
 /// Replaces the keys in a file. `before` are its former keys; none if it did not exist.
 fn replace(
     system: &dyn System,
-    file: PathBuf,
+    file: &Path,
     keys: &[Key],
     before: Vec<Key>,
     transaction: &mut Transaction<'_>,
 ) -> Result<()> {
-    let path = file.clone();
+    let path = file.to_owned();
     transaction.changed(move |system| match before.as_slice() {
         [] => Ok(system.remove_durable_file(&path)?),
         keys => store_file(system, &path, keys),
     });
-    store_file(system, &file, keys)
+    store_file(system, file, keys)
 }
 
 /// Stores this machine's keys in the state directory of a volume, if it has one. Keys that this machine lacks stay

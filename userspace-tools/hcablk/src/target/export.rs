@@ -154,12 +154,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let tree = TARGET.require(system)?;
     let group = volumes(&tree).child(wanted.volume.as_str());
 
-    let host = hostid::current(system).ok().map(|(id, _)| id);
-    let state = wanted.state.as_ref().map(|state| Path::new(&state.0));
-    let owner = state.map(|state| state::owner(system, state)).transpose()?;
-    let derived = owner
-        .flatten()
-        .or_else(|| default_wwid(system, host, &wanted.volume, path));
+    let derived = derived_wwid(system, wanted, path)?;
     let wwid = wanted.wwid.or(derived);
     if wanted.persist {
         persist::check(system)?;
@@ -245,6 +240,16 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         outcome.note(note);
     }
     Ok(outcome)
+}
+
+/// Returns the wwid of a volume for which the user gives none: that of its state directory, else a derived one. Fails if
+/// the state directory is not there.
+fn derived_wwid(system: &dyn System, wanted: &Export, path: &str) -> Result<Option<Uuid>> {
+    let state = wanted.state.as_ref().map(|state| Path::new(&state.0));
+    let owner = state.map(|state| state::owner(system, state)).transpose()?;
+    let host = hostid::current(system).ok().map(|(id, _)| id);
+    let derived = || default_wwid(system, host, &wanted.volume, path);
+    Ok(owner.flatten().or_else(derived))
 }
 
 /// Gives a configured export, and its port, to the target's service, which then ends them in order at a shutdown.

@@ -207,7 +207,7 @@ pub(super) fn claim(volume: &Group<'_>, transaction: &mut Transaction<'_>) -> Re
     let before = marker.map_or_else(String::new, Marker::text);
     replace(
         system,
-        directory.join(MARKER),
+        &directory.join(MARKER),
         &new.text(),
         Some(before),
         transaction,
@@ -221,7 +221,7 @@ pub(super) fn claim(volume: &Group<'_>, transaction: &mut Transaction<'_>) -> Re
     };
     replace(
         system,
-        Known::file(&name),
+        &Known::file(&name),
         &known.text(),
         before,
         transaction,
@@ -231,18 +231,18 @@ pub(super) fn claim(volume: &Group<'_>, transaction: &mut Transaction<'_>) -> Re
 /// Replaces a file. `before` is its former text; `None`: it did not exist.
 fn replace(
     system: &dyn System,
-    file: PathBuf,
+    file: &Path,
     text: &str,
     before: Option<String>,
     transaction: &mut Transaction<'_>,
 ) -> Result<()> {
-    let path = file.clone();
+    let path = file.to_owned();
     // Also undone after a failure to sync the new file, which is in place then.
     transaction.changed(move |system| match &before {
         Some(text) => Ok(system.replace(&path, text)?),
         None => Ok(system.remove_durable_file(&path)?),
     });
-    Ok(system.replace(&file, text)?)
+    Ok(system.replace(file, text)?)
 }
 
 fn belongs_to_another(name: &str, wwid: Uuid, directory: &Path, owner: Uuid) -> Error {
