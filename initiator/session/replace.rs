@@ -138,7 +138,8 @@ impl Session {
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
-        // Requests that the queue has refused may use another path meanwhile: the run issues them.
+        // After this no request is being issued on the queue. Requests that it has refused may use
+        // another path meanwhile: the run issues them.
         self.dispatch.synchronize();
         self.dispatch.run_hw_queue(index.into());
         // From here on an error of the old queue pair does not end the session.
@@ -162,7 +163,6 @@ impl Session {
             new.close();
             return Err(failure);
         }
-        self.dispatch.synchronize();
         old.close();
         let mut requeued = ByAge::new();
         old.requeue_all(&mut requeued);

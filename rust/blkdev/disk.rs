@@ -558,8 +558,10 @@ impl<T: Operations> Drop for Disk<T> {
             // SAFETY: By the type invariant.
             unsafe { bindings::blk_mark_disk_dead(disk) };
         }
+        self.tag_set.dispatch().begin_removal();
         // SAFETY: By the type invariant the disk is added; this happens once.
         unsafe { bindings::del_gendisk(disk) };
+        self.tag_set.dispatch().drop_exited();
         self.tag_set.dispatch().clear_queue();
         let ops = self.shared().reservations.lock().take();
         drop(ops);

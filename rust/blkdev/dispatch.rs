@@ -8,12 +8,15 @@ use super::{
     Operations, //
 };
 use crate::bindings;
-use crate::sync::atomic::{
-    Acquire,
-    Atomic,
-    Full,
-    Relaxed,
-    Release, //
+use crate::sync::{
+    atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed,
+        Release, //
+    },
+    synchronize_completions, //
 };
 use core::{
     ffi::c_void,
@@ -21,10 +24,12 @@ use core::{
     ptr::null_mut, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
         rcu,
-        Arc, //
+        Arc,
+        Mutex, //
     }, //
 };
 
@@ -73,13 +78,25 @@ impl<T: Operations> Drop for ReplacedHwQueues<T> {
 ///
 /// `queue` is null or points to a request queue that stays valid until an RCU grace period has
 /// passed after it was set to null.
+#[pin_data]
 pub struct Dispatch<T: Operations> {
     hw_queues: u32,
     depth: u32,
     /// Whether a tag set uses this.
     claimed: Atomic<bool>,
     queue: Atomic<*mut bindings::request_queue>,
+    #[pin]
+    exited: Mutex<Exited<T>>,
     _operations: PhantomData<fn() -> T>,
+}
+
+/// Data of hardware queues that blk-mq has given up while the disk is removed. Functions of
+/// [`Operations`] that started before may still use it.
+struct Exited<T: Operations> {
+    /// The disk is being removed: [`Dispatch::drop_exited`] will drop the data.
+    keeps: bool,
+    /// Has room for all hardware queues.
+    queues: KVec<Arc<T::HwQueue>>,
 }
 
 // SAFETY: The raw pointer is only followed under RCU, to functions of the block
@@ -98,17 +115,22 @@ impl<T: Operations> Dispatch<T> {
         if hw_queues == 0 || depth == 0 || depth > bindings::BLK_MQ_MAX_DEPTH {
             return Err(EINVAL);
         }
-        // INVARIANT: There is no queue yet.
-        Ok(Arc::new(
-            Self {
+        let exited = Exited {
+            keeps: false,
+            queues: KVec::with_capacity(hw_queues as usize, GFP_KERNEL)?,
+        };
+        Arc::pin_init(
+            // INVARIANT: There is no queue yet.
+            pin_init!(Self {
                 hw_queues,
                 depth,
                 claimed: Atomic::new(false),
                 queue: Atomic::new(null_mut()),
+                exited <- new_mutex!(exited),
                 _operations: PhantomData,
-            },
+            }),
             GFP_KERNEL,
-        )?)
+        )
     }
 
     /// Returns the number of hardware queues of the tag set at most.
@@ -233,6 +255,32 @@ impl<T: Operations> Dispatch<T> {
             .cmpxchg(null_mut(), queue, Full)
             .map_err(|_| EBUSY)
             .map(|_| ())
+    }
+
+    /// Begins the removal of the disk: until [`Self::drop_exited`], [`Self::keep_exited`] keeps the
+    /// data of hardware queues. May sleep.
+    pub(super) fn begin_removal(&self) {
+        self.exited.lock().keeps = true;
+    }
+
+    /// Keeps the data of a hardware queue that blk-mq has given up, and whose place is null
+    /// already. Returns whether the data is kept: only if the disk is being removed. May sleep.
+    pub(super) fn keep_exited(&self, data: &Arc<T::HwQueue>) -> bool {
+        let mut exited = self.exited.lock();
+        exited.keeps && exited.queues.push_within_capacity(data.clone()).is_ok()
+    }
+
+    /// Waits for the last users of the data that [`Self::keep_exited`] has kept, in one RCU grace
+    /// period for all hardware queues, and drops the data. Sleeps.
+    pub(super) fn drop_exited(&self) {
+        let mut exited = self.exited.lock();
+        exited.keeps = false;
+        let queues = core::mem::take(&mut exited.queues);
+        drop(exited);
+        if !queues.is_empty() {
+            synchronize_completions();
+        }
+        drop(queues);
     }
 
     /// Withdraws the queue and waits for its last user. Sleeps.

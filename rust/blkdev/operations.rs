@@ -306,13 +306,22 @@ impl<T: Operations> Vtable<T> {
         // `Dispatch::exchange` may still be called: it finds nothing to exchange.
         // SAFETY: By the safety requirement the hardware queue is valid.
         let queue = unsafe { place_of(hctx) }.xchg(null_mut(), Full);
-        if !queue.is_null() {
-            // A submitter whose request has ended may still be on its way to `commit_rqs`.
-            synchronize_completions();
-            // SAFETY: `init_hctx` or `exchange` left an `Arc` there, taken out just now by this
-            // function alone, and blk-mq calls nothing on it any more.
-            drop(unsafe { Arc::from_raw(queue.cast::<T::HwQueue>().cast_const()) });
+        if queue.is_null() {
+            return;
         }
+        // SAFETY: `init_hctx` or `exchange` left an `Arc` there, taken out just now by this
+        // function alone.
+        let queue = unsafe { Arc::from_raw(queue.cast::<T::HwQueue>().cast_const()) };
+        // SAFETY: By the safety requirement the hardware queue and its request queue are valid.
+        let set = unsafe { (*(*hctx).queue).tag_set };
+        // SAFETY: The tag set's `driver_data` is a `TagSetContext<T>`.
+        let context = unsafe { &*(*set).driver_data.cast::<TagSetContext<T>>() };
+        // A submitter whose request has ended may still be on its way to `commit_rqs`. At the
+        // removal of a disk, one grace period covers all its hardware queues.
+        if !context.dispatch.keep_exited(&queue) {
+            synchronize_completions();
+        }
+        drop(queue);
     }
 
     /// # Safety
