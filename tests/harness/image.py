@@ -28,7 +28,7 @@ from pathlib import Path
 
 # Programs that busybox lacks, or that replace its own.
 PROGRAMS = (
-    "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
+    "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio flock fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
     "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc udevadm script gawk xmllint "
     "blkpr iscsi-test-cu mdadm"
 ).split()
