@@ -32,6 +32,8 @@ const OPTION_ACK_TIMEOUT: c_int = sys::RDMA_OPTION_ID_ACK_TIMEOUT as c_int;
 
 /// InfiniBand's number of the reject reason "stale connection".
 const REJECT_STALE: i32 = 10;
+/// InfiniBand's number of the reject reason "consumer": a program has rejected the request.
+const REJECT_CONSUMER: i32 = 28;
 
 /// An event of the connection manager.
 #[derive(Debug)]
@@ -245,7 +247,11 @@ unsafe fn to_event(event: &sys::rdma_cm_event) -> Event {
             Event::Granted(private(), peer)
         }
         sys::RDMA_CM_EVENT_REJECTED if event.status == REJECT_STALE => Event::Stale,
-        sys::RDMA_CM_EVENT_REJECTED => Event::Rejected(private()),
+        sys::RDMA_CM_EVENT_REJECTED if event.status == REJECT_CONSUMER => {
+            Event::Rejected(private())
+        }
+        // No program has: then librdmacm returns zeroes.
+        sys::RDMA_CM_EVENT_REJECTED => Event::Rejected(Vec::new()),
         sys::RDMA_CM_EVENT_ADDR_ERROR
         | sys::RDMA_CM_EVENT_ROUTE_ERROR
         | sys::RDMA_CM_EVENT_CONNECT_ERROR
