@@ -20,6 +20,7 @@ served() {
 
 must on c1 'modprobe rdma_ucm'
 refuse "the client has loaded none of our modules" on c1 "grep -q '^hcablk' /proc/modules"
+must on target "$(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
 export_volume vol1 "$drive" c1 c2
 
 # Data that the program writes is on the drive, and the reverse.
@@ -60,6 +61,13 @@ for how in polled event; do
 	printf '%s\n' "$counts" >&2
 	same "neither requests nor synchronous calls allocate anything ($how)" 5 "$(grep -c '^0 for ' <<< "$counts")"
 done
+must on c2 "hcablk-pr $device register 0 22 && hcablk-pr $device reserve 22 1"
+like "a write that another host's reservation forbids fails with that reason" "a reservation of another host forbids this" \
+	"$(on c1 "head -c 4096 /dev/zero | hcablk-user $target_address vol1 write 0" 2>&1)"
+same "the program reads a volume that another host has reserved for its writes" 4096 "$(on c1 "hcablk-user $target_address vol1 read 0 4096 | wc -c")"
+must on c2 "hcablk-pr $device release 22 1"
+check "the program writes when the reservation was released" on c1 "head -c 4096 /dev/zero | hcablk-user $target_address vol1 write 0"
+must on c2 "hcablk-pr $device register 22 0"
 same "the kernel driver's disk is still live" live "$(on c2 "cat $initiator/vol1/state")"
 
 # A program that is killed leaves nothing at the target.
