@@ -69,6 +69,9 @@ struct hcablk_options *hcablk_options_new(const char *address, const char *volum
  * Sets an option by its name. Values are decimal numbers unless noted otherwise:
  *
  *	port		the target's port, 1 to 65535; default 7744
+ *	path		another address of the target, ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT. Each
+ *			time that it is set, up to 15 times, it adds a path. The volume uses one path
+ *			at a time: when a session is lost, the next one uses the next path
  *	queues		number of queues, 1 to 127; default 1
  *	queue-depth	protocol requests in flight on each queue, 1 to 1024; default 128. A large or
  *			scattered request needs several. More requests may be submitted: they wait in

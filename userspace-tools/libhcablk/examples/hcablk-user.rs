@@ -146,7 +146,7 @@ fn report(volume: &Volume, is_done: &AtomicBool) {
         is_lost = volume.failure().is_some();
         if !is_lost && volume.reconnects() != reconnects {
             reconnects = volume.reconnects();
-            println!("reconnects {reconnects}");
+            println!("reconnects {reconnects} over {}", volume.path());
         }
         thread::sleep(Duration::from_millis(20));
     }

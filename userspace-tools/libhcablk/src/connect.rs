@@ -54,6 +54,15 @@ impl<'a> Deadline<'a> {
         }
     }
 
+    /// Returns a deadline after the first of `left` equal parts of the remaining time.
+    pub(crate) fn share(self, left: usize) -> Self {
+        let share = self.left() / u32::try_from(left.max(1)).unwrap_or(u32::MAX);
+        Self {
+            at: far(share),
+            ..self
+        }
+    }
+
     /// Makes a deadline for the thread of a volume: waits fail with `ECANCELED` when the volume ends.
     pub(crate) fn of_volume(volume: &'a Shared, duration: Duration) -> Self {
         Self {
@@ -152,6 +161,10 @@ fn next(id: &mut Id, step: ConnectStep, deadline: Deadline<'_>) -> Result<Event,
     }
 }
 
+/// The failure of a path that leads to a device in which memory of requests is not registered.
+pub(crate) const OTHER_DEVICE: Failure =
+    Failure::Device("the route to the target moved to a different device");
+
 /// Returns an identifier that is resolved to a device with a route to `address`.
 pub(crate) fn resolve(address: &SocketAddr, deadline: Deadline<'_>) -> Result<Id, Failure> {
     let mut id = Id::new().map_err(|error| Failure::Setup("a connection", error))?;
@@ -214,6 +227,11 @@ impl Connector {
         }
     }
 
+    /// Returns the domain of the session's queue pairs.
+    pub(crate) fn domain(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+
     /// Connects the admin queue pair with `request`; with `pair`, the pair key, both sides prove who they are.
     pub(crate) fn admin(
         &mut self,
@@ -245,9 +263,7 @@ impl Connector {
     fn reach(&self, deadline: Deadline<'_>) -> Result<Id, Failure> {
         let mut id = resolve(&self.address, deadline)?;
         if !self.pd.is_of(&id) {
-            return Err(Failure::Device(
-                "the route to the target moved to a different device",
-            ));
+            return Err(OTHER_DEVICE);
         }
         id.resolve_route(deadline.left_ms(Duration::MAX).max(1))
             .map_err(|error| Failure::Step(ConnectStep::Route, error))?;

@@ -1,20 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Makes the sessions of a volume: chooses the session to ask for, and checks that the granted volume is the one that
-//! was opened.
+//! Makes the sessions of a volume: chooses the path and the session to ask for, and checks that the granted volume is
+//! the one that was opened.
+//!
+//! # Paths
+//!
+//! A volume has one session at a time. Its paths are the addresses of the target; each session uses one of them, and
+//! when it is lost the next attempt uses the next path. All sessions of a volume have the same number. So the target
+//! ends the former session, and waits for the requests that its drive has begun, before it grants the next one, even
+//! if it has not noticed that the former path is cut.
+//!
+//! The devices of the paths are found when the volume is opened, since memory of requests is registered with each of
+//! them. Later a path must lead to one of these devices.
 
 use crate::{
     admin::{self, Admin, News, Watching},
-    connect::{wait_for, Connected, Connector, Deadline},
+    connect::{resolve, wait_for, Connected, Connector, Deadline, OTHER_DEVICE},
     crypto::Secret,
     failure::{ConnectStep, Failure},
     identity::Identity,
     options::Options,
     queue::{self, LivePair, QueueShape},
-    verbs::{cm::Id, device::ProtectionDomain},
+    verbs::{
+        cm::Id,
+        device::{Domains, ProtectionDomain},
+    },
 };
 use hcablk_core::proto::{
-    connect::{ConnectRequest, ExportInstance, Geometry, Reply},
+    connect::{ConnectRequest, ExportInstance, Geometry, Reason, Reply},
     message::VolumeState,
     name::VolumeId,
     ADMIN_QUEUE, TRANSFER_USUAL, VERSION_OF_VOLUME,
@@ -32,6 +45,8 @@ pub(crate) const SECTOR: u64 = 512;
 /// A session that has begun: all of its queue pairs are connected.
 pub(crate) struct Begun {
     pub(crate) admin: Admin,
+    /// The target's address of the session.
+    pub(crate) address: SocketAddr,
     /// The target's reply on the admin queue pair.
     pub(crate) reply: Reply,
     /// The target's reports on the volume since then.
@@ -85,13 +100,72 @@ fn agree(one: &Reply, other: &Reply) -> bool {
     lasting(one) == lasting(other)
 }
 
+/// An address of the target, over which sessions are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Path {
+    address: SocketAddr,
+    /// No session can begin over it any more.
+    is_over: bool,
+}
+
+/// The paths of a volume, which take turns.
+#[derive(Debug)]
+struct Paths {
+    all: Vec<Path>,
+    turn: usize,
+}
+
+impl Paths {
+    fn new(addresses: impl Iterator<Item = SocketAddr>) -> Self {
+        let path = |address| Path {
+            address,
+            is_over: false,
+        };
+        Self {
+            all: addresses.map(path).collect(),
+            turn: 0,
+        }
+    }
+
+    /// Returns the address of the path whose turn it is; `None`: all paths are over.
+    fn address(&self) -> Option<SocketAddr> {
+        let path = self.all.get(self.turn).filter(|path| !path.is_over);
+        path.map(|path| path.address)
+    }
+
+    /// Returns the number of paths that are not over.
+    fn left(&self) -> usize {
+        self.all.iter().filter(|path| !path.is_over).count()
+    }
+
+    /// Records that the path whose turn it is does not lead to the volume.
+    fn end_this(&mut self) {
+        if let Some(path) = self.all.get_mut(self.turn) {
+            path.is_over = true;
+        }
+    }
+
+    /// Turns to the next path that is not over.
+    fn turn(&mut self) {
+        let count = self.all.len();
+        let is_left = |at: &usize| self.all.get(*at).is_some_and(|path| !path.is_over);
+        let mut next = (1..=count).map(|step| (self.turn + step) % count);
+        if let Some(next) = next.find(is_left) {
+            self.turn = next;
+        }
+    }
+}
+
 /// The sessions of a volume; see the module.
 pub(crate) struct Opening {
-    pd: Arc<ProtectionDomain>,
-    address: SocketAddr,
+    domains: Arc<Domains>,
+    /// The domains whose devices were removed, by number.
+    removed: Vec<bool>,
+    /// The number of the domain of the last attempt.
+    place: usize,
+    paths: Paths,
     options: Options,
     identity: Identity,
-    shape: QueueShape,
     /// `None`: there was no session.
     known: Option<Known>,
     /// The target has granted the admin queue pair in the last attempt.
@@ -99,17 +173,36 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Makes the state of a volume that the device of `pd` reaches.
-    pub(crate) fn new(pd: &Arc<ProtectionDomain>, options: &Options) -> Result<Self, Failure> {
+    /// Makes the state of a volume: finds the devices of its paths until `deadline`.
+    pub(crate) fn new(options: &Options, deadline: Deadline<'_>) -> Result<Self, Failure> {
+        let addresses: Vec<_> = options.addresses().collect();
+        let mut domains = Domains::default();
+        let mut first = None;
+        for (index, address) in addresses.iter().enumerate() {
+            let share = deadline.share(addresses.len() - index);
+            let found = resolve(address, share).and_then(|id| find(&mut domains, id, options));
+            if let Err(failure) = found {
+                first.get_or_insert(failure);
+            }
+        }
+        if let Some(failure) = first.filter(|_| domains.all().is_empty()) {
+            return Err(failure);
+        }
         Ok(Self {
-            pd: pd.clone(),
-            address: SocketAddr::new(options.address, options.port),
+            removed: vec![false; domains.all().len()],
+            domains: Arc::new(domains),
+            place: 0,
+            paths: Paths::new(addresses.into_iter()),
             options: options.clone(),
             identity: Identity::take(&options.state, options.session, options.past.is_some())?,
-            shape: fit(pd, options)?,
             known: None,
             has_responded: false,
         })
+    }
+
+    /// Returns the domains in which memory of requests is registered.
+    pub(crate) fn domains(&self) -> &Arc<Domains> {
+        &self.domains
     }
 
     /// Returns the number of the session among those of this host's programs.
@@ -148,11 +241,81 @@ impl Opening {
         self.has_responded
     }
 
-    /// Connects the next session.
+    /// Connects the first session, over the first path that leads to the volume. If none does, returns the failure of
+    /// the first path.
+    pub(crate) fn first_session(&mut self, deadline: Deadline<'_>) -> Result<Begun, Failure> {
+        let mut first = None;
+        for left in (1..=self.paths.left()).rev() {
+            match self.session(deadline.share(left)) {
+                Ok(begun) => return Ok(begun),
+                Err(failure) => {
+                    first.get_or_insert(failure);
+                    if !self.may_try_again(failure) {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(first.unwrap_or(Failure::Closed))
+    }
+
+    /// Records that an attempt failed, and turns to the next path. Returns whether another attempt may succeed.
+    pub(crate) fn may_try_again(&mut self, failure: Failure) -> bool {
+        if matches!(
+            failure,
+            Failure::Refused(Reason::Evicted | Reason::Superseded)
+        ) {
+            // The target's decision about this host, which holds for all paths.
+            return false;
+        }
+        if !failure.may_pass() && failure != Failure::DeviceRemoved {
+            self.paths.end_this();
+        }
+        self.paths.turn();
+        self.paths.left() != 0 && self.has_other_device(failure)
+    }
+
+    /// Records that a session was lost, and turns to the next path. Returns whether another session may begin.
+    pub(crate) fn may_follow(&mut self, failure: Failure) -> bool {
+        self.paths.turn();
+        let is_device = failure == Failure::DeviceRemoved;
+        self.may_resume() && (failure.may_pass() || is_device) && self.has_other_device(failure)
+    }
+
+    /// Returns whether a device is left, after `failure` with the last one.
+    fn has_other_device(&mut self, failure: Failure) -> bool {
+        if failure == Failure::DeviceRemoved {
+            if let Some(is_removed) = self.removed.get_mut(self.place) {
+                *is_removed = true;
+            }
+        }
+        self.removed.iter().any(|is_removed| !is_removed)
+    }
+
+    /// Returns the domain of the device that leads to `address`.
+    fn domain(
+        &mut self,
+        address: &SocketAddr,
+        deadline: Deadline<'_>,
+    ) -> Result<Arc<ProtectionDomain>, Failure> {
+        if let [only] = self.domains.all() {
+            // The connector checks that the route leads to this device.
+            return Ok(only.clone());
+        }
+        let id = resolve(address, deadline)?;
+        let pd = self.domains.of(&id).ok_or(OTHER_DEVICE)?;
+        self.place = pd.place();
+        Ok(pd.clone())
+    }
+
+    /// Connects the next session, over the path whose turn it is.
     pub(crate) fn session(&mut self, deadline: Deadline<'_>) -> Result<Begun, Failure> {
         self.has_responded = false;
-        let request = self.request()?;
-        let mut connector = Connector::new(&self.pd, self.address);
+        let address = self.paths.address().ok_or(Failure::Closed)?;
+        let pd = self.domain(&address, deadline)?;
+        let shape = fit(&pd, &self.options)?;
+        let request = self.request(shape)?;
+        let mut connector = Connector::new(&pd, address);
         let (mut admin, reply, id) = self.admin(&mut connector, &request, deadline)?;
         self.has_responded = true;
         match (&self.known, self.options.past) {
@@ -169,6 +332,7 @@ impl Opening {
         })?;
         let mut begun = Begun {
             admin,
+            address,
             reply,
             news: None,
             ids: vec![id],
@@ -179,7 +343,11 @@ impl Opening {
         let period = Duration::from_millis(begun.admin.period_ms().into());
         let mut round = Instant::now() + period;
         for index in 0..self.options.queues {
-            let (link, of_queue, id) = self.queue(&mut connector, &request, index, deadline)?;
+            let request = ConnectRequest {
+                queue: index,
+                ..request
+            };
+            let (link, of_queue, id) = queue(&mut connector, &request, shape, deadline)?;
             if !agree(&reply, &of_queue) {
                 return Err(Failure::Protocol("its queues disagree about the volume"));
             }
@@ -212,11 +380,11 @@ impl Opening {
         known.map_or(reply.geometry, |known| known.geometry)
     }
 
-    fn request(&mut self) -> Result<ConnectRequest, Failure> {
+    fn request(&mut self, shape: QueueShape) -> Result<ConnectRequest, Failure> {
         Ok(ConnectRequest {
             version_min: VERSION_OF_VOLUME,
             version_max: VERSION_OF_VOLUME,
-            depth: self.shape.depth,
+            depth: shape.depth,
             queue: ADMIN_QUEUE,
             replace: false,
             queues: self.options.queues,
@@ -243,8 +411,9 @@ impl Opening {
             _ => return Err(Failure::HalfProof),
         };
         let mut memory = None;
+        let pd = connector.domain().clone();
         let connected = connector.admin(request, pair_key, deadline, |id| {
-            let (made, pair) = admin::Memory::new(&self.pd, id)?;
+            let (made, pair) = admin::Memory::new(&pd, id)?;
             memory = Some(made);
             Ok(pair)
         })?;
@@ -257,28 +426,38 @@ impl Opening {
             id,
         ))
     }
+}
 
-    fn queue(
-        &self,
-        connector: &mut Connector,
-        request: &ConnectRequest,
-        index: u8,
-        deadline: Deadline<'_>,
-    ) -> Result<(LivePair, Reply, Id), Failure> {
-        let request = ConnectRequest {
-            queue: index,
-            ..*request
-        };
-        let mut memory = None;
-        let connected = connector.queue(&request, deadline, |id| {
-            let (made, pair) = queue::Memory::new(&self.pd, id, self.shape)?;
-            memory = Some(made);
-            Ok(pair)
-        })?;
-        let Connected { id, pair, reply } = connected;
-        let memory = memory.ok_or(Failure::NotATarget)?;
-        Ok((LivePair::new(memory, pair), reply, id))
+/// Connects a queue's queue pair of a session.
+fn queue(
+    connector: &mut Connector,
+    request: &ConnectRequest,
+    shape: QueueShape,
+    deadline: Deadline<'_>,
+) -> Result<(LivePair, Reply, Id), Failure> {
+    let mut memory = None;
+    let pd = connector.domain().clone();
+    let connected = connector.queue(request, deadline, |id| {
+        let (made, pair) = queue::Memory::new(&pd, id, shape)?;
+        memory = Some(made);
+        Ok(pair)
+    })?;
+    let Connected { id, pair, reply } = connected;
+    let memory = memory.ok_or(Failure::NotATarget)?;
+    Ok((LivePair::new(memory, pair), reply, id))
+}
+
+/// Adds the device that `id` was resolved to, if it can be used.
+fn find(domains: &mut Domains, id: Id, options: &Options) -> Result<(), Failure> {
+    let before = domains.all().len();
+    let pd = domains
+        .add(id)
+        .map_err(|error| Failure::Setup("a protection domain", error))?;
+    let fits = fit(&pd, options).map(drop);
+    if fits.is_err() && domains.all().len() > before {
+        domains.remove_last();
     }
+    fits
 }
 
 /// Returns the size of queues that the options ask for and the device allows; fails if the device
@@ -324,5 +503,54 @@ impl Begun {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths() -> Paths {
+        let address = |last| SocketAddr::new([10, 0, 0, last].into(), 7744);
+        Paths::new([1, 2, 3].map(address).into_iter())
+    }
+
+    fn last(paths: &Paths) -> Option<u8> {
+        match paths.address()?.ip() {
+            std::net::IpAddr::V4(address) => Some(address.octets()[3]),
+            std::net::IpAddr::V6(_) => None,
+        }
+    }
+
+    #[test]
+    fn paths_take_turns() {
+        let mut paths = paths();
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            seen.push(last(&paths).unwrap());
+            paths.turn();
+        }
+        assert_eq!(seen, [1, 2, 3, 1]);
+    }
+
+    #[test]
+    fn a_path_that_does_not_lead_to_the_volume_gets_no_turn_again() {
+        let mut paths = paths();
+        paths.turn();
+        paths.end_this();
+        assert_eq!((paths.left(), last(&paths)), (2, None));
+        paths.turn();
+        assert_eq!(last(&paths), Some(3));
+        paths.turn();
+        paths.turn();
+        assert_eq!(last(&paths), Some(3), "the second is left out");
+        paths.end_this();
+        paths.turn();
+        assert_eq!((paths.left(), last(&paths)), (1, Some(1)));
+        paths.turn();
+        assert_eq!(last(&paths), Some(1), "it is the only one");
+        paths.end_this();
+        paths.turn();
+        assert_eq!((paths.left(), last(&paths)), (0, None));
     }
 }

@@ -9,11 +9,15 @@ use crate::{
     past::{BadPast, Past},
 };
 use hcablk_core::proto::{
-    connect::DISK_MAX,
+    connect::{DISK_MAX, PATHS_MAX},
     name::{HostId, VolumeName},
     DEPTH_MAX, QUEUES_MAX,
 };
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// The port on which targets listen by default.
 pub const PORT: u16 = 7744;
@@ -55,6 +59,8 @@ pub enum BadOption {
 pub struct Options {
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
+    /// Further paths; without a port they have that of the first path.
+    more: Vec<(IpAddr, Option<u16>)>,
     pub(crate) volume: VolumeName,
     pub(crate) host: HostId,
     pub(crate) host_key: Option<Key>,
@@ -81,6 +87,7 @@ impl Options {
         Ok(Self {
             address,
             port: PORT,
+            more: Vec::new(),
             volume: VolumeName::parse(volume).map_err(|_| BadName("the name of a volume"))?,
             host: HostId::parse(host).map_err(|_| BadName("the id of a host"))?,
             host_key: None,
@@ -106,6 +113,23 @@ impl Options {
     #[must_use]
     pub fn port(self, port: u16) -> Self {
         Self { port, ..self }
+    }
+
+    /// Adds a path: another address of the target, on the port `port`, or on that of the first path. When a session is
+    /// lost the next one is connected over the next path. A volume has up to 16 paths; more are ignored.
+    #[must_use]
+    pub fn path(mut self, address: IpAddr, port: Option<u16>) -> Self {
+        if self.more.len() + 1 < usize::from(PATHS_MAX) {
+            self.more.push((address, port));
+        }
+        self
+    }
+
+    /// Returns the addresses of all paths.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        let more = self.more.iter().copied();
+        let all = std::iter::once((self.address, None)).chain(more);
+        all.map(|(address, port)| SocketAddr::new(address, port.unwrap_or(self.port)))
     }
 
     /// Sets this host's key and the target's: both prove who they are.
@@ -271,6 +295,7 @@ impl Options {
     /// The options that [`Self::set`] knows.
     pub const NAMES: &'static [&'static str] = &[
         "port",
+        "path",
         "queues",
         "queue-depth",
         "connect-timeout",
@@ -290,7 +315,8 @@ impl Options {
     ];
 
     /// Sets the option `name` to `value`: for programs that take options as text. Numbers are decimal, within the
-    /// bounds of the method of the same name; times are in seconds; keys have the form of `hcablk key show`, and `past`
+    /// bounds of the method of the same name; times are in seconds; `path` is ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT,
+    /// and adds a path each time; keys have the form of `hcablk key show`, and `past`
     /// has the form that [`Past`] prints.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self, BadOption> {
         let Some(name) = Self::NAMES.iter().copied().find(|known| *known == name) else {
@@ -309,6 +335,23 @@ impl Options {
         let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
         match name {
             "port" => self.port = short(number("1 to 65535", 1, 65535)?),
+            "path" => {
+                let wanted = "ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT, at most 15 times";
+                let path = value.parse().map(|address| (address, None)).or_else(|_| {
+                    let both = value.parse::<SocketAddr>();
+                    both.map(|both| (both.ip(), Some(both.port())))
+                });
+                let is_full = self.more.len() + 1 >= usize::from(PATHS_MAX);
+                self.more.push(
+                    path.ok()
+                        .filter(|_| !is_full)
+                        .ok_or_else(|| BadOption::Value {
+                            name,
+                            wanted,
+                            value: value.to_owned(),
+                        })?,
+                );
+            }
             "queues" => {
                 let most = QUEUES_MAX;
                 self.queues = u8::try_from(number("1 to 127", 1, most.into())?).unwrap_or(most);
@@ -362,6 +405,7 @@ mod tests {
             let value = match *name {
                 "host-key" | "target-key" => continue,
                 "state" => "/run/somewhere",
+                "path" => "10.0.0.2",
                 "past" => "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 volatile kept",
                 _ => "1",
             };
@@ -374,6 +418,29 @@ mod tests {
         assert_eq!(set.fast_io_fail_tmo_s, Some(5));
         let set = set.set("fast-io-fail-tmo", "-1").unwrap();
         assert_eq!(set.fast_io_fail_tmo_s, None);
+    }
+
+    #[test]
+    fn paths_have_the_port_of_the_first_unless_they_have_their_own() {
+        let mut set = options();
+        for path in ["10.0.0.2", "10.0.0.3:7", "fd77::1", "[fd77::2]:8"] {
+            set = set.set("path", path).unwrap();
+        }
+        // Also if the port is set later.
+        let set = set.set("port", "9").unwrap();
+        let all: Vec<_> = set.addresses().map(|path| path.to_string()).collect();
+        let wanted = "10.0.0.1:9 10.0.0.2:9 10.0.0.3:7 [fd77::1]:9 [fd77::2]:8";
+        assert_eq!(all.join(" "), wanted);
+    }
+
+    #[test]
+    fn a_volume_has_at_most_sixteen_paths() {
+        let mut set = options();
+        for path in 1..16 {
+            set = set.set("path", &format!("10.0.1.{path}")).unwrap();
+        }
+        assert!(set.clone().set("path", "10.0.2.1").is_err());
+        assert_eq!(set.path([10, 0, 2, 1].into(), None).addresses().count(), 16);
     }
 
     #[test]

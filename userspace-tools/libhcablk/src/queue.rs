@@ -25,7 +25,7 @@ use crate::{
     times::Tick,
     verbs::{
         cm::Id,
-        device::{Attributes, ProtectionDomain},
+        device::{Attributes, Domains, ProtectionDomain},
         memory::{Access, Buffer, Region, Right, Sge, Window},
         queue::{Capacity, Completion, CompletionQueue, Done, QueuePair, Stopper, POLL},
     },
@@ -250,7 +250,7 @@ struct Allowed {
 /// A queue: see the module.
 pub struct Queue {
     shared: Arc<Shared>,
-    pd: Arc<ProtectionDomain>,
+    domains: Arc<Domains>,
     index: u8,
     settings: Settings,
     /// The era that this queue has seen: see [`Shared`].
@@ -341,7 +341,7 @@ impl Queue {
     /// Makes a queue of a volume whose first session has begun.
     pub(crate) fn new(
         shared: Arc<Shared>,
-        pd: Arc<ProtectionDomain>,
+        domains: Arc<Domains>,
         index: u8,
         settings: Settings,
     ) -> Result<Self, Failure> {
@@ -352,7 +352,7 @@ impl Queue {
         events.add(wake, readable).map_err(setup)?;
         let mut queue = Self {
             shared,
-            pd,
+            domains,
             index,
             settings,
             era: 0,
@@ -489,7 +489,7 @@ impl Queue {
 
     /// Returns a buffer of `len` bytes for requests of this volume.
     pub fn memory(&self, len: usize) -> Result<Buffer, RequestError> {
-        Buffer::new(&self.pd, len)
+        Buffer::new(&self.domains, len)
             .map_err(|error| RequestError::Lost(Failure::Setup("a buffer", error)))
     }
 
@@ -579,7 +579,8 @@ impl Queue {
             Op::Discard { length } => without_data(length, self.max_discard()),
             Op::Zeroes { length, .. } => without_data(length, self.max_zeroes()),
             Op::Read | Op::Write { .. } => {
-                if !request.memory.iter().all(|buffer| buffer.is_of(&self.pd)) {
+                let mut memory = request.memory.iter();
+                if !memory.all(|buffer| buffer.is_of(&self.domains)) {
                     return Err(RequestError::Invalid("its memory is another volume's"));
                 }
                 let lengths = request.memory.iter().map(|buffer| buffer.len() as u64);
@@ -1249,7 +1250,9 @@ impl Issue<'_> {
                 return Some(true);
             }
             DataPlace::Slot => data.push(self.copy_in(request, part)?)?,
-            DataPlace::Gathered(_) => gather(&request.memory, part, &mut data)?,
+            DataPlace::Gathered(_) => {
+                gather(&request.memory, self.link.pair.place(), part, &mut data)?;
+            }
         }
         if self.eager(data.pieces(), extent, fua)? || self.inline(&mut data, extent, fua)? {
             return Some(true);
@@ -1360,13 +1363,13 @@ impl Gathered {
     }
 }
 
-/// Adds the pieces of memory that contain the data of a part to `data`.
-fn gather(memory: &[Buffer], part: Part, data: &mut Gathered) -> Option<()> {
+/// Adds the pieces of memory that contain the data of a part to `data`, for the domain `place`.
+fn gather(memory: &[Buffer], place: usize, part: Part, data: &mut Gathered) -> Option<()> {
     let (mut left, mut offset) = (part.length as usize, part.offset);
     for buffer in memory.get(part.piece..)? {
         let count = (buffer.len() - offset).min(left);
         if count != 0 {
-            data.push(buffer.sge(offset..offset + count)?)?;
+            data.push(buffer.sge(place, offset..offset + count)?)?;
         }
         left -= count;
         offset = 0;

@@ -58,6 +58,7 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 use std::{
+    net::SocketAddr,
     os::fd::AsFd as _,
     sync::{
         atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -142,6 +143,8 @@ pub(crate) struct Shared {
     /// The time in ticks: see [`times`].
     tick: AtomicU64,
     next_tick: Mutex<Instant>,
+    /// The target's address of the last session.
+    path: Mutex<SocketAddr>,
     /// The exports of sessions: the last one, and earlier ones that a queue may still use.
     exports: Mutex<Vec<Export>>,
 }
@@ -215,6 +218,7 @@ impl Shared {
             ),
             tick: AtomicU64::new(1),
             next_tick: Mutex::new(Instant::now()),
+            path: Mutex::new(SocketAddr::new(options.address, options.port)),
             exports: Mutex::new(Vec::new()),
         })
     }
@@ -384,6 +388,11 @@ impl Shared {
         self.fails_fast.store(false, Ordering::Release);
         self.change_era(era);
         era
+    }
+
+    /// Returns the target's address of the last session.
+    pub(crate) fn path(&self) -> SocketAddr {
+        *lock(&self.path)
     }
 
     /// Records the export of the session of `era`, which has begun: a reader that sees the record also sees the losses
@@ -589,7 +598,7 @@ impl<'a> Service<'a> {
             if self.shared.ended().is_some() {
                 return;
             }
-            if !failure.may_pass() || !self.opening.may_resume() {
+            if !self.opening.may_follow(failure) {
                 return self.shared.end(failure);
             }
             let begun = self.connect_again(failure);
@@ -659,14 +668,16 @@ impl<'a> Service<'a> {
                     self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
                     return Ok(begun);
                 }
-                Err(failure) if failure.may_pass() => why = failure,
-                Err(failure) => return Err(failure),
+                Err(failure) => why = failure,
             }
             pace.ended(match (why, self.opening.has_responded()) {
                 (Failure::Timeout(_), true) => Outcome::Late,
                 (Failure::Timeout(_), false) => Outcome::NoResponse,
                 _ => Outcome::Refused,
             });
+            if !self.opening.may_try_again(why) {
+                return Err(why);
+            }
         }
     }
 
@@ -726,6 +737,7 @@ impl Served {
     pub(crate) fn begin(shared: &Shared, begun: Begun) -> Result<Self, Failure> {
         let Begun {
             admin,
+            address,
             reply,
             news,
             ids,
@@ -743,6 +755,7 @@ impl Served {
         if is_durable {
             shared.unflushed.forget();
         }
+        *lock(&shared.path) = address;
         let era = shared.begin(links, forgets);
         shared.exported(era, reply.id, reply.instance);
         Ok(Self { era, admin, ids })

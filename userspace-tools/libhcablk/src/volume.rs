@@ -3,7 +3,7 @@
 //! An open volume: its sessions, its queues, and its properties.
 
 use crate::{
-    connect::{resolve, Deadline},
+    connect::Deadline,
     driver::loss::LossLimits,
     failure::Failure,
     opening::{Opening, SECTOR},
@@ -11,7 +11,7 @@ use crate::{
     past::Past,
     queue::{Queue, Settings},
     session::{Served, Service, Shared},
-    verbs::{device::ProtectionDomain, memory::Buffer},
+    verbs::{device::Domains, memory::Buffer},
 };
 use std::{
     net::SocketAddr,
@@ -27,7 +27,7 @@ use std::{
 /// issued again. When the volume is dropped they fail.
 pub struct Volume {
     shared: Arc<Shared>,
-    pd: Arc<ProtectionDomain>,
+    domains: Arc<Domains>,
     /// The queues that no thread has taken.
     queues: Mutex<Vec<Queue>>,
     number: u16,
@@ -44,12 +44,9 @@ impl Volume {
     /// Opens a volume: connects all of its queues.
     pub fn open(options: &Options) -> Result<Self, Failure> {
         let deadline = Deadline::after(options.connect_timeout);
-        let address = SocketAddr::new(options.address, options.port);
-        let anchor = resolve(&address, deadline)?;
-        let pd = ProtectionDomain::new(anchor)
-            .map_err(|error| Failure::Setup("a protection domain", error))?;
-        let mut opening = Opening::new(&pd, options)?;
-        let mut begun = opening.session(deadline)?;
+        let mut opening = Opening::new(options, deadline)?;
+        let domains = opening.domains().clone();
+        let mut begun = opening.first_session(deadline)?;
         begun.wait_for_limits(deadline)?;
         let shared = Arc::new(Shared::new(begun.reply.geometry, options)?);
         if let Some(past) = options.past {
@@ -63,7 +60,7 @@ impl Volume {
             remote_invalidate: options.remote_invalidate,
         };
         let queues = (0..options.queues)
-            .map(|index| Queue::new(shared.clone(), pd.clone(), index, settings))
+            .map(|index| Queue::new(shared.clone(), domains.clone(), index, settings))
             .collect::<Result<_, _>>()?;
         let thread = {
             let shared = shared.clone();
@@ -81,7 +78,7 @@ impl Volume {
         })?;
         Ok(Self {
             shared,
-            pd,
+            domains,
             queues: Mutex::new(queues),
             number,
             service: Some(thread),
@@ -97,7 +94,7 @@ impl Volume {
 
     /// Returns a buffer of `len` bytes for requests of this volume.
     pub fn memory(&self, len: usize) -> Result<Buffer, Failure> {
-        Buffer::new(&self.pd, len).map_err(|error| Failure::Setup("a buffer", error))
+        Buffer::new(&self.domains, len).map_err(|error| Failure::Setup("a buffer", error))
     }
 
     /// Registers memory of the program's own for requests of this volume.
@@ -110,7 +107,7 @@ impl Volume {
     #[allow(unsafe_code, reason = "the verbs layer's contract is the program's")]
     pub unsafe fn register(&self, memory: NonNull<u8>, len: usize) -> Result<Buffer, Failure> {
         // SAFETY: By the safety requirement.
-        let buffer = unsafe { Buffer::register(&self.pd, memory, len) };
+        let buffer = unsafe { Buffer::register(&self.domains, memory, len) };
         buffer.map_err(|error| Failure::Setup("a memory region", error))
     }
 
@@ -179,6 +176,11 @@ impl Volume {
     /// Returns the reason if there cannot be another session: requests fail.
     pub fn ended(&self) -> Option<Failure> {
         self.shared.ended()
+    }
+
+    /// Returns the address of the target over which the present session was connected, or the last one.
+    pub fn path(&self) -> SocketAddr {
+        self.shared.path()
     }
 
     /// Returns the number of sessions that replaced a lost one.

@@ -42,8 +42,8 @@ pub struct VolumeArgs {
     pub keys: bool,
     /// An option of the library, such as `-o queues=4 -o ctrl-loss-tmo=60`
     ///
-    /// port, queues, queue-depth, connect-timeout, ctrl-loss-tmo, fast-io-fail-tmo, reconnect-delay, keep-alive-tmo,
-    /// io-timeout, small-read, eager-write, remote-invalidate, session, state
+    /// port, path, queues, queue-depth, connect-timeout, ctrl-loss-tmo, fast-io-fail-tmo, reconnect-delay,
+    /// keep-alive-tmo, io-timeout, small-read, eager-write, remote-invalidate, session, state
     #[arg(short, long = "option", value_name = "NAME=VALUE")]
     pub options: Vec<String>,
 }

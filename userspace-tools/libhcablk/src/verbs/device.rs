@@ -34,6 +34,8 @@ pub(crate) struct Attributes {
 /// A protection domain: a queue pair reaches only the regions and windows of its own domain.
 pub(crate) struct ProtectionDomain {
     raw: NonNull<sys::ibv_pd>,
+    /// The number of the domain among those of its volume.
+    place: usize,
     /// Keeps the device open.
     id: Id,
     attributes: Attributes,
@@ -45,18 +47,24 @@ unsafe impl Send for ProtectionDomain {}
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// Allocates a protection domain on the device that `id` was resolved to. Fails with `ENODEV`
-    /// if `id` has no device.
-    pub(crate) fn new(id: Id) -> Result<Arc<Self>, Errno> {
+    /// Allocates the protection domain `place` of a volume on the device that `id` was resolved to. Fails with
+    /// `ENODEV` if `id` has no device.
+    fn new(id: Id, place: usize) -> Result<Arc<Self>, Errno> {
         let context = id.context().ok_or(Errno::ENODEV)?;
         let attributes = attributes(context)?;
         // SAFETY: The result stores `id`, which keeps the context open.
         let raw = made(unsafe { sys::ibv_alloc_pd(context.as_ptr()) })?;
         Ok(Arc::new(Self {
             raw,
+            place,
             id,
             attributes,
         }))
+    }
+
+    /// Returns the number of the domain among those of its volume.
+    pub(crate) fn place(&self) -> usize {
+        self.place
     }
 
     /// Returns the capabilities of the device.
@@ -76,6 +84,38 @@ impl ProtectionDomain {
     pub(super) fn context(&self) -> *mut sys::ibv_context {
         // SAFETY: The domain exists, and its context does not change.
         unsafe { (*self.raw.as_ptr()).context }
+    }
+}
+
+/// The protection domains of a volume: one for each RDMA device of its paths. Memory of requests is registered in all
+/// of them, so that requests can move to another device.
+#[derive(Default)]
+pub(crate) struct Domains(Vec<Arc<ProtectionDomain>>);
+
+impl Domains {
+    /// Adds a domain on the device that `id` was resolved to, unless there is one, and returns it.
+    pub(crate) fn add(&mut self, id: Id) -> Result<Arc<ProtectionDomain>, Errno> {
+        if let Some(domain) = self.of(&id) {
+            return Ok(domain.clone());
+        }
+        let domain = ProtectionDomain::new(id, self.0.len())?;
+        self.0.push(domain.clone());
+        Ok(domain)
+    }
+
+    /// Removes the domain that was added last: its device cannot be used.
+    pub(crate) fn remove_last(&mut self) {
+        self.0.pop();
+    }
+
+    /// Returns the domain on the device that `id` was resolved to.
+    pub(crate) fn of(&self, id: &Id) -> Option<&Arc<ProtectionDomain>> {
+        self.0.iter().find(|domain| domain.is_of(id))
+    }
+
+    /// Returns the domains in the order of their numbers.
+    pub(crate) fn all(&self) -> &[Arc<ProtectionDomain>] {
+        &self.0
     }
 }
 

@@ -2,11 +2,15 @@
 
 //! Registered memory, windows on it, and the buffers of applications.
 
-use super::{by_value, device::ProtectionDomain, made, sys};
+use super::{
+    by_value,
+    device::{Domains, ProtectionDomain},
+    made, sys,
+};
 use nix::errno::Errno;
 use std::{
     alloc::{alloc_zeroed, dealloc, Layout},
-    fmt,
+    fmt, mem,
     ops::{Deref, DerefMut, Range},
     ptr::{copy_nonoverlapping, NonNull},
     slice,
@@ -56,6 +60,38 @@ impl Sge {
     }
 }
 
+/// Allocated memory, which is freed when no region has it any more.
+struct Allocation {
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: The memory belongs to the allocation, which does nothing with it but free it.
+unsafe impl Send for Allocation {}
+// SAFETY: As above.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    /// Allocates at least `len` bytes, all 0, in whole pages.
+    fn new(len: usize) -> Result<Self, Errno> {
+        let size = len
+            .max(1)
+            .checked_next_multiple_of(PAGE)
+            .ok_or(Errno::ENOMEM)?;
+        let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?;
+        // SAFETY: The size of the layout is not 0.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
+        Ok(Self { memory, layout })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: The memory was allocated with this layout, and nobody has it any more.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
 /// Memory that is registered with a device. A region's own memory is zeroed when it is made.
 ///
 /// The device, and peers within the region's access, may read and write all of it at any time; this code copies from
@@ -64,11 +100,11 @@ pub(crate) struct Region {
     mr: NonNull<sys::ibv_mr>,
     memory: NonNull<u8>,
     len: usize,
-    /// The layout with which the memory was allocated; `None`: it is the program's.
-    layout: Option<Layout>,
+    /// Keeps the memory; `None`: it is the program's.
+    allocation: Option<Arc<Allocation>>,
     /// The address of the first byte, for work requests and peers.
     address: u64,
-    pd: Arc<ProtectionDomain>,
+    _pd: Arc<ProtectionDomain>,
 }
 
 // SAFETY: The memory belongs to the region, and verbs may be called by any thread.
@@ -85,26 +121,21 @@ impl Region {
         access: Access,
         address: Option<u64>,
     ) -> Result<Self, Errno> {
-        let size = len
-            .max(1)
-            .checked_next_multiple_of(PAGE)
-            .ok_or(Errno::ENOMEM)?;
-        let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?;
-        // SAFETY: The size of the layout is not 0.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
-        // SAFETY: The memory exists, and is freed only after the region was deregistered.
-        let region = unsafe { Self::register(pd, memory, size, access, address) };
-        match region {
-            Ok(mut region) => {
-                region.layout = Some(layout);
-                Ok(region)
-            }
-            Err(error) => {
-                // SAFETY: The memory was allocated with this layout, and nobody has it.
-                unsafe { dealloc(memory.as_ptr(), layout) };
-                Err(error)
-            }
-        }
+        Self::of(pd, &Arc::new(Allocation::new(len)?), access, address)
+    }
+
+    /// Makes a region of allocated memory, as [`Self::new`].
+    fn of(
+        pd: &Arc<ProtectionDomain>,
+        allocation: &Arc<Allocation>,
+        access: Access,
+        address: Option<u64>,
+    ) -> Result<Self, Errno> {
+        let Allocation { memory, layout } = **allocation;
+        // SAFETY: The memory exists, and the region keeps it until it was deregistered.
+        let mut region = unsafe { Self::register(pd, memory, layout.size(), access, address) }?;
+        region.allocation = Some(allocation.clone());
+        Ok(region)
     }
 
     /// Makes a region of `len` bytes of existing memory, as [`Self::new`].
@@ -134,9 +165,9 @@ impl Region {
             mr,
             memory,
             len,
-            layout: None,
+            allocation: None,
             address,
-            pd: pd.clone(),
+            _pd: pd.clone(),
         })
     }
 
@@ -208,11 +239,10 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: Nothing refers to the region any more.
         let result = by_value(unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) });
-        if let (Ok(()), Some(layout)) = (result, self.layout) {
-            // SAFETY: No device reaches the memory any more; it was allocated with this layout.
-            unsafe { dealloc(self.memory.as_ptr(), layout) };
+        if result.is_err() {
+            // A window is bound to the region, or the device was removed: the memory is leaked.
+            mem::forget(self.allocation.take());
         }
-        // Otherwise a window is bound to the region, and the memory is leaked.
     }
 }
 
@@ -298,23 +328,57 @@ impl Drop for Window {
     }
 }
 
-/// Memory for the data of requests, which a volume has registered with its RDMA device.
+/// Memory of buffers, which is registered in each domain of its volume.
+struct Registered {
+    memory: NonNull<u8>,
+    /// By the number of the domain.
+    regions: Vec<Region>,
+    /// As in [`Region`].
+    _allocation: Option<Arc<Allocation>>,
+    domains: Arc<Domains>,
+}
+
+// SAFETY: The memory belongs to the regions; access to parts of it is governed by the `Buffer`s.
+unsafe impl Send for Registered {}
+// SAFETY: As above.
+unsafe impl Sync for Registered {}
+
+/// Memory for the data of requests, which a volume has registered with its RDMA devices.
 ///
 /// A buffer owns its bytes exclusively: it moves into a request, and is returned when the request ends. It can be
 /// [split](Self::split_off), so that a request may have pieces that are not adjacent. The memory is freed when the last
 /// part is dropped.
 pub struct Buffer {
-    region: Arc<Region>,
+    memory: Arc<Registered>,
     start: usize,
     len: usize,
 }
 
 impl Buffer {
     /// Makes a buffer of `len` bytes, all 0.
-    pub(crate) fn new(pd: &Arc<ProtectionDomain>, len: usize) -> Result<Self, Errno> {
-        let region = Region::new(pd, len, Access::Windows, None)?;
+    pub(crate) fn new(domains: &Arc<Domains>, len: usize) -> Result<Self, Errno> {
+        let allocation = Arc::new(Allocation::new(len)?);
+        let regions = domains.all().iter();
+        let regions = regions.map(|pd| Region::of(pd, &allocation, Access::Windows, None));
+        let (regions, memory) = (regions.collect(), allocation.memory);
+        Self::of(domains, memory, len, regions, Some(allocation))
+    }
+
+    fn of(
+        domains: &Arc<Domains>,
+        memory: NonNull<u8>,
+        len: usize,
+        regions: Result<Vec<Region>, Errno>,
+        allocation: Option<Arc<Allocation>>,
+    ) -> Result<Self, Errno> {
+        let memory = Registered {
+            memory,
+            regions: regions?,
+            _allocation: allocation,
+            domains: domains.clone(),
+        };
         Ok(Self {
-            region: Arc::new(region),
+            memory: Arc::new(memory),
             start: 0,
             len,
         })
@@ -327,17 +391,15 @@ impl Buffer {
     /// The `len` bytes are initialized, and nobody else refers to them; they do not move until the buffer, all parts
     /// that were split from it and the queues of the requests that had it are dropped.
     pub(crate) unsafe fn register(
-        pd: &Arc<ProtectionDomain>,
+        domains: &Arc<Domains>,
         memory: NonNull<u8>,
         len: usize,
     ) -> Result<Self, Errno> {
-        // SAFETY: By the safety requirement.
-        let region = unsafe { Region::register(pd, memory, len, Access::Windows, None) }?;
-        Ok(Self {
-            region: Arc::new(region),
-            start: 0,
-            len,
-        })
+        let regions = domains.all().iter().map(|pd| {
+            // SAFETY: By the safety requirement.
+            unsafe { Region::register(pd, memory, len, Access::Windows, None) }
+        });
+        Self::of(domains, memory, len, regions.collect(), None)
     }
 
     /// Returns a second buffer of the same bytes, a part of this one: for programs in a language without ownership.
@@ -351,7 +413,7 @@ impl Buffer {
     pub unsafe fn alias(&self, range: Range<usize>) -> Option<Self> {
         let fits = range.start <= range.end && range.end <= self.len;
         fits.then(|| Self {
-            region: self.region.clone(),
+            memory: self.memory.clone(),
             start: self.start + range.start,
             len: range.len(),
         })
@@ -360,12 +422,12 @@ impl Buffer {
     /// Returns the address of the bytes.
     pub fn as_ptr(&self) -> *mut u8 {
         // In bounds: it is a part of the region.
-        self.region.memory.as_ptr().wrapping_add(self.start)
+        self.memory.memory.as_ptr().wrapping_add(self.start)
     }
 
     /// Returns whether the registered memory has other buffers, or requests with such buffers.
     pub fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.region) != 1
+        Arc::strong_count(&self.memory) != 1
     }
 
     /// Splits the buffer: it keeps the bytes before `at`, and the rest is returned.
@@ -381,7 +443,7 @@ impl Buffer {
             self.len
         );
         let rest = Self {
-            region: self.region.clone(),
+            memory: self.memory.clone(),
             start: self.start + at,
             len: self.len - at,
         };
@@ -391,7 +453,7 @@ impl Buffer {
 
     /// Joins the buffer with `rest`, which begins where the buffer ends. Returns `rest` if it does not.
     pub fn join(&mut self, rest: Self) -> Result<(), Self> {
-        if !Arc::ptr_eq(&self.region, &rest.region) || self.start + self.len != rest.start {
+        if !Arc::ptr_eq(&self.memory, &rest.memory) || self.start + self.len != rest.start {
             return Err(rest);
         }
         self.len += rest.len;
@@ -408,23 +470,24 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Returns a part of the buffer for a work request; `None` if the buffer has no such part.
-    pub(crate) fn sge(&self, range: Range<usize>) -> Option<Sge> {
+    /// Returns a part of the buffer for a work request in the domain `place`; `None` if the buffer has no such part.
+    pub(crate) fn sge(&self, place: usize, range: Range<usize>) -> Option<Sge> {
         match range.end <= self.len {
             true => self
-                .region
+                .region(place)?
                 .sge(self.start + range.start..self.start + range.end),
             false => None,
         }
     }
 
-    /// Returns whether the buffer was registered in this domain.
-    pub(crate) fn is_of(&self, pd: &Arc<ProtectionDomain>) -> bool {
-        Arc::ptr_eq(&self.region.pd, pd)
+    /// Returns whether the buffer was registered in these domains.
+    pub(crate) fn is_of(&self, domains: &Arc<Domains>) -> bool {
+        Arc::ptr_eq(&self.memory.domains, domains)
     }
 
-    pub(super) fn region(&self) -> &Region {
-        &self.region
+    /// Returns the region of the buffer's memory in the domain `place`.
+    pub(super) fn region(&self, place: usize) -> Option<&Region> {
+        self.memory.regions.get(place)
     }
 
     pub(super) fn start(&self) -> usize {
@@ -438,14 +501,14 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         // SAFETY: The part is within the memory, which was initialized, and no other buffer has any of its bytes. While
         // the buffer exists no request has it.
-        unsafe { slice::from_raw_parts(self.region.memory.as_ptr().add(self.start), self.len) }
+        unsafe { slice::from_raw_parts(self.memory.memory.as_ptr().add(self.start), self.len) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: As above.
-        unsafe { slice::from_raw_parts_mut(self.region.memory.as_ptr().add(self.start), self.len) }
+        unsafe { slice::from_raw_parts_mut(self.memory.memory.as_ptr().add(self.start), self.len) }
     }
 }
 

@@ -304,6 +304,11 @@ impl QueuePair {
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
+    /// Returns the number of the queue pair's domain among those of its volume.
+    pub(crate) fn place(&self) -> usize {
+        self.cq.pd.place()
+    }
+
     /// Returns a handle with which any thread can fail the queue pair.
     pub(crate) fn stopper(&self) -> Stopper {
         self.stopper.clone()
@@ -382,9 +387,11 @@ impl QueuePair {
         range: Range<usize>,
         right: Right,
     ) -> Option<u32> {
-        buffer.sge(range.clone())?;
+        let place = self.place();
+        buffer.sge(place, range.clone())?;
         let start = buffer.start() + range.start;
-        Some(self.bind_region(window, buffer.region(), start..start + range.len(), right))
+        let region = buffer.region(place)?;
+        Some(self.bind_region(window, region, start..start + range.len(), right))
     }
 
     /// As [`Self::bind`], to a range of a region, which must be inside the region.
