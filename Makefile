@@ -17,7 +17,7 @@ export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEY
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-upgrade test-hostile test-whole soak soak-nvme demo \
+.PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-upgrade test-asan test-hostile test-whole soak soak-nvme demo \
 	pictures bench bench-profile host-test fuzz lint fmt \
 	fmt-check clippy shellcheck dialect docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install uninstall deb clean distclean shell doc
 
@@ -55,6 +55,9 @@ test-dkms: deb ## install the package hcablk-dkms on a Debian with a kernel's he
 
 test-upgrade: modules tools ## upgrade guests one after the other under load from the build of OLD=COMMIT (or FOLDER of modules)
 	@HCABLK_OTHER=$$(scripts/old-build $(OLD)) && export HCABLK_OTHER && scripts/with-guests tests/run.sh $(or $(T),upgrade)
+
+test-asan: modules tools ## run tests of feature user with AddressSanitizer in the client in user space; T=NAME for others
+	@HCABLK_BIN=$$(scripts/asan-tools) && export HCABLK_BIN && scripts/with-guests tests/run.sh $(or $(T),user)
 
 test-hostile: modules tools ## nightly: run the tests of feature hostile with all of their messages, from seed HCABLK_SEED=N
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile

@@ -365,6 +365,9 @@ def add_c_library(archive: Archive, library: Path, folder: Path) -> None:
         for source in sorted([*folder.glob("examples/*.c"), *folder.glob("tests/*.c")]):
             program = Path(tmp, f"hcablk-c-{source.stem}")
             gcc = ["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{folder}/include"]
+            if any(needed.name.startswith("libasan") for needed in libraries(shared)):
+                # Its runtime must be the first library of a program.
+                gcc.append("-fsanitize=address")
             subprocess.run([*gcc, str(source), f"-L{tmp}", "-lhcablk", "-o", str(program)], check=True)
             archive.file(f"usr/bin/{program.name}", program.read_bytes(), 0o755)
         archive.file(f"usr/lib/x86_64-linux-gnu/{shared.name}", shared.read_bytes(), 0o755)
