@@ -18,7 +18,7 @@ unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
 .PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-upgrade test-hostile test-whole soak soak-nvme demo \
-	pictures bench bench-profile host-test fuzz lint fmt \
+	pictures experiments bench bench-profile host-test fuzz lint fmt \
 	fmt-check clippy shellcheck dialect docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install uninstall deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
@@ -71,6 +71,9 @@ soak-nvme: modules tools ## cut paths of nvme-rdma, at most N=20 times, until a 
 
 pictures: modules tools ## make the pictures of the documents, docs/pictures, from a run in guests
 	@scripts/with-guests tests/pictures.sh
+
+experiments: modules tools ## make the pages of `hcablk bench`, build/experiments, from a run in guests
+	@scripts/with-guests tests/experiments.sh
 
 demo: ## run a demonstration: three machines share one disk with OCFS2; builds only its inputs
 	@scripts/demo
