@@ -66,7 +66,7 @@ pub(crate) enum Role {
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The part of this machine: client, or target, which serves the client's requests over standard input and output and is what
-    /// --ssh and --through start
+    /// --ssh and --through start; the parts of further clients are started in the same way
     #[arg(long, value_enum, default_value_t = Role::Client)]
     pub(crate) role: Role,
 
@@ -103,6 +103,18 @@ pub(crate) struct Common {
     /// The PCI device whose memory mode p2p uses, as `lspci -D` names it
     #[arg(long, value_name = "ADDRESS", default_value = "auto")]
     pub(crate) provider: String,
+}
+
+/// The clients of an experiment besides this machine.
+#[derive(Args, Debug)]
+pub(crate) struct Further {
+    /// Start the parts of further clients on these hosts over ssh, without a password
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub(crate) clients: Vec<String>,
+
+    /// Start the part of a further client with this command, as --through does for the target; may be repeated
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) client_through: Vec<String>,
 }
 
 /// Arguments of `local-remote`.

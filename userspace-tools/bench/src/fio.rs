@@ -12,10 +12,10 @@ use crate::worker::failure;
 /// A load of fio.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// The disk.
+    /// The disk or file; empty if further options name files.
     pub(crate) disk: String,
-    /// `randread`, `randwrite` or `randrw`.
-    pub(crate) pattern: &'static str,
+    /// `randread`, `randwrite`, `randrw`, or another pattern of fio.
+    pub(crate) pattern: String,
     /// Sizes of requests: one, or the least and the most.
     pub(crate) sizes: (u64, u64),
     /// The disk's block size.
@@ -26,8 +26,8 @@ pub(crate) struct Job {
     pub(crate) until: Until,
     /// The part of the disk that is used.
     pub(crate) span: (u64, u64),
-    /// `libaio` or `io_uring`.
-    pub(crate) engine: &'static str,
+    /// `libaio`, `io_uring`, or an engine in a file.
+    pub(crate) engine: String,
     /// Further options of fio.
     pub(crate) more: Vec<String>,
 }
@@ -72,7 +72,7 @@ impl Job {
     /// Creates a job of one request size on a disk of this many bytes, with libaio.
     pub(crate) fn new(
         disk: &str,
-        pattern: &'static str,
+        pattern: &str,
         size: u64,
         depth: u32,
         until: Until,
@@ -80,31 +80,31 @@ impl Job {
     ) -> Self {
         Self {
             disk: disk.to_owned(),
-            pattern,
+            pattern: pattern.to_owned(),
             sizes: (size, size),
             block: 512,
             depth,
             until,
             span: (0, bytes),
-            engine: "libaio",
+            engine: "libaio".to_owned(),
             more: Vec::new(),
         }
     }
 
-    fn argv(&self) -> Vec<String> {
+    fn options(&self) -> Vec<String> {
         let mut argv = vec![
-            "fio".to_owned(),
-            "--output-format=json".to_owned(),
-            "--name=hcablk-bench".to_owned(),
             "--direct=1".to_owned(),
             "--randrepeat=0".to_owned(),
-            format!("--filename={}", self.disk),
-            format!("--rw={}", self.pattern),
+            // An engine's own options follow its name.
             format!("--ioengine={}", self.engine),
+            format!("--rw={}", self.pattern),
             format!("--iodepth={}", self.depth),
             format!("--offset={}", self.span.0),
             format!("--size={}", self.span.1),
         ];
+        if !self.disk.is_empty() {
+            argv.push(format!("--filename={}", self.disk));
+        }
         if self.sizes.0 == self.sizes.1 {
             argv.push(format!("--bs={}", self.sizes.0));
         } else {
@@ -127,34 +127,66 @@ impl Job {
 
     /// Runs the job on a machine; an error of any request is an error.
     pub(crate) fn run(&self, node: &mut Node) -> Result<Load> {
-        let seconds = match self.until {
-            Until::Seconds(seconds) => seconds,
-            Until::Bytes(_) => 0,
-        };
-        let output = node.run(&self.argv(), seconds + GRACE_SECONDS)?;
-        if output.status != 0 {
-            let what = format!(
-                "fio ({} of {} bytes at depth {})",
-                self.pattern, self.sizes.1, self.depth
-            );
-            return Err(failure(&what, &output));
-        }
-        parse(&output.stdout)
+        let loads = run(std::slice::from_ref(self), node)?;
+        loads
+            .into_iter()
+            .next()
+            .ok_or_else(|| wrong("it has no job"))
     }
 }
 
-/// Parses fio's output; remarks may precede the object.
-fn parse(text: &str) -> Result<Load> {
-    let wrong = |why: &str| {
-        Error::new(
-            Kind::Failed,
-            format!("fio printed something unexpected: {why}"),
-        )
+fn argv(jobs: &[Job]) -> Vec<String> {
+    let mut argv = vec!["fio".to_owned(), "--output-format=json".to_owned()];
+    for (number, job) in jobs.iter().enumerate() {
+        // A name begins a job; the options up to the next name are the job's.
+        argv.push(format!("--name=hcablk-bench{number}"));
+        argv.extend(job.options());
+    }
+    argv
+}
+
+/// Runs jobs together on a machine, and returns their results in the same order; an error of any request is an error.
+pub(crate) fn run(jobs: &[Job], node: &mut Node) -> Result<Vec<Load>> {
+    let seconds = |job: &Job| match job.until {
+        Until::Seconds(seconds) => seconds,
+        Until::Bytes(_) => 0,
     };
+    let longest = jobs.iter().map(seconds).max().unwrap_or(0);
+    let output = node.run(&argv(jobs), longest + GRACE_SECONDS)?;
+    if output.status != 0 {
+        let what: Vec<String> = jobs
+            .iter()
+            .map(|job| {
+                format!(
+                    "{} of {} bytes at depth {}",
+                    job.pattern, job.sizes.1, job.depth
+                )
+            })
+            .collect();
+        return Err(failure(&format!("fio ({})", what.join(", ")), &output));
+    }
+    parse(&output.stdout)
+}
+
+fn wrong(why: &str) -> Error {
+    Error::new(
+        Kind::Failed,
+        format!("fio printed something unexpected: {why}"),
+    )
+}
+
+/// Parses fio's output; remarks may precede the object.
+fn parse(text: &str) -> Result<Vec<Load>> {
     let from = text.find('{').ok_or_else(|| wrong("no object"))?;
     let object: Value = serde_json::from_str(text.get(from..).unwrap_or_default())
         .map_err(|error| wrong(&error.to_string()))?;
-    let job = &object["jobs"][0];
+    let jobs = object["jobs"]
+        .as_array()
+        .ok_or_else(|| wrong("it has no jobs"))?;
+    jobs.iter().map(load).collect()
+}
+
+fn load(job: &Value) -> Result<Load> {
     if job["error"].as_i64() != Some(0) {
         return Err(wrong(&format!("the job's error is {}", job["error"])));
     }
@@ -188,12 +220,21 @@ mod tests {
         let text = |error: u32| {
             format!("fio: a remark\n{{\"jobs\": [{{\"error\": {error}, \"read\": {one}, \"write\": {none}}}]}}")
         };
-        let read = parse(&text(0))
-            .map(|measured| measured.read)
-            .unwrap_or_default();
+        let read = parse(&text(0)).unwrap()[0].read;
         assert_eq!((read.requests, read.bytes), (5, 20480));
         assert!((read.mean_ns - 12.5).abs() < 1e-9 && (read.p99_ns - 20.0).abs() < 1e-9);
         assert!(parse(&text(5)).is_err());
         assert!(parse("nothing").is_err());
+        assert!(parse("{}").is_err());
+    }
+
+    #[test]
+    fn each_job_has_a_name_before_its_options() {
+        let job = |pattern| Job::new("/dev/x", pattern, 4096, 1, Until::Seconds(1), 1 << 20);
+        let argv = argv(&[job("randread"), job("write")]);
+        let place = |option: &str| argv.iter().position(|word| word == option).unwrap();
+        assert!(place("--name=hcablk-bench0") < place("--rw=randread"));
+        assert!(place("--rw=randread") < place("--name=hcablk-bench1"));
+        assert!(place("--name=hcablk-bench1") < place("--rw=write"));
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Client and target together: exports, connections, and the counters of both.
+//! Clients and target together: exports, connections, and the counters of both sides.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use hcablk::error::{Error, Kind, Result};
 use serde_json::Value;
 
-use crate::cli::Common;
+use crate::cli::{Common, Further};
 use crate::drive::Drive;
 use crate::facts::Facts;
+use crate::fio::{self, Job, Load};
 use crate::node::Node;
 use crate::stop::Stop;
 use crate::worker::{unload, Ask, WorkerStep};
@@ -48,7 +49,25 @@ impl Export {
     }
 }
 
-/// Both machines.
+/// A client besides this machine.
+struct FurtherClient {
+    node: Node,
+    name: String,
+    /// The modules that were loaded before.
+    modules: Vec<String>,
+    host: String,
+    /// The number of its notes before the connection; `None`: there is no connection.
+    before_connection: Option<usize>,
+}
+
+/// The numbers of the notes of all machines at one moment.
+pub(crate) struct Marks {
+    client: usize,
+    further: Vec<usize>,
+    target: usize,
+}
+
+/// All machines.
 pub(crate) struct Lab {
     /// The client, this machine.
     pub(crate) client: Node,
@@ -72,6 +91,7 @@ pub(crate) struct Lab {
     pub(crate) host: String,
     /// Set when the experiment must end.
     pub(crate) stop: Stop,
+    further: Vec<FurtherClient>,
     provider: String,
     exported: Option<Export>,
     port: u64,
@@ -103,6 +123,7 @@ impl Lab {
                 drive,
                 host,
                 stop: stop.clone(),
+                further: Vec::new(),
                 provider: common.provider.clone(),
                 exported: None,
                 port: 0,
@@ -141,18 +162,10 @@ impl Lab {
             path: path.to_owned(),
             overwrite,
         })?;
-        let taken = |what: &str| {
-            Error::new(Kind::Exists, format!("{what} {NAME} is there already: is another run under way?"))
-                .advise(format!("If not: hcablk disconnect {NAME}; on the target: hcablk target unexport {NAME} --force"))
-        };
-        let named = |list: &Value| {
-            list.as_array()
-                .is_some_and(|list| list.iter().any(|one| one["name"] == NAME))
-        };
-        if named(&client.hcablk(&["list"], Vec::new())?["devices"]) {
+        if is_used(&client.hcablk(&["list"], Vec::new())?["devices"]) {
             return Err(taken("a disk"));
         }
-        if named(&target.hcablk(&["target", "list"], Vec::new())?["volumes"]) {
+        if is_used(&target.hcablk(&["target", "list"], Vec::new())?["volumes"]) {
             return Err(taken("a volume"));
         }
         let host = client.hcablk(&["host-id"], Vec::new())?["host_id"]
@@ -179,38 +192,19 @@ impl Lab {
         }
         self.unexport()?;
         self.before_export = self.target.noted()?;
-        let ports = ports(&self.target.hcablk(&["target", "list"], Vec::new())?["ports"]);
-        let undo = vec![WorkerStep::run(&[
-            "hcablk",
-            "target",
-            "unexport",
-            NAME,
-            "--force",
-            "--if-exists",
-        ])];
-        let done = self.export_as(how, undo)?;
-        let port = &done["result"]["port"];
-        self.port = port["port"].as_u64().unwrap_or(7744);
-        let id = port["id"].as_str().unwrap_or_default();
-        if !ports.iter().any(|known| known == id) {
-            let undo = vec![WorkerStep::run(&[
-                "hcablk",
-                "target",
-                "unlisten",
-                id,
-                "--if-exists",
-            ])];
-            self.target.change(WorkerStep::run(&["true"]), undo)?;
-        }
+        self.port = self.export_volume(NAME, how)?;
         self.exported = Some(how.clone());
         Ok(())
     }
 
-    fn export_as(&mut self, how: &Export, undo: Vec<WorkerStep>) -> Result<Value> {
+    fn export_as(&mut self, name: &str, how: &Export, undo: Vec<WorkerStep>) -> Result<Value> {
         let (chunk, cache) = (how.chunk_kib.to_string(), how.cache_mib.to_string());
         let mut words = vec![
-            "target", "export", NAME, &self.path, "--mode", how.mode, "--allow", &self.host,
+            "target", "export", name, &self.path, "--mode", how.mode, "--allow", &self.host,
         ];
+        for client in &self.further {
+            words.extend(["--allow", &client.host]);
+        }
         words.extend([
             "--insecure",
             "--no-reservations",
@@ -224,9 +218,30 @@ impl Lab {
         self.target.hcablk(&words, undo)
     }
 
+    /// Exports the drive as a volume, and notes how to undo that; returns the port.
+    fn export_volume(&mut self, name: &str, how: &Export) -> Result<u64> {
+        let ports = ports(&self.target.hcablk(&["target", "list"], Vec::new())?["ports"]);
+        let undo = WorkerStep::run(&[
+            "hcablk",
+            "target",
+            "unexport",
+            name,
+            "--force",
+            "--if-exists",
+        ]);
+        let done = self.export_as(name, how, vec![undo])?;
+        let port = &done["result"]["port"];
+        let id = port["id"].as_str().unwrap_or_default();
+        if !ports.iter().any(|known| known == id) {
+            let undo = WorkerStep::run(&["hcablk", "target", "unlisten", id, "--if-exists"]);
+            self.target.change(WorkerStep::run(&["true"]), vec![undo])?;
+        }
+        Ok(port["port"].as_u64().unwrap_or(7744))
+    }
+
     /// Exports the drive again after the export was ended; the step that undoes the first export also undoes this one.
     pub(crate) fn export_again(&mut self, how: &Export) -> Result<()> {
-        self.export_as(how, Vec::new()).map(|_| ())
+        self.export_as(NAME, how, Vec::new()).map(|_| ())
     }
 
     /// Ends the export, if there is one, and the connection.
@@ -242,13 +257,29 @@ impl Lab {
     pub(crate) fn connect(&mut self, options: &[&str]) -> Result<String> {
         self.disconnect()?;
         self.before_connection = Some(self.client.noted()?);
-        let (address, port) = (self.address.to_string(), self.port.to_string());
+        self.attach(0, NAME, self.port, options)
+    }
+
+    /// Reconnects all clients with these options, and returns the disk of each.
+    pub(crate) fn connect_all(&mut self, options: &[&str]) -> Result<Vec<String>> {
+        let mut disks = vec![self.connect(options)?];
+        for index in 1..self.client_count() {
+            let further = &mut self.further[index - 1];
+            further.before_connection = Some(further.node.noted()?);
+            disks.push(self.attach(index, NAME, self.port, options)?);
+        }
+        Ok(disks)
+    }
+
+    /// Connects a client to a volume, and notes how to undo that; returns the disk.
+    fn attach(&mut self, index: usize, name: &str, port: u64, options: &[&str]) -> Result<String> {
+        let (address, port) = (self.address.to_string(), port.to_string());
         let mut words = vec![
             "connect",
             &address,
-            NAME,
+            name,
             "--name",
-            NAME,
+            name,
             "--port",
             &port,
             "--insecure",
@@ -261,29 +292,164 @@ impl Lab {
         let undo = vec![WorkerStep::run(&[
             "hcablk",
             "disconnect",
-            NAME,
+            name,
             "--force",
             "--if-exists",
         ])];
-        let done = self.client.hcablk(&words, undo)?;
+        let done = self.client_mut(index).hcablk(&words, undo)?;
         let disk = done["result"]["device"]
             .as_str()
             .unwrap_or_default()
             .to_owned();
+        let argv = ["test", "-e", &disk].map(str::to_owned);
         self.wait(
             Duration::from_secs(60),
             &format!("{disk} to appear"),
-            |_| Ok(std::fs::exists(&disk).unwrap_or(false)),
+            |lab| Ok(lab.client_mut(index).run(&argv, 30)?.status == 0),
         )?;
         Ok(disk)
     }
 
-    /// Ends the connection, if there is one.
+    /// Exports the drive as several volumes, and connects this machine to each; returns the disks. The caller undoes
+    /// that with [`Lab::back_to`].
+    pub(crate) fn export_and_connect(&mut self, count: usize, how: &Export) -> Result<Vec<String>> {
+        (0..count)
+            .map(|number| {
+                self.stop.check()?;
+                let name = format!("{NAME}{number}");
+                let port = self.export_volume(&name, how)?;
+                self.attach(0, &name, port, &[])
+            })
+            .collect()
+    }
+
+    /// Ends the connections, if there are any.
     pub(crate) fn disconnect(&mut self) -> Result<()> {
+        for client in &mut self.further {
+            if let Some(notes) = client.before_connection.take() {
+                client.node.undo(notes)?;
+            }
+        }
         if let Some(notes) = self.before_connection.take() {
             self.client.undo(notes)?;
         }
         Ok(())
+    }
+
+    /// Starts the parts of further clients.
+    pub(crate) fn join(&mut self, wanted: &Further) -> Result<()> {
+        let over_ssh = wanted.clients.iter().map(|host| ssh(host));
+        let through = wanted.client_through.iter().map(|words| split(words));
+        for argv in over_ssh.chain(through) {
+            let node = Node::there(&argv, &self.stop)?;
+            // From here on `close` ends it.
+            self.further.push(FurtherClient {
+                node,
+                name: String::new(),
+                modules: Vec::new(),
+                host: String::new(),
+                before_connection: None,
+            });
+            let Some(client) = self.further.last_mut() else {
+                continue;
+            };
+            let facts: Facts = client.node.ask(Ask::Facts)?;
+            let refused =
+                |why: String| Error::new(Kind::Setup, format!("the client {}: {why}", facts.name));
+            if facts.version != self.client_facts.version {
+                let here = &self.client_facts.version;
+                let there = &facts.version;
+                return Err(refused(format!(
+                    "it has hcablk-bench {there}, this machine {here}"
+                )));
+            }
+            if facts.fio.is_none() {
+                return Err(refused("fio is not installed".to_owned()));
+            }
+            if is_used(&client.node.hcablk(&["list"], Vec::new())?["devices"]) {
+                return Err(taken(&format!("on the client {} a disk", facts.name)));
+            }
+            let id = client.node.hcablk(&["host-id"], Vec::new())?;
+            let id = id["host_id"].as_str().unwrap_or_default();
+            id.clone_into(&mut client.host);
+            if !facts.modules.iter().any(|module| module == "hcablk") {
+                let undo = vec![unload("hcablk")];
+                client
+                    .node
+                    .change(WorkerStep::run(&["modprobe", "hcablk"]), undo)?;
+            }
+            client.modules = facts.modules;
+            client.name = facts.name;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of clients, this machine included.
+    pub(crate) fn client_count(&self) -> usize {
+        1 + self.further.len()
+    }
+
+    /// Returns a client: 0 is this machine.
+    pub(crate) fn client_mut(&mut self, index: usize) -> &mut Node {
+        match index.checked_sub(1) {
+            None => &mut self.client,
+            Some(further) => &mut self.further[further].node,
+        }
+    }
+
+    /// Returns the name of a client's machine.
+    pub(crate) fn client_name(&self, index: usize) -> String {
+        match index.checked_sub(1) {
+            None => self.client_facts.name.clone(),
+            Some(further) => self.further[further].name.clone(),
+        }
+    }
+
+    /// Returns whether a client had a module before the experiment.
+    pub(crate) fn has_module(&self, index: usize, module: &str) -> bool {
+        let modules = match index.checked_sub(1) {
+            None => &self.client_facts.modules,
+            Some(further) => &self.further[further].modules,
+        };
+        modules.iter().any(|name| name == module)
+    }
+
+    /// Runs the first jobs on the first client, the second on the second, and so on, all at the same time.
+    pub(crate) fn run_together(&mut self, jobs: &[Vec<Job>]) -> Result<Vec<Vec<Load>>> {
+        let further = self.further.iter_mut().map(|client| &mut client.node);
+        let nodes = std::iter::once(&mut self.client).chain(further);
+        thread::scope(|scope| {
+            let running: Vec<_> = nodes
+                .zip(jobs)
+                .map(|(node, jobs)| scope.spawn(move || fio::run(jobs, node)))
+                .collect();
+            let panicked = |_| Err(Error::new(Kind::Failed, "a thread has panicked"));
+            running
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(panicked))
+                .collect()
+        })
+    }
+
+    /// Returns the numbers of the notes of all machines.
+    pub(crate) fn marks(&mut self) -> Result<Marks> {
+        let further = self.further.iter_mut();
+        Ok(Marks {
+            client: self.client.noted()?,
+            further: further
+                .map(|client| client.node.noted())
+                .collect::<Result<_>>()?,
+            target: self.target.noted()?,
+        })
+    }
+
+    /// Undoes all changes since [`Lab::marks`], those of clients first.
+    pub(crate) fn back_to(&mut self, marks: &Marks) -> Result<()> {
+        self.client.undo(marks.client)?;
+        for (client, notes) in self.further.iter_mut().zip(&marks.further) {
+            client.node.undo(*notes)?;
+        }
+        self.target.undo(marks.target)
     }
 
     /// Returns the client's listing of the disk; `None` if there is none.
@@ -306,11 +472,38 @@ impl Lab {
     /// Returns the counters of the disk on the client and of the volume on the target.
     pub(crate) fn counters(&mut self) -> Result<(Counters, Counters)> {
         let client = self.client.hcablk(&["stats", NAME], Vec::new())?;
+        let target = self.target_counters()?;
+        Ok((counters(&client["devices"][0]["counters"]), target))
+    }
+
+    /// Returns the sums of the counters of all disks of this machine that the experiment made.
+    pub(crate) fn all_counters(&mut self) -> Result<Counters> {
+        let stats = self.client.hcablk(&["stats"], Vec::new())?;
+        let devices = stats["devices"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let mut sums = Counters::new();
+        for device in devices {
+            let name = device["name"].as_str().unwrap_or_default();
+            if name.starts_with(NAME) {
+                for (name, value) in counters(&device["counters"]) {
+                    *sums.entry(name).or_default() += value;
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Returns the counters of the volume on the target.
+    pub(crate) fn target_counters(&mut self) -> Result<Counters> {
         let target = self.target.hcablk(&["target", "stats", NAME], Vec::new())?;
-        Ok((
-            counters(&client["devices"][0]["counters"]),
-            counters(&target["volumes"][0]["counters"]),
-        ))
+        Ok(counters(&target["volumes"][0]["counters"]))
+    }
+
+    /// Returns the port of the export.
+    pub(crate) fn port(&self) -> u64 {
+        self.port
     }
 
     /// Waits until a condition holds. Fails after `limit`, or when the experiment must end.
@@ -338,36 +531,64 @@ impl Lab {
 
     /// Restores the state of both machines.
     pub(crate) fn close(&mut self) -> Result<()> {
-        // The disk must be removed before the volume.
-        let client = self.client.finish();
-        let target = self.target.finish();
-        match (client, target) {
-            (Err(one), Err(other)) => Error::together(vec![one, other]).map_or(Ok(()), Err),
-            (one, other) => one.and(other),
-        }
+        // Disks must be removed before volumes.
+        let mut done = vec![self.client.finish()];
+        done.extend(self.further.iter_mut().map(|client| client.node.finish()));
+        done.push(self.target.finish());
+        let failed: Vec<Error> = done.into_iter().filter_map(Result::err).collect();
+        Error::together(failed).map_or(Ok(()), Err)
     }
+}
+
+/// Returns whether a list of disks or volumes has one of an experiment.
+fn is_used(list: &Value) -> bool {
+    let is_ours = |one: &Value| {
+        one["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with(NAME))
+    };
+    list.as_array().is_some_and(|list| list.iter().any(is_ours))
+}
+
+fn taken(what: &str) -> Error {
+    Error::new(
+        Kind::Exists,
+        format!("{what} {NAME} is there already: is another run under way?"),
+    )
+    .advise(format!(
+        "If not: hcablk disconnect {NAME}; on the target: hcablk target unexport {NAME} --force"
+    ))
+}
+
+/// The words that start a part of an experiment that serves requests.
+const PART: [&str; 3] = ["selftest", "--role", "target"];
+
+/// Returns the command that starts a part on a host over ssh.
+fn ssh(host: &str) -> Vec<String> {
+    let words = ["ssh", "-o", "BatchMode=yes", "--", host, "hcablk-bench"];
+    words
+        .iter()
+        .chain(&PART)
+        .map(|&word| word.to_owned())
+        .collect()
+}
+
+fn split(command: &str) -> Vec<String> {
+    command.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Returns the command that starts the target's part, and whether it runs on this machine.
 fn carrier(common: &Common) -> Result<(Vec<String>, bool)> {
-    let part = ["selftest", "--role", "target"].map(str::to_owned);
     if let Some(host) = &common.ssh {
-        let mut argv = ["ssh", "-o", "BatchMode=yes", "--", host, "hcablk-bench"]
-            .map(str::to_owned)
-            .to_vec();
-        argv.extend(part);
-        return Ok((argv, false));
+        return Ok((ssh(host), false));
     }
     if let Some(command) = &common.through {
-        return Ok((
-            command.split_whitespace().map(str::to_owned).collect(),
-            false,
-        ));
+        return Ok((split(command), false));
     }
     let own = std::env::current_exe()
         .map_err(|error| Error::new(Kind::Failed, format!("cannot find this program: {error}")))?;
     let mut argv = vec![own.to_string_lossy().into_owned()];
-    argv.extend(part);
+    argv.extend(PART.map(str::to_owned));
     Ok((argv, true))
 }
 

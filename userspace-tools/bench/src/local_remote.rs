@@ -12,13 +12,13 @@ use serde_json::json;
 use crate::cli::LocalRemoteArgs;
 use crate::fio::{Job, Measured, Until};
 use crate::lab::{Counters, Export, Lab};
-use crate::page::{bytes, Curve, Page};
+use crate::page::{bytes, Axis, Curve, Page};
 use crate::report::{self, Report};
 use crate::rivals;
 use crate::stop::Stop;
 
 /// The data paths to the drive that are measured, with their descriptions.
-const DATA_PATHS: [(&str, &str); 7] = [
+pub(crate) const DATA_PATHS: [(&str, &str); 7] = [
     ("local", "the drive itself, on the target"),
     ("direct", "hcablk, mode direct, large requests in chunks"),
     ("whole", "hcablk, mode direct, each request as a whole"),
@@ -44,24 +44,16 @@ struct Point {
 
 /// A measurement that was left out, and the reason.
 #[derive(Serialize)]
-struct LeftOut {
-    way: &'static str,
-    why: String,
+pub(crate) struct LeftOut {
+    /// The data path.
+    pub(crate) way: &'static str,
+    /// The reason.
+    pub(crate) why: String,
 }
 
 /// Runs the experiment.
 pub(crate) fn run(args: &LocalRemoteArgs, stop: &Stop) -> Result<ExitCode> {
-    if let Some(unknown) = args
-        .only
-        .iter()
-        .find(|name| !DATA_PATHS.iter().any(|(way, _)| way == name))
-    {
-        let names = DATA_PATHS.map(|(way, _)| way).join(", ");
-        return Err(Error::new(
-            Kind::Usage,
-            format!("there is no data path {unknown}; there are {names}"),
-        ));
-    }
+    check_names(&DATA_PATHS, &args.only)?;
     report::with_lab(
         &args.common,
         "local-remote",
@@ -76,42 +68,16 @@ pub(crate) fn run(args: &LocalRemoteArgs, stop: &Stop) -> Result<ExitCode> {
 
 fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()> {
     let mut points = Vec::new();
-    let mut left_out = Vec::new();
-    for (way, what) in DATA_PATHS {
-        if !args.only.is_empty() && !args.only.iter().any(|name| name == way) {
-            continue;
-        }
-        if !args.common.json {
-            println!("{way}: {what}");
-        }
-        let notes = (lab.client.noted()?, lab.target.noted()?);
-        match set_up(lab, way) {
-            Ok(disk) => measure_way(args, lab, way, &disk, &mut points)?,
-            // A setup that is not possible here is reported; a measurement that fails is a failure.
-            Err(error) if error.kind != Kind::Interrupted => {
-                if !args.common.json {
-                    println!("  left out: {}", error.message);
-                }
-                left_out.push(LeftOut {
-                    way,
-                    why: error.message,
-                });
-            }
-            Err(error) => return Err(error),
-        }
-        lab.unexport()?;
-        lab.client.undo(notes.0)?;
-        lab.target.undo(notes.1)?;
-    }
+    let left_out = each_path(
+        lab,
+        &DATA_PATHS,
+        &args.only,
+        args.common.json,
+        set_up,
+        |lab, way, disk| measure_way(args, lab, way, disk, &mut points),
+    )?;
     if points.is_empty() {
-        let why: Vec<String> = left_out
-            .iter()
-            .map(|one| format!("{}: {}", one.way, one.why))
-            .collect();
-        return Err(Error::new(
-            Kind::Failed,
-            format!("nothing could be measured ({})", why.join("; ")),
-        ));
+        return Err(nothing(&left_out));
     }
     let mut result = report::head(lab, "local-remote");
     result["points"] = json!(points);
@@ -124,8 +90,89 @@ fn measure(args: &LocalRemoteArgs, lab: &mut Lab, report: &Report) -> Result<()>
     Ok(())
 }
 
+/// Sets up each of these data paths that is wanted, measures it, and takes it down. Returns those that are not possible
+/// here; a measurement that fails is a failure.
+pub(crate) fn each_path<P>(
+    lab: &mut Lab,
+    paths: &[(&'static str, &'static str)],
+    only: &[String],
+    is_quiet: bool,
+    mut set_up: impl FnMut(&mut Lab, &'static str) -> Result<P>,
+    mut measure: impl FnMut(&mut Lab, &'static str, &P) -> Result<()>,
+) -> Result<Vec<LeftOut>> {
+    let mut left_out = Vec::new();
+    for &(way, what) in paths {
+        if !only.is_empty() && !only.iter().any(|name| name == way) {
+            continue;
+        }
+        if !is_quiet {
+            println!("{way}: {what}");
+        }
+        let marks = lab.marks()?;
+        match set_up(lab, way) {
+            Ok(place) => measure(lab, way, &place)?,
+            Err(error) if error.kind != Kind::Interrupted => {
+                if !is_quiet {
+                    println!("  left out: {}", error.message);
+                }
+                left_out.push(LeftOut {
+                    way,
+                    why: error.message,
+                });
+            }
+            Err(error) => return Err(error),
+        }
+        lab.unexport()?;
+        lab.back_to(&marks)?;
+    }
+    Ok(left_out)
+}
+
+/// Returns the failure of an experiment that left out everything.
+pub(crate) fn nothing(left_out: &[LeftOut]) -> Error {
+    let why: Vec<String> = left_out
+        .iter()
+        .map(|one| format!("{}: {}", one.way, one.why))
+        .collect();
+    Error::new(
+        Kind::Failed,
+        format!("nothing could be measured ({})", why.join("; ")),
+    )
+}
+
+/// Fails if one of the wanted names is not a data path.
+pub(crate) fn check_names(paths: &[(&'static str, &'static str)], only: &[String]) -> Result<()> {
+    let unknown = only
+        .iter()
+        .find(|name| !paths.iter().any(|(way, _)| way == name));
+    let Some(unknown) = unknown else {
+        return Ok(());
+    };
+    let names: Vec<&str> = paths.iter().map(|(way, _)| *way).collect();
+    Err(Error::new(
+        Kind::Usage,
+        format!(
+            "there is no data path {unknown}; there are {}",
+            names.join(", ")
+        ),
+    ))
+}
+
+/// Adds the data paths that were left out to a page, with the reasons.
+pub(crate) fn show_left_out(page: &mut Page, left_out: &[LeftOut]) {
+    if left_out.is_empty() {
+        return;
+    }
+    page.heading("Left out");
+    let rows: Vec<Vec<String>> = left_out
+        .iter()
+        .map(|one| vec![one.way.to_owned(), one.why.clone()])
+        .collect();
+    page.table(&["way", "why"], &rows);
+}
+
 /// Sets up a data path, and returns the disk; the disk of `local` is on the target.
-fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
+pub(crate) fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     let export = match way {
         "local" => return Ok(lab.path.clone()),
         "nvme-rdma" => return rivals::nvme_rdma(lab),
@@ -168,6 +215,11 @@ pub(crate) fn peers(lab: &mut Lab) -> Result<Vec<String>> {
         .collect())
 }
 
+/// Returns whether a data path is one of hcablk, which has counters.
+pub(crate) fn is_ours(way: &str) -> bool {
+    !matches!(way, "local" | "nvme-rdma" | "nbd")
+}
+
 fn measure_way(
     args: &LocalRemoteArgs,
     lab: &mut Lab,
@@ -175,14 +227,17 @@ fn measure_way(
     disk: &str,
     points: &mut Vec<Point>,
 ) -> Result<()> {
-    let is_ours = !matches!(way, "local" | "nvme-rdma" | "nbd");
     for (direction, pattern) in [("read", "randread"), ("write", "randwrite")] {
         if args.read_only && direction == "write" {
             continue;
         }
         for &size in &args.sizes {
             for &depth in &args.depths {
-                let before = if is_ours { Some(lab.counters()?) } else { None };
+                let before = if is_ours(way) {
+                    Some(lab.counters()?)
+                } else {
+                    None
+                };
                 let job = Job::new(
                     disk,
                     pattern,
@@ -259,14 +314,7 @@ fn page(
         &["way", "what it is"],
         &DATA_PATHS.map(|(way, what)| vec![way.to_owned(), what.to_owned()]),
     );
-    if !left_out.is_empty() {
-        page.heading("Left out");
-        let rows: Vec<Vec<String>> = left_out
-            .iter()
-            .map(|one| vec![one.way.to_owned(), one.why.clone()])
-            .collect();
-        page.table(&["way", "why"], &rows);
-    }
+    show_left_out(&mut page, left_out);
     for direction in ["read", "write"] {
         for &depth in &args.depths {
             let curves = |y: &dyn Fn(&Measured) -> f64| -> Vec<Curve> {
@@ -290,9 +338,15 @@ fn page(
                 continue;
             }
             page.heading(&format!("{direction}s, {depth} at a time"));
-            page.plot(&format!("bandwidth of {direction}s"), "MB/s", &bandwidth)?;
+            page.plot(
+                &format!("bandwidth of {direction}s"),
+                Axis::Size,
+                "MB/s",
+                &bandwidth,
+            )?;
             page.plot(
                 &format!("latency of {direction}s, mean"),
+                Axis::Size,
                 "µs",
                 &curves(&|measured| measured.mean_ns / 1e3),
             )?;

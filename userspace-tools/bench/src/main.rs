@@ -4,8 +4,9 @@
 //! it. `hcablk bench` starts it.
 //!
 //! One process coordinates an experiment: it runs on the client. The target's part is a second process of this program,
-//! which serves requests on its standard input and output; the user chooses their transport (`--ssh`, `--through`).
-//! Each part undoes its changes of its machine, also when the other part or the connection is lost.
+//! which serves requests on its standard input and output; the user chooses their transport (`--ssh`, `--through`). The
+//! parts of further clients are the same (`--clients`, `--client-through`). Each part undoes its changes of its machine,
+//! also when the other part or the connection is lost.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -16,7 +17,7 @@
 //! | [`facts`] | the hardware and software of a machine, and whether its times are real |
 //! | [`memory_load`] | a memory-bound computation |
 //! | [`node`] | a machine that takes part: this one, or one behind a pipe |
-//! | [`lab`] | client and target together: exports, connections, counters |
+//! | [`lab`] | clients and target together: exports, connections, counters |
 //! | [`fio`] | loads that fio makes |
 //! | [`pattern`] | I/O of every shape whose data can be checked |
 //! | [`rivals`] | nvme-rdma and NBD over TCP on the same drive |

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! nvme-rdma and NBD over TCP on the same drive, each set up for a measurement and taken down again.
+//! nvme-rdma and NBD over TCP on the same drive, each set up for a measurement and taken down again: first on the target,
+//! then on each client.
 
 use std::time::Duration;
 
@@ -20,6 +21,12 @@ fn strings(argv: &[&str]) -> Vec<String> {
 
 /// Sets up nvme-rdma and returns the disk; fails with the reason if that is not possible here.
 pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
+    serve_nvme(lab)?;
+    attach_nvme(lab, 0)
+}
+
+/// Exports the drive by nvme-rdma.
+pub(crate) fn serve_nvme(lab: &mut Lab) -> Result<()> {
     let subsystem = format!("{NVMET}/subsystems/{NAME}");
     let namespace = format!("{subsystem}/namespaces/1");
     let port = format!("{NVMET}/ports/{NVME_PORT}");
@@ -31,14 +38,6 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
             .iter()
             .any(|name| name == "nvmet_rdma"),
         "nvmet_rdma",
-    )?;
-    load(
-        &mut lab.client,
-        lab.client_facts
-            .modules
-            .iter()
-            .any(|name| name == "nvme_rdma"),
-        "nvme_rdma",
     )?;
     let mkdir = |path: &str| {
         (
@@ -100,6 +99,13 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
     for (step, undo) in changes {
         target.change(step, undo)?;
     }
+    Ok(())
+}
+
+/// Connects a client by nvme-rdma, and returns the disk.
+pub(crate) fn attach_nvme(lab: &mut Lab, index: usize) -> Result<String> {
+    let is_loaded = lab.has_module(index, "nvme_rdma");
+    load(lab.client_mut(index), is_loaded, "nvme_rdma")?;
     let options = format!(
         "transport=rdma,traddr={},trsvcid={NVME_PORT},nqn={NAME}",
         lab.address
@@ -110,40 +116,25 @@ pub(crate) fn nvme_rdma(lab: &mut Lab) -> Result<String> {
     );
     let fabrics = "/dev/nvme-fabrics".to_owned();
     let undo = vec![WorkerStep::run(&["sh", "-c", &delete])];
-    lab.client.change(
+    lab.client_mut(index).change(
         WorkerStep::Write {
             path: fabrics,
             text: options,
         },
         undo,
     )?;
+    let find = format!(
+        "for s in /sys/class/nvme-subsystem/*; do [ \"$(cat $s/subsysnqn)\" = {NAME} ] || continue
+            for d in $s/nvme*n1; do [ ! -e /dev/${{d##*/}} ] || echo /dev/${{d##*/}}; done; done"
+    );
+    let find = strings(&["sh", "-c", &find]);
     let mut disk = String::new();
-    lab.wait(Duration::from_secs(30), "the disk of nvme-rdma", |_| {
-        disk = nvme_disk().unwrap_or_default();
+    lab.wait(Duration::from_secs(30), "the disk of nvme-rdma", |lab| {
+        let found = lab.client_mut(index).run(&find, 30)?;
+        found.stdout.trim().clone_into(&mut disk);
         Ok(!disk.is_empty())
     })?;
     Ok(disk)
-}
-
-/// Returns the disk of the subsystem [`NAME`].
-fn nvme_disk() -> Option<String> {
-    for entry in std::fs::read_dir("/sys/class/nvme-subsystem").ok()? {
-        let path = entry.ok()?.path();
-        if std::fs::read_to_string(path.join("subsysnqn")).ok()?.trim() != NAME {
-            continue;
-        }
-        for entry in std::fs::read_dir(&path).ok()? {
-            let name = entry.ok()?.file_name().into_string().ok()?;
-            let disk = format!("/dev/{name}");
-            if name.starts_with("nvme")
-                && name.ends_with("n1")
-                && std::fs::exists(&disk).unwrap_or(false)
-            {
-                return Some(disk);
-            }
-        }
-    }
-    None
 }
 
 fn load(node: &mut crate::node::Node, is_loaded: bool, module: &str) -> Result<()> {
@@ -156,47 +147,56 @@ fn load(node: &mut crate::node::Node, is_loaded: bool, module: &str) -> Result<(
 
 /// Sets up NBD over TCP and returns the disk; fails with the reason if that is not possible here.
 pub(crate) fn nbd(lab: &mut Lab) -> Result<String> {
-    for (program, node, part) in [
-        ("nbd-server", &mut lab.target, "target"),
-        ("nbd-client", &mut lab.client, "client"),
-    ] {
-        let found = node.run(
-            &strings(&["sh", "-c", &format!("command -v {program}")]),
-            30,
-        )?;
-        if found.status != 0 {
-            return Err(Error::new(
-                Kind::Setup,
-                format!("the {part} has no {program}"),
-            ));
-        }
-    }
-    load(
-        &mut lab.client,
-        lab.client_facts.modules.iter().any(|name| name == "nbd"),
-        "nbd",
+    serve_nbd(lab)?;
+    attach_nbd(lab, 0)
+}
+
+fn needs(node: &mut crate::node::Node, part: &str, program: &str) -> Result<()> {
+    let found = node.run(
+        &strings(&["sh", "-c", &format!("command -v {program}")]),
+        30,
     )?;
+    if found.status == 0 {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Setup,
+        format!("the {part} has no {program}"),
+    ))
+}
+
+/// Exports the drive by NBD.
+pub(crate) fn serve_nbd(lab: &mut Lab) -> Result<()> {
+    needs(&mut lab.target, "target", "nbd-server")?;
     // Without a configuration file; -d: it stays in the foreground.
     let listen = format!("{}:{NBD_PORT}", lab.address);
     let argv = strings(&["nbd-server", &listen, &lab.path, "-d", "-C", "/dev/null"]);
     lab.target
-        .change(WorkerStep::Start { argv }, vec![WorkerStep::EndStarted])?;
-    let free = (0..16).map(|number| format!("nbd{number}")).find(|name| {
-        std::fs::exists(format!("/sys/block/{name}")).unwrap_or(false)
-            && !std::fs::exists(format!("/sys/block/{name}/pid")).unwrap_or(true)
-    });
-    let disk = format!(
-        "/dev/{}",
-        free.ok_or_else(|| Error::new(Kind::Setup, "all devices of nbd are in use"))?
-    );
+        .change(WorkerStep::Start { argv }, vec![WorkerStep::EndStarted])
+}
+
+/// Connects a client by NBD, and returns the disk.
+pub(crate) fn attach_nbd(lab: &mut Lab, index: usize) -> Result<String> {
+    needs(lab.client_mut(index), "client", "nbd-client")?;
+    let is_loaded = lab.has_module(index, "nbd");
+    load(lab.client_mut(index), is_loaded, "nbd")?;
+    let free = "for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do d=/sys/block/nbd$n
+        [ ! -e $d ] || [ -e $d/pid ] || { echo /dev/nbd$n; exit; }; done";
+    let found = lab
+        .client_mut(index)
+        .run(&strings(&["sh", "-c", free]), 30)?;
+    let disk = found.stdout.trim().to_owned();
+    if disk.is_empty() {
+        return Err(Error::new(Kind::Setup, "all devices of nbd are in use"));
+    }
     let address = lab.address.to_string();
-    lab.client.change(
+    lab.client_mut(index).change(
         WorkerStep::run(&["true"]),
         vec![WorkerStep::run(&["nbd-client", "-d", &disk])],
     )?;
     lab.wait(Duration::from_secs(30), "the server of NBD", |lab| {
         let argv = strings(&["nbd-client", &address, NBD_PORT, &disk]);
-        Ok(lab.client.run(&argv, 30)?.status == 0)
+        Ok(lab.client_mut(index).run(&argv, 30)?.status == 0)
     })?;
     Ok(disk)
 }

@@ -44,7 +44,7 @@ pub(crate) enum Ask {
     Undo { down_to: usize },
     /// Returns the number of notes.
     Noted,
-    /// Reads a small file of the kernel.
+    /// Reads a small text file: one of the kernel, or a recording.
     Read { path: String },
     /// The checksum of a part of a drive.
     Digest {

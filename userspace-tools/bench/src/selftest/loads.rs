@@ -304,7 +304,7 @@ fn polled(context: &mut Context<'_>) -> Result<Outcome> {
         Until::Bytes(context.args.requests * 4096 * 4),
         32 << 20,
     );
-    job.engine = "io_uring";
+    "io_uring".clone_into(&mut job.engine);
     job.more = vec!["--hipri=1".to_owned(), "--norandommap=1".to_owned()];
     let before = context.lab.counters()?.0;
     if let Err(error) = job.run(&mut context.lab.client) {

@@ -12,7 +12,7 @@ use serde_json::{json, Map, Value};
 use super::ways::{connect, on_processor};
 use super::{Check, Context, Outcome};
 use crate::lab::Export;
-use crate::page::{bytes, Curve, Page};
+use crate::page::{bytes, Axis, Curve, Page};
 use crate::pattern::{self, Arena};
 use crate::report;
 
@@ -203,7 +203,7 @@ pub(super) fn plots(page: &mut Page, figures: &Map<String, Value>) -> Result<()>
                 .zip(numbers(name, member).into_iter().map(|ns| ns / 1e3))
                 .collect(),
         });
-        page.plot(&format!("{title}: {name}"), "µs", &curves)?;
+        page.plot(&format!("{title}: {name}"), Axis::Size, "µs", &curves)?;
     }
     let chunks = thresholds["chunk_kib"]["chunks"]
         .as_array()
