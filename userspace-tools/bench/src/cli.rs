@@ -40,6 +40,10 @@ pub(crate) enum Command {
     LocalRemote(LocalRemoteArgs),
     /// Measure how much serving requests and a computation on the target slow each other down
     Interference(InterferenceArgs),
+    /// Divide the latency of requests, one at a time, into the times of drive, wire and processors, by size
+    ///
+    /// hcablk trace records requests on both machines. The recordings stay in the folder.
+    Overlap(OverlapArgs),
     /// Check on two machines everything that hcablk needs from an HCA, and propose settings for it
     ///
     /// One line for each check: pass, fail, or not possible here, with the reason. Checks write to the drive and read
@@ -168,6 +172,35 @@ pub(crate) struct InterferenceArgs {
     /// Threads of the target's computation; 0: one for each processor
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
+}
+
+/// Arguments of `overlap`.
+#[derive(Args, Debug)]
+pub(crate) struct OverlapArgs {
+    /// The common options
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// Measure reads only; the drive may have a signature then
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Sizes of requests in bytes
+    #[arg(long, value_delimiter = ',', default_value = "4096,65536,131072,262144,524288,1048576",
+        value_parser = value_parser!(u64).range(512..=1_048_576))]
+    pub(crate) sizes: Vec<u64>,
+
+    /// Record at least this many requests of each size
+    #[arg(long, default_value_t = 16, value_parser = value_parser!(u32).range(1..=256))]
+    pub(crate) requests: u32,
+
+    /// Measure each latency for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+
+    /// Measure only these: local, direct, whole, cached, p2p, nvme-rdma, nbd
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
 }
 
 /// Arguments of `selftest`.

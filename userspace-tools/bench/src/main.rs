@@ -21,7 +21,7 @@
 //! | [`fio`] | loads that fio makes |
 //! | [`pattern`] | I/O of every shape whose data can be checked |
 //! | [`rivals`] | nvme-rdma and NBD over TCP on the same drive |
-//! | [`local_remote`], [`interference`], [`selftest`] | the experiments |
+//! | [`local_remote`], [`interference`], [`overlap`], [`selftest`] | the experiments |
 //! | [`page`] | self-contained HTML pages with plots |
 //! | [`report`] | the folder that an experiment leaves |
 
@@ -34,6 +34,7 @@ mod lab;
 mod local_remote;
 mod memory_load;
 mod node;
+mod overlap;
 mod page;
 mod pattern;
 mod report;
@@ -67,6 +68,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     let common = match &cli.command {
         Command::LocalRemote(args) => &args.common,
         Command::Interference(args) => &args.common,
+        Command::Overlap(args) => &args.common,
         Command::Selftest(args) => &args.common,
         Command::Man { folder } => return man(folder),
     };
@@ -78,6 +80,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::LocalRemote(args) => local_remote::run(args, &stop),
         Command::Interference(args) => interference::run(args, &stop),
+        Command::Overlap(args) => overlap::run(args, &stop),
         Command::Selftest(args) => selftest::run(args, &stop),
         Command::Man { folder } => man(folder),
     }
