@@ -44,6 +44,10 @@ pub(crate) enum Command {
     ///
     /// hcablk trace records requests on both machines. The recordings stay in the folder.
     Overlap(OverlapArgs),
+    /// Measure the I/O of a transaction database, with optimizations switched off one by one, by kinds of clients
+    ///
+    /// Random reads and writes of 8 KiB, and a sequential log with FUA. No database runs.
+    Database(DatabaseArgs),
     /// Check on two machines everything that hcablk needs from an HCA, and propose settings for it
     ///
     /// One line for each check: pass, fail, or not possible here, with the reason. Checks write to the drive and read
@@ -199,6 +203,35 @@ pub(crate) struct OverlapArgs {
     pub(crate) seconds: u64,
 
     /// Measure only these: local, direct, whole, cached, p2p, nvme-rdma, nbd
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
+/// Arguments of `database`.
+#[derive(Args, Debug)]
+pub(crate) struct DatabaseArgs {
+    /// The common options
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// The size of requests for data in bytes
+    #[arg(long, default_value_t = 8192, value_parser = value_parser!(u64).range(512..=65536))]
+    pub(crate) size: u64,
+
+    /// Concurrent requests for data
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: u32,
+
+    /// The size of the log's writes in bytes
+    #[arg(long, default_value_t = 4096, value_parser = value_parser!(u64).range(512..=65536))]
+    pub(crate) log_size: u64,
+
+    /// Measure each variant for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+
+    /// Measure only these: full, registration, invalidation, interrupts, messages, locks, none, polling, library,
+    /// library-events, ublk, local, nvme-rdma, nbd
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

@@ -21,11 +21,12 @@
 //! | [`fio`] | loads that fio makes |
 //! | [`pattern`] | I/O of every shape whose data can be checked |
 //! | [`rivals`] | nvme-rdma and NBD over TCP on the same drive |
-//! | [`local_remote`], [`interference`], [`overlap`], [`selftest`] | the experiments |
+//! | [`local_remote`], [`interference`], [`overlap`], [`database`], [`selftest`] | the experiments |
 //! | [`page`] | self-contained HTML pages with plots |
 //! | [`report`] | the folder that an experiment leaves |
 
 mod cli;
+mod database;
 mod drive;
 mod facts;
 mod fio;
@@ -69,6 +70,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::LocalRemote(args) => &args.common,
         Command::Interference(args) => &args.common,
         Command::Overlap(args) => &args.common,
+        Command::Database(args) => &args.common,
         Command::Selftest(args) => &args.common,
         Command::Man { folder } => return man(folder),
     };
@@ -81,6 +83,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::LocalRemote(args) => local_remote::run(args, &stop),
         Command::Interference(args) => interference::run(args, &stop),
         Command::Overlap(args) => overlap::run(args, &stop),
+        Command::Database(args) => database::run(args, &stop),
         Command::Selftest(args) => selftest::run(args, &stop),
         Command::Man { folder } => man(folder),
     }
