@@ -48,6 +48,8 @@ pub(crate) enum Command {
     ///
     /// Random reads and writes of 8 KiB, and a sequential log with FUA. No database runs.
     Database(DatabaseArgs),
+    /// Measure how one volume serves more and more clients, and how one client uses more and more volumes
+    Scale(ScaleArgs),
     /// Check on two machines everything that hcablk needs from an HCA, and propose settings for it
     ///
     /// One line for each check: pass, fail, or not possible here, with the reason. Checks write to the drive and read
@@ -232,6 +234,38 @@ pub(crate) struct DatabaseArgs {
 
     /// Measure only these: full, registration, invalidation, interrupts, messages, locks, none, polling, library,
     /// library-events, ublk, local, nvme-rdma, nbd
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
+/// Arguments of `scale`.
+#[derive(Args, Debug)]
+pub(crate) struct ScaleArgs {
+    /// The common options
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// The further clients
+    #[command(flatten)]
+    pub(crate) further: Further,
+
+    /// Numbers of volumes; the experiment ends with the first that is not possible here
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64,256", value_parser = value_parser!(u16).range(1..=999))]
+    pub(crate) volumes: Vec<u16>,
+
+    /// The size of requests in bytes
+    #[arg(long, default_value_t = 4096, value_parser = value_parser!(u64).range(512..=1_048_576))]
+    pub(crate) size: u64,
+
+    /// Concurrent requests of each client, or of all volumes together
+    #[arg(long, default_value_t = 32, value_parser = value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: u32,
+
+    /// Measure each point for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+
+    /// Measure clients only with these: local, direct, cached, nvme-rdma, nbd
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

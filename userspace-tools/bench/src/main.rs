@@ -21,7 +21,7 @@
 //! | [`fio`] | loads that fio makes |
 //! | [`pattern`] | I/O of every shape whose data can be checked |
 //! | [`rivals`] | nvme-rdma and NBD over TCP on the same drive |
-//! | [`local_remote`], [`interference`], [`overlap`], [`database`], [`selftest`] | the experiments |
+//! | [`local_remote`], [`interference`], [`overlap`], [`database`], [`scale`], [`selftest`] | the experiments |
 //! | [`page`] | self-contained HTML pages with plots |
 //! | [`report`] | the folder that an experiment leaves |
 
@@ -40,6 +40,7 @@ mod page;
 mod pattern;
 mod report;
 mod rivals;
+mod scale;
 mod selftest;
 mod stop;
 mod worker;
@@ -71,6 +72,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Interference(args) => &args.common,
         Command::Overlap(args) => &args.common,
         Command::Database(args) => &args.common,
+        Command::Scale(args) => &args.common,
         Command::Selftest(args) => &args.common,
         Command::Man { folder } => return man(folder),
     };
@@ -84,6 +86,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Interference(args) => interference::run(args, &stop),
         Command::Overlap(args) => overlap::run(args, &stop),
         Command::Database(args) => database::run(args, &stop),
+        Command::Scale(args) => scale::run(args, &stop),
         Command::Selftest(args) => selftest::run(args, &stop),
         Command::Man { folder } => man(folder),
     }
