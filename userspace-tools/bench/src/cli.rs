@@ -50,6 +50,10 @@ pub(crate) enum Command {
     Database(DatabaseArgs),
     /// Measure how one volume serves more and more clients, and how one client uses more and more volumes
     Scale(ScaleArgs),
+    /// Measure file I/O on OCFS2, by one client and by all: iozone's patterns, a web farm, and MPI-Tile-IO's pattern
+    ///
+    /// The clients become a cluster for the time of the experiment. Machines that already use OCFS2 are refused.
+    Ocfs2(Ocfs2Args),
     /// Check on two machines everything that hcablk needs from an HCA, and propose settings for it
     ///
     /// One line for each check: pass, fail, or not possible here, with the reason. Checks write to the drive and read
@@ -266,6 +270,61 @@ pub(crate) struct ScaleArgs {
     pub(crate) seconds: u64,
 
     /// Measure clients only with these: local, direct, cached, nvme-rdma, nbd
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
+/// Arguments of `ocfs2`.
+#[derive(Args, Debug)]
+pub(crate) struct Ocfs2Args {
+    /// The common options
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// The further clients
+    #[command(flatten)]
+    pub(crate) further: Further,
+
+    /// The IPv4 addresses at which the clients reach each other, this machine's first [default: their source addresses
+    /// to the target]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) node_addresses: Vec<IpAddr>,
+
+    /// Sizes of requests in bytes
+    #[arg(long, value_delimiter = ',', default_value = "65536,262144,1048576,4194304",
+        value_parser = value_parser!(u64).range(4096..=16_777_216))]
+    pub(crate) sizes: Vec<u64>,
+
+    /// Read-ahead of the disks in KiB
+    #[arg(long, value_name = "KIB", value_delimiter = ',', default_value = "128,512",
+        value_parser = value_parser!(u64).range(0..=65536))]
+    pub(crate) read_ahead: Vec<u64>,
+
+    /// The size of the file that fits into the memory of a client
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) small_mib: u64,
+
+    /// The size of the file that does not
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) large_mib: u64,
+
+    /// The number of files of the web farm
+    #[arg(long, default_value_t = 70, value_parser = value_parser!(u64).range(1..=1000))]
+    pub(crate) web_files: u64,
+
+    /// The size of each of them
+    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = value_parser!(u64).range(4..=65536))]
+    pub(crate) web_file_kib: u64,
+
+    /// Elements of a tile in each direction; 16 tiles of 32 bytes for each element make the frame
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = value_parser!(u64).range(16..=4096))]
+    pub(crate) tile: u64,
+
+    /// Let the web farm read for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+
+    /// Measure only these: direct, cached, p2p, nvme-rdma, nbd
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

@@ -21,7 +21,7 @@
 //! | [`fio`] | loads that fio makes |
 //! | [`pattern`] | I/O of every shape whose data can be checked |
 //! | [`rivals`] | nvme-rdma and NBD over TCP on the same drive |
-//! | [`local_remote`], [`interference`], [`overlap`], [`database`], [`scale`], [`selftest`] | the experiments |
+//! | [`local_remote`], [`interference`], [`overlap`], [`database`], [`scale`], [`ocfs2`], [`selftest`] | the experiments |
 //! | [`page`] | self-contained HTML pages with plots |
 //! | [`report`] | the folder that an experiment leaves |
 
@@ -35,6 +35,7 @@ mod lab;
 mod local_remote;
 mod memory_load;
 mod node;
+mod ocfs2;
 mod overlap;
 mod page;
 mod pattern;
@@ -73,6 +74,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Overlap(args) => &args.common,
         Command::Database(args) => &args.common,
         Command::Scale(args) => &args.common,
+        Command::Ocfs2(args) => &args.common,
         Command::Selftest(args) => &args.common,
         Command::Man { folder } => return man(folder),
     };
@@ -87,6 +89,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Overlap(args) => overlap::run(args, &stop),
         Command::Database(args) => database::run(args, &stop),
         Command::Scale(args) => scale::run(args, &stop),
+        Command::Ocfs2(args) => ocfs2::run(args, &stop),
         Command::Selftest(args) => selftest::run(args, &stop),
         Command::Man { folder } => man(folder),
     }
