@@ -21,7 +21,13 @@ experiment() {
 	local name=$1
 	shift
 	serve
-	check "$name" bench "$name" --through "'$through'" --drive "$drive" --span 128 --provider "$card" "$@"
+	case $name in
+	scale | ocfs2)
+		serve_client
+		set -- "$@" --client-through "'$client_through'"
+		;;
+	esac
+	check "$name" bench "$name" --through "'$through'" --drive "$drive" --span 256 --provider "$card" "$@"
 	join part
 	on c1 "tar -C /tmp -cf - $name | base64" | base64 -d | tar -C "$pages" -xf - || die "cannot copy the pages of $name"
 	pass "build/experiments/$name/index.html"
@@ -33,3 +39,7 @@ must on target 'modprobe hcablk_target p2p_virtual=1'
 experiment selftest --load 16
 experiment interference --seconds 5 --size 262144 --threads 1
 experiment local-remote --seconds 2 --depths 1,16
+experiment overlap --requests 8 --seconds 2
+experiment database --seconds 3
+experiment scale --seconds 2 --volumes 1,2,4,8,16
+experiment ocfs2 --seconds 5 --small-mib 16 --large-mib 48 --web-files 32 --tile 128 --sizes 65536,262144,1048576

@@ -23,6 +23,14 @@ serve() {
 	must wait_until target 30 'netstat -ltn | grep -q :9999'
 }
 
+# serve_client: starts the part of c2, a further client of one run, which c1 reaches through $client_through. `join further`.
+client_through="nc 10.77.0.3 9999"
+serve_client() {
+	ON_SECONDS=1800 spawn further c2 "printf '#!/bin/sh\nexec hcablk-bench selftest --role target\n' > /tmp/part && chmod +x /tmp/part &&
+		nc -l -p 9999 -e /tmp/part"
+	must wait_until c2 30 'netstat -ltn | grep -q :9999'
+}
+
 # footprint GUEST: prints all that a run may leave on the machine
 footprint() {
 	on "$1" "hcablk list --json; hcablk target list --json; lsmod | sort | cut -d' ' -f1; ls /sys/class/nvme /sys/kernel/config
