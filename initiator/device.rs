@@ -431,8 +431,8 @@ impl Device {
             }
             // From here on no write is acknowledged that a given-up request could overwrite.
             for session in sessions.iter().flatten() {
-                session.dispatch().synchronize();
-                session.head().begin_removal();
+                session.attachment().dispatch().synchronize();
+                session.attachment().head().begin_removal();
             }
             self.end_attempts();
             for session in sessions.iter().flatten() {

@@ -39,18 +39,13 @@
 //! result on the admin queue pair, which it closes last. The result only counts on the session
 //! whose queue pairs close last: until then another path may acknowledge writes.
 
-use self::{
-    attachment::Attachment,
-    teardown::Released, //
-};
+use self::teardown::Released;
 use crate::{
     admin::Admin,
     connect::CmLink,
     device::Device,
     failure::Failure,
-    head::Head,
     io::{
-        Driver,
         Queue,
         QueueConfig, //
     },
@@ -63,7 +58,6 @@ use crate::{
     workqueues::WorkQueues, //
 };
 use hcablk_core::{
-    blkdev::Dispatch,
     broken,
     logic::session_state::{
         SessionState,
@@ -116,14 +110,18 @@ mod teardown;
 mod watch;
 
 pub(crate) use self::{
-    attachment::VolumeInfo,
+    attachment::{
+        Attachment,
+        VolumeInfo, //
+    },
     watch::UNSOUND_LIMITS, //
 };
 
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    device: Arc<Device>,
+    /// The disk.
+    attachment: Arc<Attachment>,
     /// The path's workqueues: the teardown and the keep-alives run there.
     workqueues: Arc<WorkQueues>,
     id: SessionId,
@@ -135,8 +133,6 @@ pub(crate) struct Session {
     /// Cleared when the teardown releases the RDMA device.
     #[pin]
     pd: Mutex<Option<Arc<ProtectionDomain>>>,
-    head: Arc<Head>,
-    dispatch: Arc<Dispatch<Driver>>,
     /// See the module's picture. The reason is `None` if the session has not failed.
     #[pin]
     state: IrqLock<SessionState<Option<Failure>>>,
@@ -159,18 +155,10 @@ pub(crate) struct Session {
     /// interrupts the wait for it.
     #[pin]
     replacement_link: IrqLock<Option<Arc<CmLink>>>,
-    /// Set after the admin queue pair was granted, before there are other queue pairs.
-    #[pin]
-    attachment: Mutex<Option<Attachment>>,
     #[pin]
     released: Mutex<Released>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
-    /// The session was made a path of the disk: requests may have used it.
-    admitted: Atomic<bool>,
-    /// Whether the disk counts the session as open.
-    #[pin]
-    opened: Mutex<Opened>,
     /// The RDMA device is being removed, and waits for all references to it.
     device_removed: Atomic<bool>,
     /// The admin queue pair's identifier: it reports the device's removal after the session has
@@ -202,17 +190,15 @@ impl Session {
     /// Creates a session without queue pairs; it will have the non-zero numbers of queue pairs in
     /// `settings`. May sleep.
     pub(crate) fn new(
-        (device, workqueues): (Arc<Device>, Arc<WorkQueues>),
+        (attachment, workqueues): (Arc<Attachment>, Arc<WorkQueues>),
         (id, epoch): (SessionId, Epoch),
         (settings, offer): (Settings, Offer),
         shape: QueueShape,
         pd: Arc<ProtectionDomain>,
-        head: &Arc<Head>,
     ) -> Result<Arc<Self>> {
-        let dispatch = head.dispatch().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
-                device,
+                attachment,
                 workqueues,
                 id,
                 epoch,
@@ -220,8 +206,6 @@ impl Session {
                 settings,
                 shape,
                 pd <- new_mutex!(Some(pd)),
-                head: head.clone(),
-                dispatch,
                 state <- new_irq_lock!(SessionState::Connecting, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
@@ -229,11 +213,8 @@ impl Session {
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 replacement_link <- new_irq_lock!(None, "hcablk_replacement_link"),
-                attachment <- new_mutex!(None),
                 released <- new_mutex!(Released::default()),
                 keep_alive_timer <- new_mutex!(None),
-                admitted: Atomic::new(false),
-                opened <- new_mutex!(Opened::NotYet),
                 device_removed: Atomic::new(false),
                 watched <- new_mutex!(None),
                 ended <- Event::new(),
@@ -260,15 +241,15 @@ impl Session {
         self.id.path()
     }
 
-    /// Records that the session was made a path of the disk.
-    pub(crate) fn admit(&self) {
-        self.admitted.store(true, Release);
-        self.open();
+    /// Returns the disk on the session.
+    #[inline]
+    pub(crate) fn attachment(&self) -> &Arc<Attachment> {
+        &self.attachment
     }
 
-    /// Returns whether the session became a path of the disk.
-    pub(crate) fn is_admitted(&self) -> bool {
-        self.admitted.load(Acquire)
+    /// Returns the name of the disk, for messages.
+    fn name(&self) -> &Device {
+        self.attachment.device()
     }
 
     /// Returns whether the session is live.
@@ -285,19 +266,9 @@ impl Session {
         self.shape
     }
 
-    /// Returns the head of the disk, which outlives its sessions.
-    #[inline]
-    pub(crate) fn head(&self) -> &Head {
-        &self.head
-    }
-
-    pub(crate) fn dispatch(&self) -> &Arc<Dispatch<Driver>> {
-        &self.dispatch
-    }
-
     /// Returns the number of queue pairs that the session will have besides the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
-        self.dispatch.hw_queues() as u8
+        self.attachment.dispatch().hw_queues() as u8
     }
 
     /// Returns queue pair `index`, unless the teardown has begun.
@@ -317,9 +288,7 @@ impl Session {
     /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive
     /// timer.
     pub(crate) fn go_live(self: &Arc<Self>, volume: VolumeInfo) -> Result<(), Failure> {
-        if let Some(attachment) = &mut *self.attachment.lock() {
-            attachment.volume = volume;
-        }
+        self.attachment.set_volume(volume);
         {
             let mut state = self.state.lock();
             state
@@ -338,13 +307,6 @@ impl Session {
         drop(place);
         drop(keep_alive_timer);
         Err(self.failure().unwrap_or(Failure::Disconnected))
-    }
-
-    /// Returns the target's report of the volume, once it is attached; it has the volume's limits
-    /// once the session has gone live.
-    pub(crate) fn volume(&self) -> Option<VolumeInfo> {
-        let attachment = *self.attachment.lock();
-        attachment.map(|attachment| attachment.volume)
     }
 
     /// Returns why the session ended.
@@ -398,7 +360,7 @@ impl Session {
     /// after a while.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for the session to end\n", *self.device);
+            pr_warn!("{}: still waiting for the session to end\n", *self.name());
         }
     }
 
@@ -431,7 +393,7 @@ impl Session {
 
     /// Returns whether the disk waits for another session after this one.
     pub(crate) fn is_to_be_followed(&self) -> bool {
-        self.head.queues_if_no_path() && self.failure().is_some_and(Failure::may_pass)
+        self.attachment.is_to_be_followed(self.failure())
     }
 
     /// Returns whether the RDMA device is being removed.
@@ -478,7 +440,8 @@ impl PortListener for Session {
     /// another path may survive: the queue pairs retransmit lost packets until the port is back or
     /// their retries are used up.
     fn port_down(self: Arc<Self>) {
-        if self.head.queues_if_no_path() || self.device.has_other_paths(&self) {
+        let attachment = &self.attachment;
+        if attachment.head().queues_if_no_path() || attachment.device().has_other_paths(&self) {
             self.fail(Failure::PortDown);
         }
     }
@@ -491,40 +454,13 @@ const DURABLE_MS: u32 = 10_000;
 /// Milliseconds between two durability requests.
 const ASK_MS: u32 = 50;
 
-/// Whether the queue pairs of a session can deliver responses.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Opened {
-    NotYet,
-    Yes,
-    /// The session's queue pairs are closed.
-    Over,
-}
-
 impl Session {
-    /// Counts the session among those that can deliver responses, unless its queue pairs are
-    /// closed. Process context.
-    pub(super) fn open(&self) {
-        let mut opened = self.opened.lock();
-        if *opened == Opened::NotYet {
-            *opened = Opened::Yes;
-            self.head.session_opened();
-        }
-    }
-
-    /// Counts the session no longer, since its queue pairs are closed; returns whether no other is
-    /// open. Process context.
-    pub(super) fn close(&self) -> bool {
-        let mut opened = self.opened.lock();
-        let former = core::mem::replace(&mut *opened, Opened::Over);
-        former == Opened::Yes && self.head.session_closed()
-    }
-
     /// Returns whether the target must be asked for durability before the admin queue pair is
     /// closed.
     pub(super) fn is_to_ask_durable(&self) -> bool {
         self.failure() == Some(Failure::ExportEnds)
             && self.is_to_be_followed()
-            && self.head.flushes()
+            && self.attachment.head().flushes()
     }
 
     /// Asks the target whether all acknowledged writes are durable, and records it if they are.
@@ -534,13 +470,16 @@ impl Session {
         let durable = loop {
             match admin.ask_durable() {
                 Ok(true) => break true,
-                Ok(false) if !deadline.has_passed() && !self.head.is_removed_within(ASK_MS) => {}
+                Ok(false)
+                    if !deadline.has_passed()
+                        && !self.attachment.head().is_removed_within(ASK_MS) => {}
                 _ => break false,
             }
         };
         if durable {
-            let instance = self.volume().and_then(|volume| volume.instance);
-            self.head.set_durable(instance);
+            let volume = self.attachment.volume();
+            let instance = volume.and_then(|volume| volume.instance);
+            self.attachment.head().set_durable(instance);
         }
     }
 }
@@ -562,12 +501,11 @@ impl Session {
             epoch: self.epoch,
             index,
             polled: index >= self.settings.queues,
-            volume: self.attached_handle(),
+            volume: self.attachment.handle(),
             settings: self.settings,
-            unflushed: self.head.unflushed().clone(),
         };
         let pd = self.pd()?;
-        Queue::new(self.clone(), config, &self.dispatch, id, &pd, self.shape)
+        Queue::new(self.clone(), config, id, &pd, self.shape)
     }
 
     /// Creates a queue pair for a connection request that the target will refuse. The session does
@@ -655,20 +593,20 @@ impl Session {
     pub(crate) fn device_removed(self: Arc<Self>) {
         self.device_removed.store(true, Release);
         self.fail(Failure::DeviceRemoved);
-        self.device.device_removed(&self);
+        self.attachment.device().device_removed(&self);
     }
 }
 
 impl Session {
     /// Starts replacing the queue pair of `queue`, whose request `tag` timed out. Any context.
     pub(crate) fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16) {
-        if !self.is_admitted() {
+        if !self.attachment.is_admitted() {
             // The replacement would serve the disk without being admitted.
             self.fail(Failure::RequestTimeout);
         } else if queue.mark_timed_out(tag) {
             pr_warn!(
                 "{}: queue {} of path {} does not respond in time\n",
-                *self.device,
+                *self.name(),
                 queue.index(),
                 self.path()
             );
@@ -678,26 +616,5 @@ impl Session {
                 .teardown()
                 .enqueue::<_, REPLACE>(self.clone());
         }
-    }
-
-    /// Returns whether requests wait for a new session after this one has ended.
-    pub(crate) fn requests_wait(&self) -> bool {
-        self.head.requests_wait()
-    }
-
-    /// Lets requests wait for no further session. Any context.
-    pub(crate) fn no_other_session(&self) {
-        self.head.queue_if_no_path(false);
-    }
-
-    /// Returns whether flushes and FUA writes fail, since the target has lost acknowledged writes.
-    /// Any context.
-    pub(crate) fn has_lost_writes(&self) -> bool {
-        self.head.has_lost_writes()
-    }
-
-    /// Records that a flush or FUA write was refused because of lost writes. Any context.
-    pub(crate) fn report_loss(&self) {
-        self.head.report_loss();
     }
 }

@@ -307,7 +307,7 @@ impl Device {
         active: &mut Active,
         volume: VolumeInfo,
     ) -> Result<(), Failure> {
-        session.admit();
+        session.attachment().admit();
         let others = active.has_live();
         if let Some(place) = active.sessions.get_mut(usize::from(session.path())) {
             *place = Some(session.clone());

@@ -23,6 +23,7 @@ use crate::{
     },
     head::Head,
     session::{
+        Attachment,
         Session,
         VolumeInfo, //
     },
@@ -117,7 +118,7 @@ impl Device {
         let deadlines = (deadline, deadline);
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
             path.set_usual_ms(begun.elapsed_ms());
-            session.admit();
+            session.attachment().admit();
             // Adding the disk waits for the partition scan. A session that is shown can be ended by
             // force meanwhile.
             self.show_session(path.number(), Some(&session));
@@ -214,15 +215,13 @@ impl Device {
             Some(head) => head,
             None => Head::new(queues, shape).map_err(|e| Failure::Setup("a session", e))?,
         };
-        let session = Session::new(
-            (self.clone(), path.workqueues().clone()),
-            (self.identity.on_path(path.number()), epoch),
-            (settings, offer),
-            shape,
-            pd,
-            &head,
-        )
-        .map_err(|e| Failure::Setup("a session", e))?;
+        let named = (self.identity.on_path(path.number()), epoch);
+        let session = Attachment::new((self.clone(), head.clone()), named)
+            .and_then(|attachment| {
+                let on = (attachment, path.workqueues().clone());
+                Session::new(on, named, (settings, offer), shape, pd)
+            })
+            .map_err(|e| Failure::Setup("a session", e))?;
         let first = First {
             attempt,
             link,
@@ -268,7 +267,7 @@ impl Device {
         let count = session.queue_count();
         let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {
-            if !session.agrees(reply) {
+            if !session.attachment().agrees(reply) {
                 return Err(Failure::Protocol(Violation::new(
                     "its queues disagree about the volume",
                     None,

@@ -109,7 +109,7 @@ impl DiskReservations {
         while !self.head.is_removed_within(0) {
             let sessions = self.device.shown.lock().sessions.clone();
             let own = |session: &&Arc<Session>| {
-                session.is_live() && core::ptr::eq(session.head(), &*self.head)
+                session.is_live() && core::ptr::eq(session.attachment().head(), &*self.head)
             };
             for session in sessions.iter().flatten().filter(own) {
                 let response = session.admin().map(|admin| admin.ask_reservation(question));

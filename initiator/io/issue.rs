@@ -98,7 +98,7 @@ impl Queue {
             },
             Op::Write => {
                 if request.view().promises() {
-                    if request.view().fua() && self.session.has_lost_writes() {
+                    if request.view().fua() && self.attachment.has_lost_writes() {
                         return Err(self.not_durable(request));
                     }
                     if request.view().atomic() {
@@ -131,7 +131,7 @@ impl Queue {
     /// Sends a request without data to the target.
     #[inline(never)]
     fn issue_without_data(&self, request: Tagged<'_>, last: bool) -> Result<(), Rejected<Driver>> {
-        if request.view().op() == Op::Flush && self.session.has_lost_writes() {
+        if request.view().op() == Op::Flush && self.attachment.has_lost_writes() {
             return Err(self.not_durable(request));
         }
         match MessageOnly::plan(request.view()) {
@@ -143,7 +143,7 @@ impl Queue {
     /// Fails a flush or a FUA write: the target has lost acknowledged writes.
     #[cold]
     fn not_durable(&self, request: Tagged<'_>) -> Rejected<Driver> {
-        self.session.report_loss();
+        self.attachment.report_loss();
         Rejected::new(request.into_request(), Status::IoErr)
     }
 

@@ -256,7 +256,7 @@ impl Queue {
     #[cold]
     pub(super) fn refusal(&self) -> Status {
         // Checked in this order: a queue that has caught up goes live before it loses its mark.
-        if self.is_timed_out() || self.is_live() || self.session.requests_wait() {
+        if self.is_timed_out() || self.is_live() || self.attachment.requests_wait() {
             Status::DevResource
         } else {
             Status::Transport
@@ -365,7 +365,7 @@ impl Queue {
             const WHY: &str = "a request is never ended, since a device may still reach its memory";
             keep(request, WHY);
             // No new session either: the request's timer would act on its queue pairs.
-            self.session.no_other_session();
+            self.attachment.no_other_session();
             // The request's timer would replace queue pairs that work.
             self.end_session(Failure::Broken(WHY));
             return None;

@@ -90,7 +90,10 @@ use crate::{
         Solicited, //
     },
     failure::Failure,
-    session::Session,
+    session::{
+        Attachment,
+        Session, //
+    },
     settings::Settings,
     shape::QueueShape,
     stats::{
@@ -99,8 +102,7 @@ use crate::{
         Sent,
         Times,
         Wakeups, //
-    },
-    unflushed::Unflushed, //
+    }, //
 };
 use hcablk_core::{
     blkdev::{
@@ -194,6 +196,8 @@ pub(crate) struct Queue {
     /// The user's settings.
     pub(super) settings: Settings,
     pub(super) session: Arc<Session>,
+    /// The disk whose requests use the queue.
+    pub(super) attachment: Arc<Attachment>,
     pub(super) pair: QueuePair<Queue>,
     pub(super) dispatch: Arc<Dispatch<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
@@ -280,14 +284,12 @@ impl Queue {
     pub(crate) fn new(
         session: Arc<Session>,
         config: QueueConfig,
-        dispatch: &Arc<Dispatch<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
     ) -> Result<Arc<Self>> {
         let parts = Parts::new(&config, id, pd, shape)?;
-        let dispatch = dispatch.clone();
-        let init = Self::init(session, config, dispatch, id.is_iwarp(), shape, parts);
+        let init = Self::init(session, config, id.is_iwarp(), shape, parts);
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
         for buffer in 0..u32::from(shape.depth) {
             queue.post_receive(buffer)?;
@@ -301,12 +303,13 @@ impl Queue {
     fn init(
         session: Arc<Session>,
         config: QueueConfig,
-        dispatch: Arc<Dispatch<Driver>>,
         iwarp: bool,
         shape: QueueShape,
         parts: Parts,
     ) -> impl PinInit<Self> {
         let settings = config.settings;
+        let attachment = session.attachment().clone();
+        let unflushed = attachment.head().unflushed().clone();
         pin_init!(Self {
             index: config.index,
             path: config.session.path(),
@@ -318,9 +321,10 @@ impl Queue {
             epoch: config.epoch,
             volume: config.volume,
             settings,
+            dispatch: attachment.dispatch().clone(),
+            attachment,
             session,
             pair: parts.pair,
-            dispatch,
             tags: parts.tags,
             standing: Standing::new(),
             starved: Atomic::new(false),
@@ -335,7 +339,7 @@ impl Queue {
             incoming: parts.incoming,
             completed_sends: CompletedSends::new(),
             outstanding: Atomic::new(Outstanding::NOTHING.word()),
-            flushes: FlushAccount::new(config.unflushed),
+            flushes: FlushAccount::new(unflushed),
             timing: Atomic::new(false),
             reaps: Atomic::new(0),
             send <- new_irq_lock!(parts.send, "hcablk_send"),
@@ -510,8 +514,6 @@ pub(crate) struct QueueConfig {
     pub(crate) volume: Handle,
     /// The user's settings.
     pub(crate) settings: Settings,
-    /// The disk's account of writes that no flush has covered.
-    pub(crate) unflushed: Arc<Unflushed>,
 }
 
 impl Queue {

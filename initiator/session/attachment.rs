@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The volume of a session: the target's report of it, its handle in requests, and how it is
-//! attached and detached.
+//! A disk on a session: the target's report of its volume, the volume's handle in requests, and how
+//! it is attached and detached.
 //!
 //! In version 2 of the protocol the reply for the admin queue pair reports the volume. In version 3
 //! it reports the session only, and the volume is attached by a request on the admin queue pair.
@@ -9,19 +9,28 @@
 
 use super::Session;
 use crate::{
+    device::Device,
     failure::{
         Failure,
         Violation, //
     },
+    head::Head,
+    io::{
+        Driver,
+        Retired, //
+    },
     settings::Offer, //
 };
 use hcablk_core::{
+    blkdev::Dispatch,
     proto::{
         connect::{
+            Epoch,
             ExportInstance,
             Geometry,
             Reason,
-            Reply, //
+            Reply,
+            SessionId, //
         },
         message::{
             Attach,
@@ -32,9 +41,21 @@ use hcablk_core::{
         name::VolumeId,
         ADMIN_QUEUE, //
     },
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
     system::Deadline, //
 };
-use kernel::prelude::*;
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
 
 /// The target's report of a volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,15 +100,202 @@ impl VolumeInfo {
     }
 }
 
-/// A volume that is attached to a session.
+/// The target's responses about an attached volume.
 #[derive(Clone, Copy)]
-pub(super) struct Attachment {
-    pub(super) volume: VolumeInfo,
-    /// The name of the volume in requests.
+struct Attached {
+    volume: VolumeInfo,
+    /// The handle of the volume in requests.
     handle: Handle,
     /// The report of the reply for the admin queue pair, which the replies for the others must
     /// repeat. In version 3 it is about the session only.
     granted: VolumeInfo,
+}
+
+/// Whether the queue pairs of a session can deliver responses to a disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opened {
+    NotYet,
+    Yes,
+    /// The session's queue pairs are closed.
+    Over,
+}
+
+/// A disk on a session, for which the session's volume is attached. The session has it until it is
+/// dropped, its queues as well. Its locks are taken one at a time, and nothing is locked inside.
+#[pin_data]
+pub(crate) struct Attachment {
+    device: Arc<Device>,
+    head: Arc<Head>,
+    /// The disk on this path, as fences name it. It is also the id of the session.
+    disk: SessionId,
+    /// The number of this attachment of the disk. It is also the epoch of the session.
+    epoch: Epoch,
+    /// Set after the admin queue pair was granted, before there are other queue pairs.
+    #[pin]
+    attached: Mutex<Option<Attached>>,
+    /// This was made a path of the disk: requests may have used it.
+    admitted: Atomic<bool>,
+    /// Whether the disk counts the session as open.
+    #[pin]
+    opened: Mutex<Opened>,
+}
+
+impl Attachment {
+    /// Creates the attachment of a disk that is to be made. May sleep.
+    pub(crate) fn new(
+        (device, head): (Arc<Device>, Arc<Head>),
+        (disk, epoch): (SessionId, Epoch),
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                device,
+                head,
+                disk,
+                epoch,
+                attached <- new_mutex!(None),
+                admitted: Atomic::new(false),
+                opened <- new_mutex!(Opened::NotYet),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Returns the head of the disk, which outlives its sessions.
+    #[inline]
+    pub(crate) fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Returns the dispatch of the disk's requests.
+    pub(crate) fn dispatch(&self) -> &Arc<Dispatch<Driver>> {
+        self.head.dispatch()
+    }
+
+    /// Returns the number of the disk's path.
+    pub(crate) fn path(&self) -> u8 {
+        self.disk.path()
+    }
+
+    /// Records that the session was made a path of the disk.
+    pub(crate) fn admit(&self) {
+        self.admitted.store(true, Release);
+        self.open();
+    }
+
+    /// Returns whether the session became a path of the disk.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Acquire)
+    }
+
+    /// Returns the target's report of the volume, once it is attached; it has the volume's limits
+    /// once the session has gone live.
+    pub(crate) fn volume(&self) -> Option<VolumeInfo> {
+        let attached = *self.attached.lock();
+        attached.map(|attached| attached.volume)
+    }
+
+    /// Sets the report of the volume, which is attached.
+    pub(super) fn set_volume(&self, volume: VolumeInfo) {
+        if let Some(attached) = &mut *self.attached.lock() {
+            attached.volume = volume;
+        }
+    }
+
+    /// Returns the handle of the volume in requests.
+    pub(super) fn handle(&self) -> Handle {
+        let attached = *self.attached.lock();
+        attached.map_or(Handle::FIRST, |attached| attached.handle)
+    }
+
+    /// Returns whether the reply for another queue pair reports the same as that for the admin
+    /// queue pair; the size of a volume, and whether it is read-only, may differ.
+    pub(crate) fn agrees(&self, reply: &Reply) -> bool {
+        let attached = *self.attached.lock();
+        attached.is_some_and(|attached| attached.granted.is_in(reply))
+    }
+
+    fn is_attached(&self) -> bool {
+        self.attached.lock().is_some()
+    }
+
+    /// Counts the session among those that can deliver responses to the disk, unless its queue
+    /// pairs are closed. Process context.
+    fn open(&self) {
+        let mut opened = self.opened.lock();
+        if *opened == Opened::NotYet {
+            *opened = Opened::Yes;
+            self.head.session_opened();
+        }
+    }
+
+    /// Counts the session no longer, since its queue pairs are closed; returns whether no other is
+    /// open. Process context.
+    pub(super) fn close(&self) -> bool {
+        let mut opened = self.opened.lock();
+        let former = core::mem::replace(&mut *opened, Opened::Over);
+        former == Opened::Yes && self.head.session_closed()
+    }
+
+    /// Returns whether the disk waits for another session after one that ended because of
+    /// `failure`.
+    pub(super) fn is_to_be_followed(&self, failure: Option<Failure>) -> bool {
+        self.head.queues_if_no_path() && failure.is_some_and(Failure::may_pass)
+    }
+
+    /// Returns whether requests for the disk wait for a new session after this one has ended.
+    pub(crate) fn requests_wait(&self) -> bool {
+        self.head.requests_wait()
+    }
+
+    /// Lets requests wait for no further session. Any context.
+    pub(crate) fn no_other_session(&self) {
+        self.head.queue_if_no_path(false);
+    }
+
+    /// Returns whether flushes and FUA writes fail, since the target has lost acknowledged writes.
+    /// Any context.
+    pub(crate) fn has_lost_writes(&self) -> bool {
+        self.head.has_lost_writes()
+    }
+
+    /// Records that a flush or FUA write was refused because of lost writes. Any context.
+    pub(crate) fn report_loss(&self) {
+        self.head.report_loss();
+    }
+
+    /// Records that requests of the disk may reach the drive over this session, which ends, until
+    /// the target has fenced it. Process context.
+    pub(super) fn set_unfenced(&self) {
+        self.head.set_unfenced(self.path(), self.epoch);
+    }
+
+    /// Waits until no request that was sent can overtake its retry on another path, and calls
+    /// `meanwhile` repeatedly. Does nothing if the session never became a path of the disk. Sleeps.
+    pub(super) fn wait_for_fence(&self, meanwhile: impl FnMut()) {
+        if self.is_admitted() {
+            self.head
+                .wait_for_fence(&*self.device, (self.path(), self.epoch), meanwhile);
+        }
+    }
+
+    /// Removes the closed queues of the session from the disk's hardware queues. Sleeps.
+    pub(super) fn remove_queues(&self) {
+        let mut retired = Retired::new();
+        if let Err(e) = self.head.hw_queues().remove(self.path(), &mut retired) {
+            pr_warn!(
+                "{}: path {} cannot release its RDMA device (error {})\n",
+                *self.device,
+                self.path(),
+                e.to_errno()
+            );
+        }
+        // Destroys the queue pairs, before their protection domain.
+        drop(retired);
+    }
 }
 
 impl Session {
@@ -99,7 +307,7 @@ impl Session {
             false => (Handle::FIRST, granted),
             true => self.ask_attach(&granted, deadline)?,
         };
-        *self.attachment.lock() = Some(Attachment {
+        *self.attachment.attached.lock() = Some(Attached {
             volume,
             handle,
             granted,
@@ -115,9 +323,9 @@ impl Session {
         let admin = self.admin().ok_or(Failure::Disconnected)?;
         let attach = Attach {
             volume: self.settings.volume.ok_or(Failure::Unset("volume"))?,
-            disk: self.id,
-            epoch: self.epoch,
-            resume: self.head.has_begun(),
+            disk: self.attachment.disk,
+            epoch: self.attachment.epoch,
+            resume: self.attachment.head.has_begun(),
         };
         let attached = admin.attach(attach, deadline)?;
         if attached.geometry.max_transfer > granted.geometry.max_transfer {
@@ -135,23 +343,10 @@ impl Session {
         Ok((attached.handle, volume))
     }
 
-    /// Returns the name of the volume in requests.
-    pub(super) fn attached_handle(&self) -> Handle {
-        let attachment = *self.attachment.lock();
-        attachment.map_or(Handle::FIRST, |attachment| attachment.handle)
-    }
-
-    /// Returns whether the reply for another queue pair reports the same as that for the admin
-    /// queue pair; the size of a volume, and whether it is read-only, may differ.
-    pub(crate) fn agrees(&self, reply: &Reply) -> bool {
-        let attachment = *self.attachment.lock();
-        attachment.is_some_and(|attachment| attachment.granted.is_in(reply))
-    }
-
     /// Detaches the volume at an orderly end, if none of its requests is under way. No more are
     /// issued. Sleeps.
     pub(super) fn detach(&self) {
-        let is_attached = self.offer.is_of_host && self.attachment.lock().is_some();
+        let is_attached = self.offer.is_of_host && self.attachment.is_attached();
         if !is_attached || self.failure().is_some() {
             return;
         }
@@ -167,7 +362,7 @@ impl Session {
         if self.offer != self.settings.first_offer() {
             pr_info!(
                 "{}: path {} uses version 2 of the protocol, since the target refused version 3, or this volume in a session of it\n",
-                *self.device,
+                *self.attachment.device,
                 self.path()
             );
         }

@@ -80,13 +80,13 @@ impl Session {
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
                     "{}: queue {index} of path {} did not respond in time and was replaced\n",
-                    *self.device,
+                    *self.name(),
                     self.path()
                 ),
                 Err(failure) => {
                     pr_warn!(
                         "{}: queue {index} of path {} did not respond in time and cannot be replaced: {failure}\n",
-                        *self.device,
+                        *self.name(),
                         self.path()
                     );
                     self.fail(Failure::RequestTimeout);
@@ -95,8 +95,8 @@ impl Session {
                     let _ = old.clear_timed_out();
                     // After this every waiting request is in the block layer again, so the queue
                     // run finds it.
-                    self.dispatch.synchronize();
-                    return self.dispatch.run_hw_queue(index.into());
+                    self.attachment.dispatch().synchronize();
+                    return self.attachment.dispatch().run_hw_queue(index.into());
                 }
             }
             // The replacement waited for the drive: meanwhile late responses of the other queues
@@ -125,22 +125,22 @@ impl Session {
             return;
         }
         // After this every refused request is in the block layer again, so the queue runs find it.
-        self.dispatch.synchronize();
+        self.attachment.dispatch().synchronize();
         for index in (0..self.queue_count()).filter(|index| resumed & (1 << index) != 0) {
             pr_info!(
                 "{}: queue {index} of path {} has received its late responses and stays in use\n",
-                *self.device,
+                *self.name(),
                 self.path()
             );
-            self.dispatch.run_hw_queue(index.into());
+            self.attachment.dispatch().run_hw_queue(index.into());
         }
     }
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
         // Requests that the queue has refused may use another path meanwhile: the run issues them.
-        self.dispatch.synchronize();
-        self.dispatch.run_hw_queue(index.into());
+        self.attachment.dispatch().synchronize();
+        self.attachment.dispatch().run_hw_queue(index.into());
         // From here on an error of the old queue pair does not end the session.
         old.pair().detach();
         let (address, request) = self
@@ -149,7 +149,7 @@ impl Session {
         let deadline = Deadline::new(self.settings.connect_timeout_s.saturating_mul(1000));
         let (new, reply) = connect::bring_up_instead(self, &address, request, deadline)?;
         new.set_timing(old.is_timed());
-        let live = if self.agrees(&reply) {
+        let live = if self.attachment.agrees(&reply) {
             new.go_live(&reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))
         } else {
@@ -162,18 +162,20 @@ impl Session {
             new.close();
             return Err(failure);
         }
-        self.dispatch.synchronize();
+        self.attachment.dispatch().synchronize();
         old.close();
         let mut requeued = ByAge::new();
         old.requeue_all(&mut requeued);
         requeued.requeue();
         old.count_replaced();
         // The teardown owns the queue from here on.
-        self.device
+        self.attachment
+            .device()
             .queue_replaced(&self.queues, index.into(), new.clone());
         let mut retired = Retired::new();
         let put = self
-            .head
+            .attachment
+            .head()
             .put_instead((self.path(), self.epoch), &new, &mut retired)
             .map_err(|e| Failure::Setup("a replacement queue pair", e))?;
         // Dropping waits: the requests that the old queue refused are put back by then.
@@ -181,7 +183,7 @@ impl Session {
         if !put {
             return Err(self.failure().unwrap_or(Failure::Disconnected));
         }
-        self.dispatch.run_hw_queue(index.into());
+        self.attachment.dispatch().run_hw_queue(index.into());
         Ok(())
     }
 
@@ -214,7 +216,7 @@ impl Session {
             queue,
             replace,
             queues: self.queue_count(),
-            resume: !self.offer.is_of_host && self.head.has_begun(),
+            resume: !self.offer.is_of_host && self.attachment.head().has_begun(),
             alone: self.offer.is_of_host,
             largest: self.shape.bytes.max(TRANSFER_USUAL),
             session: self.id,

@@ -8,8 +8,7 @@ use super::{
 };
 use crate::io::{
     Driver,
-    Queue,
-    Retired, //
+    Queue, //
 };
 use hcablk_core::{
     blkdev::{
@@ -20,7 +19,6 @@ use hcablk_core::{
     sync::defer::for_reclaim, //
 };
 use kernel::{
-    prelude::*,
     sync::Arc,
     workqueue::WorkItem, //
 };
@@ -47,13 +45,14 @@ impl Session {
         let again = self.fence_own();
         self.end_parked(again);
         self.end_released(again);
-        self.device.queues_closed(&self.queues, &self.admin);
+        let device = self.attachment.device();
+        device.queues_closed(&self.queues, &self.admin);
         let failure = self.failure();
         self.state.lock().finish();
         self.trace_state(trace::ConnectionState::Ended);
         self.ended.set();
         if let Some(failure) = failure {
-            self.device.clone().session_failed(self, failure);
+            device.clone().session_failed(self, failure);
         }
     }
 
@@ -70,18 +69,18 @@ impl Session {
             // The replacement may have cleared the mark already.
             let _ = queue.clear_timed_out();
         }
-        self.dispatch.synchronize();
+        self.attachment.dispatch().synchronize();
         // Checked only now: if the session becomes a path of the disk from here on, no request uses
         // it.
-        if self.is_admitted() {
-            self.head.set_unfenced(self.path(), self.epoch);
+        if self.attachment.is_admitted() {
+            self.attachment.set_unfenced();
             if let Some(failure) = self.failure() {
-                self.device.session_ending(self, failure);
+                self.attachment.device().session_ending(self, failure);
             }
         }
         // Requests that waited for a replacement queue pair have been put back by now; the run
         // fails them or moves them to another path.
-        self.dispatch.run_hw_queues();
+        self.attachment.dispatch().run_hw_queues();
     }
 
     /// Takes all queue pairs down.
@@ -100,7 +99,7 @@ impl Session {
         for queue in self.closing_queues() {
             queue.close();
         }
-        let is_last = self.close();
+        let is_last = self.attachment.close();
         let Some(admin) = &admin else {
             return;
         };
@@ -139,18 +138,9 @@ impl Session {
                 released.count += queue.release_all(&mut released.requests);
             }
         }
-        self.device.queues_closed(&self.queues, &self.admin);
-        let mut retired = Retired::new();
-        if let Err(e) = self.head.hw_queues().remove(self.path(), &mut retired) {
-            pr_warn!(
-                "{}: path {} cannot release its RDMA device (error {})\n",
-                *self.device,
-                self.path(),
-                e.to_errno()
-            );
-        }
-        // Destroys the queue pairs, before their protection domain.
-        drop(retired);
+        let device = self.attachment.device();
+        device.queues_closed(&self.queues, &self.admin);
+        self.attachment.remove_queues();
         self.stop_device_watch();
         let pd = self.pd.lock().take();
         drop(pd);
@@ -167,22 +157,19 @@ impl Session {
             false => requests.end(Status::Transport),
         }
         let (again, failed) = if again { (count, 0) } else { (0, count) };
-        self.device.count_ended(again, failed);
+        self.attachment.device().count_ended(again, failed);
     }
 
     /// Waits until no request that was sent can overtake its retry on another path; returns whether
     /// the requests must be issued again.
     fn fence_own(&self) -> bool {
-        if self.is_admitted() {
-            self.head
-                .wait_for_fence(&*self.device, (self.path(), self.epoch), || {
-                    if self.lacks_device() {
-                        self.release_device();
-                    }
-                });
-        }
-        !self.head.is_removed_within(0)
-            && (self.is_to_be_followed() || self.device.has_other_paths(self))
+        self.attachment.wait_for_fence(|| {
+            if self.lacks_device() {
+                self.release_device();
+            }
+        });
+        !self.attachment.head().is_removed_within(0)
+            && (self.is_to_be_followed() || self.attachment.device().has_other_paths(self))
     }
 }
 

@@ -74,8 +74,9 @@ impl Session {
         reply: &Reply,
         deadline: Deadline,
     ) -> Result<Option<VolumeLimits>, Failure> {
-        let flushes = match self.head.has_begun() {
-            true => self.head.flushes(),
+        let head = self.attachment.head();
+        let flushes = match head.has_begun() {
+            true => head.flushes(),
             false => volume.geometry.write_cache,
         };
         let cache = volume.geometry.write_cache;
@@ -112,7 +113,7 @@ impl AdminOwner for Session {
     }
 
     fn is_behind(&self) -> bool {
-        self.head.limits_due()
+        self.attachment.head().limits_due()
     }
 
     fn on_news(self: Arc<Self>) {
@@ -131,15 +132,16 @@ impl WorkItem<FOLLOW> for Session {
         let Some(admin) = this.admin() else {
             return;
         };
+        let device = this.attachment.device();
         let news = admin.news();
-        if news.is_some_and(|now| for_reclaim(|| this.device.follow(&this, now))) {
+        if news.is_some_and(|now| for_reclaim(|| device.follow(&this, now))) {
             admin.followed();
         }
         if this.is_behind() {
-            for_reclaim(|| this.device.follow_limits(&this));
+            for_reclaim(|| device.follow_limits(&this));
         }
         let portals = admin.portals_news();
-        if portals.is_some_and(|generation| this.device.announce_portals(generation)) {
+        if portals.is_some_and(|generation| device.announce_portals(generation)) {
             admin.portals_followed();
         }
     }
