@@ -15,9 +15,8 @@
 //! - The target always holds a watch. It responds when the volume has changed or its export ends.
 //! - The target also holds a request for changes of its portals, if it supports that.
 //!
-//! There is one request of each kind in flight. The tag is its [kind](tag), the generation counts
-//! the requests of that kind. The messages have buffers, credits and slots of their own: the block
-//! layer cannot delay them.
+//! There is one request of each kind in flight for each volume (`admin/state.rs`). The messages
+//! have buffers, credits and slots of their own: the block layer cannot delay them.
 //!
 //! # Locks and contexts
 //!
@@ -30,6 +29,9 @@ use self::state::{
     period_ms,
     tag,
     AdminState,
+    Attachment,
+    Outgoing,
+    VolumeIndex,
     SENDS, //
 };
 use crate::{
@@ -47,7 +49,6 @@ use hcablk_core::{
             SessionId, //
         },
         message::{
-            AdminRequest,
             Tag,
             BUFFER_LEN, //
         },
@@ -117,6 +118,12 @@ mod kind {
     pub(super) const RECEIVE: u8 = 2;
 }
 
+/// The requests of an admin queue pair; the session has one volume.
+type State = AdminState<KVec<Attachment>>;
+
+/// The volume of the session.
+const FIRST: VolumeIndex = VolumeIndex::FIRST;
+
 /// An admin queue pair; see the module. The session owns it until its teardown; its completion
 /// queue and its timer refer to it as well.
 #[pin_data]
@@ -130,7 +137,7 @@ pub(crate) struct Admin {
     incoming: MessageBuffers<BUFFER_LEN>,
     outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
-    state: IrqLock<AdminState>,
+    state: IrqLock<State>,
     /// A request to attach or detach a volume has a response, or will get none any more.
     #[pin]
     attach_response: Event,
@@ -177,7 +184,13 @@ impl Admin {
         let pair = QueuePair::new(id, pd, &cq, capacity)?;
         let receives = capacity.receives as usize;
         let incoming = MessageBuffers::new(pd, receives, Direction::FromDevice)?;
-        let outgoing = MessageBuffers::new(pd, tag::KINDS, Direction::ToDevice)?;
+        let outgoing = MessageBuffers::new(pd, SENDS as usize, Direction::ToDevice)?;
+        let mut volumes = KVec::with_capacity(1, GFP_KERNEL)?;
+        volumes.push(Attachment::new(), GFP_KERNEL)?;
+        let mut state = AdminState::new(volumes);
+        if state.add_volume() != Some(FIRST) {
+            return Err(EINVAL);
+        }
         let admin = Arc::pin_init(
             pin_init!(Self {
                 owner,
@@ -186,7 +199,7 @@ impl Admin {
                 pair,
                 incoming,
                 outgoing,
-                state <- new_irq_lock!(AdminState::new(), "hcablk_admin"),
+                state <- new_irq_lock!(state, "hcablk_admin"),
                 attach_response <- Event::new(),
                 fencing <- new_mutex!(()),
                 fence_response <- Event::new(),
@@ -241,7 +254,7 @@ impl Admin {
     /// Starts watching the volume. May sleep.
     pub(crate) fn watch(&self, watching: Watching) -> Result {
         let mut state = self.state.lock();
-        state.watch(watching);
+        state.watch(FIRST, watching);
         self.send_watch(&mut state)
     }
 
@@ -314,30 +327,29 @@ impl Admin {
     }
 
     /// Posts a request that is recorded as sent; does nothing without one. Under the lock.
-    fn post(&self, _state: &mut AdminState, request: Option<AdminRequest>) -> Result {
-        let Some(request) = request else {
+    fn post(&self, _state: &mut State, request: Option<Outgoing>) -> Result {
+        let Some(Outgoing { request, buffer }) = request else {
             return Ok(());
         };
-        let index = request.tag.index.into();
-        let slice = self.outgoing.write(index, &request.encode())?;
+        let slice = self.outgoing.write(buffer as usize, &request.encode())?;
         let sges = [Sge::new(slice)];
         let mut wr = Send::new(&sges);
         wr.solicited();
-        wr.signal(WorkId::new(kind::SEND, request.tag.index.into()));
+        wr.signal(WorkId::new(kind::SEND, buffer));
         let mut chain = Chain::new();
         chain.push(&mut wr);
         self.pair.post(&chain)
     }
 
     /// Posts the watch if it is due. As [`Self::post`].
-    fn send_watch(&self, state: &mut AdminState) -> Result {
+    fn send_watch(&self, state: &mut State) -> Result {
         let watch = state.watch_due();
         self.post(state, watch)
     }
 
     /// Returns the target's report, if the disk has not followed it yet.
     pub(crate) fn news(&self) -> Option<News> {
-        self.state.lock().news()
+        self.state.lock().news(FIRST)
     }
 
     /// Records that the disk has followed the report that [`Self::news`] returned, and watches
@@ -345,7 +357,7 @@ impl Admin {
     pub(crate) fn followed(&self) {
         let posted = {
             let mut state = self.state.lock();
-            state.followed();
+            state.followed(FIRST);
             self.send_watch(&mut state)
         };
         self.check(posted);

@@ -5,9 +5,12 @@
 use super::{
     state::{
         Attaching,
-        NotAsked, //
+        NotAsked,
+        Outgoing, //
     },
-    Admin, //
+    Admin,
+    State,
+    FIRST, //
 };
 use crate::failure::{
     ConnectStep, //
@@ -17,7 +20,6 @@ use hcablk_core::{
     proto::{
         connect::Reject,
         message::{
-            AdminRequest,
             Attach,
             Attached, //
         }, //
@@ -34,11 +36,11 @@ impl Admin {
     /// which may have to wait until the drive has finished requests of an older attachment, but not
     /// beyond `deadline`. Fails with the target's refusal.
     pub(crate) fn attach(&self, attach: Attach, deadline: Deadline) -> Result<Attached, Failure> {
-        self.send_attach(|state| state.ask_attach(attach))?;
+        self.send_attach(|state| state.ask_attach(FIRST, attach))?;
         let waited = self
             .attach_response
             .wait_interruptible_ms(deadline.left_ms());
-        let attaching = self.state.lock().attaching();
+        let attaching = self.state.lock().attaching(FIRST);
         match (attaching, waited) {
             (Attaching::Responded(Ok(attached)), _) => Ok(attached),
             (Attaching::Responded(Err(reason)), _) => Err(Failure::Refused(Reject::new(reason))),
@@ -51,7 +53,7 @@ impl Admin {
     /// which has no other volume. Does nothing if no volume is attached. Sleeps until the response,
     /// [`DETACH_MS`] at most.
     pub(crate) fn detach(&self) {
-        if self.send_attach(|state| state.ask_detach()).is_ok() {
+        if self.send_attach(|state| state.ask_detach(FIRST)).is_ok() {
             // The queue pair is closed next in any case.
             let _ = self.attach_response.wait_ms(DETACH_MS);
         }
@@ -60,7 +62,7 @@ impl Admin {
     /// Sends the request that `ask` returns.
     fn send_attach(
         &self,
-        ask: impl FnOnce(&mut super::AdminState) -> Result<AdminRequest, NotAsked>,
+        ask: impl FnOnce(&mut State) -> Result<Outgoing, NotAsked>,
     ) -> Result<(), Failure> {
         let mut state = self.state.lock();
         let request = ask(&mut state).map_err(|_| Failure::Disconnected)?;

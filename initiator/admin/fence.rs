@@ -12,7 +12,8 @@ use super::{
         NotAsked, //
     },
     Admin,
-    Fenced, //
+    Fenced,
+    FIRST, //
 };
 use crate::failure::{
     ConnectStep, //
@@ -41,7 +42,7 @@ impl Admin {
         let _alone = self.fencing.lock();
         let posted = {
             let mut state = self.state.lock();
-            match state.ask_fence(question) {
+            match state.ask_fence(FIRST, question) {
                 Ok(request) => {
                     self.fence_response.reset();
                     self.post(&mut state, Some(request))
@@ -65,7 +66,7 @@ impl Admin {
         }
         let waited = self.fence_response.wait_ms(RESPONSE_MS);
         let state = self.state.lock();
-        match state.fence() {
+        match state.fence(FIRST) {
             Fence::Responded(Some(fenced)) => Ok(fenced),
             Fence::Gone => {
                 drop(state);

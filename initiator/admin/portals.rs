@@ -7,13 +7,13 @@
 
 use super::{
     Admin,
-    AdminState, //
+    State, //
 };
 use kernel::prelude::*;
 
 impl Admin {
     /// Posts the request if it is due. As [`Self::post`].
-    pub(super) fn ask_portals(&self, state: &mut AdminState) -> Result {
+    pub(super) fn ask_portals(&self, state: &mut State) -> Result {
         let request = state.portals_due();
         self.post(state, request)
     }

@@ -11,7 +11,8 @@ use super::{
         ReservationResponse,
         Reserving, //
     },
-    Admin, //
+    Admin,
+    FIRST, //
 };
 use crate::failure::{
     ConnectStep, //
@@ -33,7 +34,7 @@ impl Admin {
         let _alone = self.reserver.lock();
         let posted = {
             let mut state = self.state.lock();
-            match state.ask_reservation(question) {
+            match state.ask_reservation(FIRST, question) {
                 Ok(request) => {
                     self.reserve_response.reset();
                     self.post(&mut state, Some(request))
@@ -51,7 +52,7 @@ impl Admin {
         }
         let waited = self.reserve_response.wait_ms(RESPONSE_MS);
         let state = self.state.lock();
-        match state.reserving() {
+        match state.reserving(FIRST) {
             Reserving::Responded(response) => Ok(response),
             _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(ConnectStep::Response)),
             _ => Err(Failure::Disconnected),

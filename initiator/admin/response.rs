@@ -47,11 +47,11 @@ impl Admin {
         let then = self.state.lock().handle_response(&response);
         match then {
             Ok(Then::Nothing) => {}
-            Ok(Then::Begin) => {
+            Ok(Then::Begin(_)) => {
                 self.reported.set();
                 self.owner.clone().on_news();
             }
-            Ok(Then::Follow) => {
+            Ok(Then::Follow(_)) => {
                 self.counts.notices.bump();
                 self.owner.clone().on_news();
             }
@@ -59,10 +59,10 @@ impl Admin {
                 self.counts.portal_notices.bump();
                 self.owner.clone().on_news();
             }
-            Ok(Then::End) => self.fail(Failure::ExportEnds),
+            Ok(Then::End(_)) => self.fail(Failure::ExportEnds),
             Err(what) => return self.violated(what, Some(response.tag)),
         }
-        match response.tag.index {
+        match tag::kind(response.tag.index) {
             tag::ATTACH => self.attach_response.set(),
             tag::FENCE => self.fence_response.set(),
             tag::RESERVE => self.reserve_response.set(),
@@ -88,7 +88,7 @@ impl Handler for Admin {
         }
         match work.kind {
             kind::RECEIVE => self.receive(work.index, completion),
-            kind::SEND => self.state.lock().send_completed(),
+            kind::SEND => self.state.lock().send_completed(work.index),
             _ => {}
         }
     }

@@ -5,7 +5,7 @@
 
 use super::{
     Admin,
-    AdminState, //
+    State, //
 };
 use crate::failure::Failure;
 use hcablk_core::sync::Tick;
@@ -13,7 +13,7 @@ use kernel::prelude::*;
 
 impl Admin {
     /// Posts the keep-alive if it is due. As [`Admin::post`].
-    pub(super) fn send_keep_alive(&self, state: &mut AdminState) -> Result {
+    pub(super) fn send_keep_alive(&self, state: &mut State) -> Result {
         let keep_alive = state.keep_alive_due(self.tmo_s);
         if keep_alive.is_some() {
             self.counts.keep_alives.bump();
@@ -44,7 +44,7 @@ impl Tick for Admin {
         }
         let is_due = {
             let state = self.state.lock();
-            state.news().is_some() || state.portals_news().is_some()
+            state.has_news() || state.portals_news().is_some()
         };
         if is_due || self.owner.is_behind() {
             // Retry what was impossible at first: updating the disk, or notifying user space.

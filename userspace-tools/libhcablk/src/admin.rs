@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use hcablk_core::proto::{
-    message::{AdminOp, AdminRequest, AdminResponse, BUFFER_LEN},
+    message::{AdminOp, AdminResponse, BUFFER_LEN},
     ADMIN_DEPTH,
 };
 use nix::errno::Errno;
@@ -37,8 +37,13 @@ mod life;
 )]
 mod state;
 
-use self::state::{tag, AdminState, Fence, NotAsked, Then, NONSENSE, SENDS};
+use self::state::{
+    AdminState, Attachment, Fence, NotAsked, Outgoing, Then, VolumeIndex, NONSENSE, SENDS,
+};
 pub(crate) use self::state::{News, Watching};
+
+/// The volume of the session, which has one.
+const FIRST: VolumeIndex = VolumeIndex::FIRST;
 
 /// The largest number of unhandled completions: of all sends and receives.
 const COMPLETIONS: u32 = SENDS + ADMIN_DEPTH as u32;
@@ -61,7 +66,7 @@ impl Memory {
         let make = || {
             let memory = Self {
                 incoming: Messages::new(pd, ADMIN_DEPTH.into())?,
-                outgoing: Messages::new(pd, tag::KINDS)?,
+                outgoing: Messages::new(pd, SENDS as usize)?,
             };
             let cq = CompletionQueue::new(pd, COMPLETIONS)?;
             let capacity = Capacity {
@@ -83,7 +88,7 @@ impl Memory {
 pub(crate) struct Admin {
     pub(crate) pair: QueuePair,
     memory: Memory,
-    state: AdminState,
+    state: AdminState<Vec<Attachment>>,
     tmo_s: u16,
     /// The target has reported the end of the export, and the caller has not yet seen that.
     ends: bool,
@@ -96,7 +101,7 @@ impl Admin {
         Self {
             pair,
             memory,
-            state: AdminState::new(),
+            state: AdminState::new(vec![Attachment::new()]),
             tmo_s,
             ends: false,
         }
@@ -111,7 +116,8 @@ impl Admin {
     pub(crate) fn go_live(&mut self, watching: Watching) -> Result<(), Failure> {
         // Nothing has changed the state before, so the result is known.
         let _ = self.state.go_live(false);
-        self.state.watch(watching);
+        let _ = self.state.add_volume();
+        self.state.watch(FIRST, watching);
         self.send_due()
     }
 
@@ -134,14 +140,13 @@ impl Admin {
         self.post(watch)
     }
 
-    fn post(&mut self, request: Option<AdminRequest>) -> Result<(), Failure> {
-        let Some(request) = request else {
+    fn post(&mut self, outgoing: Option<Outgoing>) -> Result<(), Failure> {
+        let Some(Outgoing { request, buffer }) = outgoing else {
             return Ok(());
         };
-        let index = usize::from(request.tag.index);
-        let message = self.memory.outgoing.put(index, &request.encode());
+        let message = self.memory.outgoing.put(buffer as usize, &request.encode());
         let sge = message.ok_or(posting(Errno::EINVAL))?;
-        self.pair.send(&[sge], Some(SEND | index as u64));
+        self.pair.send(&[sge], Some(SEND | u64::from(buffer)));
         self.pair.ring().map_err(posting)
     }
 
@@ -172,9 +177,9 @@ impl Admin {
         if std::mem::take(&mut self.ends) {
             return Err(Failure::ExportEnds);
         }
-        let news = self.state.news();
+        let news = self.state.news(FIRST);
         if news.is_some() {
-            self.state.followed();
+            self.state.followed(FIRST);
             let watch = self.state.watch_due();
             self.post(watch)?;
         }
@@ -184,7 +189,8 @@ impl Admin {
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
         match completion.done {
             Done::Sent => {
-                self.state.send_completed();
+                let buffer = u32::try_from(completion.id & !SEND).unwrap_or(u32::MAX);
+                self.state.send_completed(buffer);
                 Ok(())
             }
             Done::Received {
@@ -223,8 +229,8 @@ impl Admin {
             .handle_response(&response)
             .map_err(Failure::Protocol)?
         {
-            Then::End => self.ends = true,
-            Then::Nothing | Then::Begin | Then::Follow | Then::NotifyPortals => {}
+            Then::End(_) => self.ends = true,
+            Then::Nothing | Then::Begin(_) | Then::Follow(_) | Then::NotifyPortals => {}
         }
         Ok(())
     }
@@ -232,7 +238,7 @@ impl Admin {
     /// Asks the target, which ends the export, whether all acknowledged writes are durable; `false`: not yet. Fails
     /// when they cannot become durable, or there is no response in time.
     pub(crate) fn ask_durable(&mut self, deadline: Deadline<'_>) -> Result<bool, Failure> {
-        match self.state.ask_fence(AdminOp::Durable) {
+        match self.state.ask_fence(FIRST, AdminOp::Durable) {
             Ok(request) => self.post(Some(request))?,
             Err(NotAsked::Busy) => {
                 self.handle()?;
@@ -242,7 +248,7 @@ impl Admin {
         }
         loop {
             self.handle()?;
-            match self.state.fence() {
+            match self.state.fence(FIRST) {
                 Fence::Responded(Some(durable)) => return Ok(durable),
                 // A write-back has failed.
                 Fence::Responded(None) | Fence::Gone => return Err(Failure::ExportEnds),
