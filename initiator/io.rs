@@ -13,6 +13,7 @@
 //! - [`complete`]: handles the target's responses and ends requests; [`status`]: translates their
 //!   status.
 //! - [`trace`]: describes queues and requests to tracepoints.
+//! - [`user`]: a disk as the user of a queue pair.
 //!
 //! A 4 KiB write passes `Driver::queue_rq` and `HwQueue::issue` (`hw_queue.rs`), `Queue::issue` and
 //! `submit` (`issue.rs`), the steps of its data path (`eager.rs`), `post_or_queue`
@@ -30,6 +31,7 @@ mod registered;
 mod send_queue;
 mod status;
 mod trace;
+mod user;
 
 pub(crate) use self::{
     hw_queue::{

@@ -28,8 +28,7 @@ use crate::{
     failure::{
         Failure,
         Violation, //
-    },
-    unflushed::Unflushed, //
+    }, //
 };
 use hcablk_core::{
     blkdev::{
@@ -57,18 +56,9 @@ use hcablk_core::{
         Handler, //
     },
     report::trace,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        IrqGuard, //
-    },
+    sync::IrqGuard, //
 };
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 /// Work that one round of completions gathers and does at its end.
 #[derive(Default)]
@@ -89,47 +79,23 @@ impl Round {
     }
 }
 
-/// A queue's flush state: the disk's account of writes that no flush has covered ([`Unflushed`]),
-/// and the account's number when the queue last reported a write.
-pub(super) struct FlushAccount {
-    unflushed: Arc<Unflushed>,
-    /// Used by the completion handler only.
-    reported_at: Atomic<u64>,
-}
-
-impl FlushAccount {
-    /// Creates the account of a queue that has reported no write yet.
-    pub(super) fn new(unflushed: Arc<Unflushed>) -> Self {
-        Self {
-            unflushed,
-            reported_at: Atomic::new(0),
-        }
-    }
-
-    /// Returns the number of a flush that is about to be sent. Any context.
-    pub(super) fn begin_flush(&self) -> u64 {
-        self.unflushed.begin_flush()
-    }
-
-    /// Notes a successful write that a flush has to cover. Must run before its request ends: a
-    /// caller that sees the end may send a flush. Completion handler.
+impl TagData {
+    /// Notes a successful write, as [`QueueUser::note_write`](super::user::QueueUser::note_write).
     #[inline(always)]
     fn note_write(&self) {
-        let now = self.unflushed.now();
-        if self.reported_at.load(Relaxed) != now {
-            self.unflushed.acknowledge(now);
-            self.reported_at.store(now, Relaxed);
+        if let Some(user) = self.user() {
+            user.note_write();
         }
     }
 
     /// Notes a successful flush.
     #[inline(never)]
-    fn note_flush(&self, phase: Phase) {
-        let Phase::Sent { data_path, .. } = phase else {
+    fn note_flush(&self) {
+        let Phase::Sent { data_path, .. } = self.phase else {
             return;
         };
-        if let DataPath::Flush { number } = data_path {
-            self.unflushed.flushed(number);
+        if let (DataPath::Flush { number }, Some(user)) = (data_path, self.user()) {
+            user.note_flush(number);
         }
     }
 }
@@ -166,7 +132,7 @@ impl Queue {
                     self.done.copied_bytes.add(bytes);
                 }
                 if status == Status::Ok && !view.fua() {
-                    self.flushes.note_write();
+                    data.note_write();
                 }
             }
             Op::Discard => {
@@ -177,13 +143,13 @@ impl Queue {
                 self.done.zeroes.bump();
                 self.done.zeroed_bytes.add(bytes);
                 if status == Status::Ok {
-                    self.flushes.note_write();
+                    data.note_write();
                 }
             }
             _ => {
                 self.done.flushes.bump();
                 if status == Status::Ok {
-                    self.flushes.note_flush(data.phase);
+                    data.note_flush();
                 }
             }
         }

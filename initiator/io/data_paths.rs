@@ -23,6 +23,7 @@ use super::{
         SendState,
         WrSeq, //
     },
+    user::QueueUser,
 };
 use crate::shape::INLINE_SEGMENTS;
 use core::convert::Infallible;
@@ -36,6 +37,7 @@ use hcablk_core::{
     proto::message::{
         self,
         Extent,
+        Handle,
         ResponseKind,
         Tag, //
     },
@@ -83,8 +85,7 @@ pub(super) struct WriteLimits {
     eager: Atomic<u32>,
     /// The target posts no RDMA READ.
     only_eager: Atomic<bool>,
-    /// The transport knows RDMA WRITEs with an immediate value, and the queue's volume is the one
-    /// that such a value is about, since it names none.
+    /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
 }
 
@@ -155,6 +156,8 @@ impl WriteLimits {
 #[derive(Clone, Copy)]
 pub(super) struct Issued {
     pub(super) tag: Tag,
+    /// The handle of its volume.
+    pub(super) volume: Handle,
     /// Its response need not raise an event.
     pub(super) quiet: bool,
     /// No other request follows at once.
@@ -186,7 +189,7 @@ pub(super) trait IssuePath {
     /// error the request must use another data path, or wait.
     fn reserve(
         &self,
-        queue: &Queue,
+        from: (&Queue, &QueueUser),
         send: &mut SendState,
         tag: Tag,
         slots: u32,
@@ -312,14 +315,14 @@ impl IssuePath for MessageOnly {
     #[inline(always)]
     fn reserve(
         &self,
-        queue: &Queue,
+        (_, user): (&Queue, &QueueUser),
         _: &mut SendState,
         _: Tag,
         _: u32,
     ) -> Result<DataPath, Infallible> {
         Ok(match self.0 {
             message::Op::Read(..) => DataPath::ReadBounce,
-            message::Op::Flush => match queue.flushes.begin_flush() {
+            message::Op::Flush => match user.begin_flush() {
                 // This flush covers no write.
                 0 => DataPath::None,
                 number => DataPath::Flush { number },
@@ -422,7 +425,7 @@ impl IssuePath for InlineWrite {
     #[inline]
     fn reserve(
         &self,
-        _queue: &Queue,
+        _: (&Queue, &QueueUser),
         send: &mut SendState,
         _tag: Tag,
         slots: u32,

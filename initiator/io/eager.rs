@@ -34,6 +34,7 @@ use super::{
         SendState,
         WrSeq, //
     },
+    user::QueueUser,
 };
 use crate::shape::INLINE_SEGMENTS;
 use hcablk_core::{
@@ -100,14 +101,15 @@ pub(super) struct EagerWrite {
 impl EagerWrite {
     /// Returns the plan of an eager write; `None`: the request must use another data path.
     #[inline]
-    pub(super) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
+    pub(super) fn plan(queue: &Queue, user: &QueueUser, view: RequestRef<'_>) -> Option<Self> {
         let extent = extent_of(view);
         if view.op() != Op::Write || !queue.limits.takes_eager(extent.length) {
             return None;
         }
         let fua = view.fua();
         let few = queue.limits.is_few(view);
-        let immediate = match few && !fua && queue.limits.knows_immediates() {
+        let known = queue.limits.knows_immediates() && user.has_immediates();
+        let immediate = match few && !fua && known {
             true => Immediate::new(extent.offset, extent.length, false),
             false => None,
         };
@@ -167,7 +169,7 @@ impl IssuePath for EagerWrite {
     #[inline(always)]
     fn reserve(
         &self,
-        queue: &Queue,
+        (queue, _): (&Queue, &QueueUser),
         send: &mut SendState,
         tag: Tag,
         slots: u32,

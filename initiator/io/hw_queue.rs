@@ -16,7 +16,10 @@
 //! [`Driver`] has the functions that the block layer calls; [`NoPath`] decides whether requests
 //! wait or fail while no path accepts any.
 
-use super::queue::Queue;
+use super::{
+    queue::Queue,
+    user::QueueUser, //
+};
 use crate::{
     admin::Admin,
     settings::Policy, //
@@ -51,10 +54,32 @@ use kernel::{
 /// No queue holds requests of a plug.
 const NO_PLUG: u32 = u32::MAX;
 
+/// A path of a hardware queue: the queue pair, and the disk as its user.
+#[derive(Clone)]
+struct Lane {
+    queue: Arc<Queue>,
+    user: Arc<QueueUser>,
+}
+
+impl Lane {
+    /// Returns the lane of a queue pair that has one user.
+    fn of(queue: &Arc<Queue>) -> Self {
+        Self {
+            queue: queue.clone(),
+            user: queue.user.clone(),
+        }
+    }
+
+    #[inline(always)]
+    fn issue(&self, request: Request<Driver>, last: bool) -> Result<(), Rejected<Driver>> {
+        self.queue.issue(&self.user, request, last)
+    }
+}
+
 /// A hardware queue of the disk; see the module.
 pub(crate) struct HwQueue {
-    /// One queue for each path.
-    queues: KVec<Arc<Queue>>,
+    /// One for each path.
+    lanes: KVec<Lane>,
     policy: Policy,
     no_path: Arc<NoPath>,
     /// Counts the choices of [`Policy::RoundRobin`].
@@ -67,13 +92,17 @@ pub(crate) struct HwQueue {
 impl HwQueue {
     /// Returns the queue that has a request, and the request's tag there.
     fn owner_of(&self, request: &TimedOut<'_>) -> Option<(&Arc<Queue>, u16)> {
-        let mut queues = self.queues.iter();
+        let mut queues = self.queues();
         queues.find_map(|queue| Some((queue, queue.tags.tag_of(request)?)))
     }
 
-    /// Returns the queue of a path.
-    pub(super) fn of_path(&self, path: u8) -> Option<&Arc<Queue>> {
-        self.queues.iter().find(|queue| queue.path == path)
+    fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
+        self.lanes.iter().map(|lane| &lane.queue)
+    }
+
+    /// Returns the lane of a path.
+    fn of_path(&self, path: u8) -> Option<&Lane> {
+        self.lanes.iter().find(|lane| lane.queue.path == path)
     }
 
     /// Sends a request to the target over one of the paths; `last`: no other request follows at
@@ -84,8 +113,8 @@ impl HwQueue {
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        let result = match self.queues.as_slice() {
-            [queue] => queue.issue(request, last),
+        let result = match self.lanes.as_slice() {
+            [lane] => lane.issue(request, last),
             _ => self.issue_by_policy(request, last),
         };
         result.map_err(|rejected| self.fail_fast(rejected))
@@ -107,10 +136,10 @@ impl HwQueue {
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        let Some(queue) = self.plugged().or_else(|| self.choose()) else {
+        let Some(lane) = self.plugged().or_else(|| self.choose()) else {
             return Err(Rejected::new(request, self.refusal()));
         };
-        match self.issue_by(queue, request, last) {
+        match self.issue_by(lane, request, last) {
             Err(rejected) if rejected.status() == Status::Resource => {
                 self.issue_by_another(rejected, last)
             }
@@ -120,13 +149,14 @@ impl HwQueue {
 
     fn issue_by(
         &self,
-        queue: &Arc<Queue>,
+        lane: &Lane,
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
+        let queue = &lane.queue;
         let path = if last { NO_PLUG } else { queue.path.into() };
         self.plug.store(path, Relaxed);
-        let result = queue.issue(request, last);
+        let result = lane.issue(request, last);
         match &result {
             // The request is parked before the flag is set: the code that clears the flag finds the
             // request.
@@ -152,11 +182,11 @@ impl HwQueue {
         mut rejected: Rejected<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        for _ in self.queues.iter() {
-            let Some(queue) = self.choose().filter(|queue| !queue.is_starved()) else {
+        for _ in self.lanes.iter() {
+            let Some(lane) = self.choose().filter(|lane| !lane.queue.is_starved()) else {
                 break;
             };
-            match self.issue_by(queue, rejected.into_request(), last) {
+            match self.issue_by(lane, rejected.into_request(), last) {
                 Err(again) if again.status() == Status::Resource => rejected = again,
                 result => return result,
             }
@@ -164,41 +194,41 @@ impl HwQueue {
         Err(rejected)
     }
 
-    /// Returns the queue on which requests of this plug wait for their doorbell.
-    fn plugged(&self) -> Option<&Arc<Queue>> {
+    /// Returns the lane on whose queue requests of this plug wait for their doorbell.
+    fn plugged(&self) -> Option<&Lane> {
         let path = u8::try_from(self.plug.load(Relaxed)).ok()?;
         self.of_path(path)
-            .filter(|queue| queue.is_live() && !queue.is_starved())
+            .filter(|lane| lane.queue.is_live() && !lane.queue.is_starved())
     }
 
-    /// Returns the queue for the next request, as the policy chooses; `None`: no path accepts
-    /// requests. A queue without credits is chosen only if no queue has any.
-    fn choose(&self) -> Option<&Arc<Queue>> {
+    /// Returns the lane for the next request, as the policy chooses; `None`: no path accepts
+    /// requests. One whose queue has no credits is chosen only if no queue has any.
+    fn choose(&self) -> Option<&Lane> {
         self.choose_among(|queue| queue.is_live() && !queue.is_starved())
             .or_else(|| self.choose_among(|queue| queue.is_live()))
     }
 
     #[inline]
-    fn choose_among(&self, is_usable: impl Fn(&Queue) -> bool) -> Option<&Arc<Queue>> {
-        let mut live = self.queues.iter().filter(|queue| is_usable(queue));
+    fn choose_among(&self, is_usable: impl Fn(&Queue) -> bool) -> Option<&Lane> {
+        let mut live = self.lanes.iter().filter(|lane| is_usable(&lane.queue));
         match self.policy {
-            Policy::QueueDepth => live.min_by_key(|queue| queue.in_flight()),
+            Policy::QueueDepth => live.min_by_key(|lane| lane.queue.in_flight()),
             Policy::RoundRobin => {
-                let count = self.queues.iter().filter(|queue| is_usable(queue)).count();
+                let count = self.queues().filter(|queue| is_usable(queue)).count();
                 let turn = self.turn.fetch_add(1, Relaxed) as usize;
                 live.nth(turn.checked_rem(count)?)
             }
-            Policy::Numa => live.min_by_key(|queue| queue.numa_distance()),
+            Policy::Numa => live.min_by_key(|lane| lane.queue.numa_distance()),
         }
     }
 
     fn has_live(&self) -> bool {
-        self.queues.iter().any(|queue| queue.is_live())
+        self.queues().any(|queue| queue.is_live())
     }
 
     /// Returns the status for requests while no path accepts any.
     fn refusal(&self) -> Status {
-        let is_timed_out = self.queues.iter().any(|queue| queue.is_timed_out());
+        let is_timed_out = self.queues().any(|queue| queue.is_timed_out());
         // Read after the mark, see `Queue::refusal()`.
         if is_timed_out || self.has_live() || self.no_path.requests_wait() {
             Status::DevResource
@@ -209,7 +239,7 @@ impl HwQueue {
 
     /// Rings the doorbells of all queues on which requests wait, except `one`.
     fn ring_except(&self, one: Option<&Arc<Queue>>) {
-        for queue in self.queues.iter() {
+        for queue in self.queues() {
             let is_rung = one.is_some_and(|one| Arc::ptr_eq(one, queue));
             if queue.take_unrung() && !is_rung {
                 queue.commit();
@@ -219,8 +249,8 @@ impl HwQueue {
 
     /// Rings the doorbells for requests whose announced successors did not come.
     pub(super) fn commit(&self) {
-        if let [queue] = self.queues.as_slice() {
-            return queue.commit();
+        if let [lane] = self.lanes.as_slice() {
+            return lane.queue.commit();
         }
         self.plug.store(NO_PLUG, Relaxed);
         self.ring_except(None);
@@ -230,15 +260,14 @@ impl HwQueue {
     /// were.
     #[inline]
     pub(super) fn poll(&self) -> u32 {
-        let queues = self.queues.iter();
-        queues.map(|queue| queue.pair.cq().poll_now()).sum()
+        self.queues().map(|queue| queue.pair.cq().poll_now()).sum()
     }
 
     /// Polls for completions if the queues are polled ones, which never interrupt; returns whether
     /// they are.
     pub(super) fn settle(&self) -> bool {
         let mut settled = false;
-        for queue in self.queues.iter().filter(|queue| queue.polled) {
+        for queue in self.queues().filter(|queue| queue.polled) {
             queue.pair.cq().settle();
             settled = true;
         }
@@ -267,7 +296,7 @@ impl Retired {
     pub(crate) fn settle(&mut self) {
         let formers = self.formers.wait();
         // A plug may have started on the old hardware queue and ended on the new one.
-        for queue in formers.iter().flat_map(|former| former.queues.iter()) {
+        for queue in formers.iter().flat_map(|former| former.queues()) {
             queue.take_unrung();
             queue.commit();
         }
@@ -322,10 +351,10 @@ impl HwQueues {
         )
     }
 
-    /// Creates a hardware queue of `queues`, one for each path. Fails with `ENOMEM`.
-    fn make(&self, queues: KVec<Arc<Queue>>, policy: Policy) -> Result<Arc<HwQueue>> {
+    /// Creates a hardware queue of `lanes`, one for each path. Fails with `ENOMEM`.
+    fn make(&self, lanes: KVec<Lane>, policy: Policy) -> Result<Arc<HwQueue>> {
         let hw_queue = HwQueue {
-            queues,
+            lanes,
             policy,
             no_path: self.no_path.clone(),
             turn: Atomic::new(0),
@@ -346,9 +375,9 @@ impl HwQueues {
         let mut list = self.list.lock();
         list.policy = policy;
         for (place, queue) in list.queues.iter_mut().zip(first) {
-            let mut queues = KVec::new();
-            queues.push(queue.clone(), GFP_KERNEL)?;
-            *place = Some(self.make(queues, policy)?);
+            let mut lanes = KVec::new();
+            lanes.push(Lane::of(queue), GFP_KERNEL)?;
+            *place = Some(self.make(lanes, policy)?);
         }
         Ok(())
     }
@@ -357,9 +386,9 @@ impl HwQueues {
     /// the old one joins `retired`. May sleep. On an error nothing has changed: `ENODEV` if the
     /// disk does not exist or is being removed, or `ENOMEM`.
     pub(crate) fn add(&self, queue: &Arc<Queue>, retired: &mut Retired) -> Result {
-        self.change(queue.index.into(), retired, |queues| {
-            queues.retain(|old| old.path != queue.path);
-            Ok(queues.push(queue.clone(), GFP_KERNEL)?)
+        self.change(queue.index.into(), retired, |lanes| {
+            lanes.retain(|old| old.queue.path != queue.path);
+            Ok(lanes.push(Lane::of(queue), GFP_KERNEL)?)
         })
     }
 
@@ -378,8 +407,8 @@ impl HwQueues {
                     hw_queue.is_some_and(|hw_queue| hw_queue.of_path(path).is_some())
                 });
             if has_it {
-                self.change(index, retired, |queues| {
-                    queues.retain(|queue| queue.path != path);
+                self.change(index, retired, |lanes| {
+                    lanes.retain(|lane| lane.queue.path != path);
                     Ok(())
                 })?;
             }
@@ -391,7 +420,7 @@ impl HwQueues {
     /// without a new admission (perhaps after its queue was replaced); `None` if there is none.
     pub(crate) fn asker(&self) -> Option<Arc<Admin>> {
         let list = self.list.lock();
-        let mut queues = list.queues.iter().flatten().flat_map(|hw| hw.queues.iter());
+        let mut queues = list.queues.iter().flatten().flat_map(|hw| hw.queues());
         queues.find_map(|queue| {
             let goes_on = queue.is_live() || queue.is_timed_out();
             goes_on.then(|| queue.session.admin()).flatten()
@@ -408,24 +437,24 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Replaces hardware queue `index` by a copy whose queues `f` has changed.
+    /// Replaces hardware queue `index` by a copy whose lanes `f` has changed.
     fn change(
         &self,
         index: u32,
         retired: &mut Retired,
-        f: impl FnOnce(&mut KVec<Arc<Queue>>) -> Result,
+        f: impl FnOnce(&mut KVec<Lane>) -> Result,
     ) -> Result {
         let mut list = self.list.lock();
         let policy = list.policy;
         let place = list.queues.get_mut(index as usize).ok_or(ENXIO)?;
-        let mut queues = KVec::new();
+        let mut lanes = KVec::new();
         if let Some(hw_queue) = place {
-            for queue in hw_queue.queues.iter() {
-                queues.push(queue.clone(), GFP_KERNEL)?;
+            for lane in hw_queue.lanes.iter() {
+                lanes.push(lane.clone(), GFP_KERNEL)?;
             }
         }
-        f(&mut queues)?;
-        let new = self.make(queues, policy)?;
+        f(&mut lanes)?;
+        let new = self.make(lanes, policy)?;
         self.dispatch
             .exchange(index, new.clone(), &mut retired.formers)?;
         *place = Some(new);

@@ -32,6 +32,7 @@ use super::{
     },
     registered::Registered,
     send_queue::SendState,
+    user::QueueUser,
 };
 use crate::batching::Solicited;
 use core::convert::Infallible;
@@ -53,7 +54,10 @@ use hcablk_core::{
     report::trace,
     sync::IrqGuard, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// The outcome of submitting a request that was not rejected.
 enum Submitted<'a, F> {
@@ -79,71 +83,90 @@ impl Queue {
     #[inline(always)]
     pub(super) fn issue(
         &self,
+        user: &Arc<QueueUser>,
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
         if !self.is_live() {
-            return Err(Rejected::new(request, self.refusal()));
+            return Err(Rejected::new(request, self.refusal(user)));
         }
         let mut request = match self.tags.claim(request) {
             Ok(request) => request,
             // Not reached while one disk uses the queue pair.
             Err(request) => return Err(Rejected::new(request, Status::Resource)),
         };
+        request.split().1.set_user(user);
         trace::initiator::queued(|| self.about(request.view()));
         match request.view().op() {
             Op::Read => match MessageOnly::plan_read(self, request.view()) {
-                Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
-                None => self.issue_registered(request, last),
+                Some(issue_path) => self
+                    .submit(user, request, issue_path, last)
+                    .map(Submitted::sent),
+                None => self.issue_registered(user, request, last),
             },
             Op::Write => {
                 if request.view().promises() {
-                    if request.view().fua() && self.attachment.has_lost_writes() {
-                        return Err(self.not_durable(request));
+                    if request.view().fua() && user.attachment().has_lost_writes() {
+                        return Err(Self::not_durable(user, request));
                     }
                     if request.view().atomic() {
                         // Only this data path handles atomic writes: no other pays for them.
-                        return self.issue_registered(request, last);
+                        return self.issue_registered(user, request, last);
                     }
                 }
-                if let Some(eager) = EagerWrite::plan(self, request.view()) {
-                    match self.submit(request, eager, last)? {
+                if let Some(eager) = EagerWrite::plan(self, user, request.view()) {
+                    match self.submit(user, request, eager, last)? {
                         Submitted::Sent => return Ok(()),
                         Submitted::NoRoom(back, RingFull) => request = back,
                     }
                 }
                 match InlineWrite::plan(self, request.view()) {
-                    Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
-                    None => self.issue_registered(request, last),
+                    Some(issue_path) => self
+                        .submit(user, request, issue_path, last)
+                        .map(Submitted::sent),
+                    None => self.issue_registered(user, request, last),
                 }
             }
-            _ => self.issue_without_data(request, last),
+            _ => self.issue_without_data(user, request, last),
         }
     }
 
     /// Sends a read or write whose memory is registered for it to the target.
     #[inline(never)]
-    fn issue_registered(&self, request: Tagged<'_>, last: bool) -> Result<(), Rejected<Driver>> {
+    fn issue_registered(
+        &self,
+        user: &QueueUser,
+        request: Tagged<'_>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
         let issue_path = Registered::plan(request.view());
-        self.submit(request, issue_path, last).map(Submitted::sent)
+        self.submit(user, request, issue_path, last)
+            .map(Submitted::sent)
     }
 
     /// Sends a request without data to the target.
     #[inline(never)]
-    fn issue_without_data(&self, request: Tagged<'_>, last: bool) -> Result<(), Rejected<Driver>> {
-        if request.view().op() == Op::Flush && self.attachment.has_lost_writes() {
-            return Err(self.not_durable(request));
+    fn issue_without_data(
+        &self,
+        user: &QueueUser,
+        request: Tagged<'_>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
+        if request.view().op() == Op::Flush && user.attachment().has_lost_writes() {
+            return Err(Self::not_durable(user, request));
         }
         match MessageOnly::plan(request.view()) {
-            Some(issue_path) => self.submit(request, issue_path, last).map(Submitted::sent),
+            Some(issue_path) => self
+                .submit(user, request, issue_path, last)
+                .map(Submitted::sent),
             None => Err(Rejected::new(request.into_request(), Status::NotSupported)),
         }
     }
 
     /// Fails a flush or a FUA write: the target has lost acknowledged writes.
     #[cold]
-    fn not_durable(&self, request: Tagged<'_>) -> Rejected<Driver> {
-        self.attachment.report_loss();
+    fn not_durable(user: &QueueUser, request: Tagged<'_>) -> Rejected<Driver> {
+        user.attachment().report_loss();
         Rejected::new(request.into_request(), Status::IoErr)
     }
 
@@ -152,6 +175,7 @@ impl Queue {
     #[inline(always)]
     fn submit<'a, W: IssuePath>(
         &self,
+        user: &QueueUser,
         mut request: Tagged<'a>,
         mut issue_path: W,
         last: bool,
@@ -171,7 +195,7 @@ impl Queue {
             self.sent.credit_waits.bump();
             return Err(self.turned_away(request, send));
         }
-        let reserved = match issue_path.reserve(self, &mut send, tag, slots) {
+        let reserved = match issue_path.reserve((self, user), &mut send, tag, slots) {
             Ok(reserved) => reserved,
             Err(full) => {
                 send.unreserve(slots);
@@ -189,7 +213,12 @@ impl Queue {
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
         self.update_notify(&send);
-        let issued = Issued { tag, quiet, last };
+        let issued = Issued {
+            tag,
+            volume: user.volume(),
+            quiet,
+            last,
+        };
         let number = W::number(&reserved);
         let posted = match issue_path.encode(self, &mut data.list, issued) {
             Ok(encoded) => {
@@ -213,10 +242,12 @@ impl Queue {
     // `inline(always)`: callers pass a constant variant of `op`, so the match folds away.
     #[inline(always)]
     pub(super) fn encode(&self, issued: Issued, op: message::Op) -> Result<Sge> {
-        let Issued { tag, quiet, .. } = issued;
+        let Issued {
+            tag, volume, quiet, ..
+        } = issued;
         let message = message::IoRequest {
             tag,
-            volume: self.volume,
+            volume,
             op,
             quiet,
         }

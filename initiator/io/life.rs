@@ -31,7 +31,8 @@ use super::{
         Queue,
         Tagged, //
     },
-    send_queue::SendState, //
+    send_queue::SendState,
+    user::QueueUser, //
 };
 use crate::{
     batching::Batching,
@@ -251,12 +252,12 @@ impl Queue {
         self.standing.timed_out.xchg(false, Full)
     }
 
-    /// Returns the status for requests that are not accepted: they wait for a new queue pair or
-    /// session, or fail.
+    /// Returns the status for requests of a user that are not accepted: they wait for a new queue
+    /// pair or session, or fail.
     #[cold]
-    pub(super) fn refusal(&self) -> Status {
+    pub(super) fn refusal(&self, user: &QueueUser) -> Status {
         // Checked in this order: a queue that has caught up goes live before it loses its mark.
-        if self.is_timed_out() || self.is_live() || self.attachment.requests_wait() {
+        if self.is_timed_out() || self.is_live() || user.attachment().requests_wait() {
             Status::DevResource
         } else {
             Status::Transport
@@ -363,9 +364,11 @@ impl Queue {
         // Data sent straight from the request's memory has no region that could be revoked.
         if self.pair.is_stuck() || data.list.release().is_err() {
             const WHY: &str = "a request is never ended, since a device may still reach its memory";
-            keep(request, WHY);
             // No new session either: the request's timer would act on its queue pairs.
-            self.attachment.no_other_session();
+            if let Some(user) = data.user() {
+                user.attachment().no_other_session();
+            }
+            keep(request, WHY);
             // The request's timer would replace queue pairs that work.
             self.end_session(Failure::Broken(WHY));
             return None;
@@ -428,7 +431,7 @@ impl Queue {
                 index: self.depth,
                 generation: 0,
             },
-            volume: self.volume,
+            volume: self.user.volume(),
             op: Op::Nop,
             quiet: false,
         };

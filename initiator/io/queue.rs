@@ -72,7 +72,6 @@
 //! in softirq context or in the poller's, one at a time for a queue.
 
 use super::{
-    complete::FlushAccount,
     data_paths::{
         DataPath,
         WriteLimits, //
@@ -83,6 +82,7 @@ use super::{
         CompletedSends,
         SendState, //
     },
+    user::QueueUser,
 };
 use crate::{
     batching::{
@@ -90,10 +90,7 @@ use crate::{
         Solicited, //
     },
     failure::Failure,
-    session::{
-        Attachment,
-        Session, //
-    },
+    session::Session,
     settings::Settings,
     shape::QueueShape,
     stats::{
@@ -191,13 +188,11 @@ pub(crate) struct Queue {
     /// The session of the queue, for trace events.
     pub(super) session_id: SessionId,
     pub(super) epoch: Epoch,
-    /// The handle of the volume in requests.
-    pub(super) volume: Handle,
-    /// The user's settings.
+    /// The administrator's settings.
     pub(super) settings: Settings,
     pub(super) session: Arc<Session>,
     /// The disk whose requests use the queue.
-    pub(super) attachment: Arc<Attachment>,
+    pub(super) user: Arc<QueueUser>,
     pub(super) pair: QueuePair<Queue>,
     pub(super) dispatch: Arc<Dispatch<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
@@ -215,7 +210,6 @@ pub(crate) struct Queue {
     pub(super) completed_sends: CompletedSends,
     /// [`Outstanding`], encoded in a word. Written under the lock.
     outstanding: Atomic<u64>,
-    pub(super) flushes: FlushAccount,
     /// Request durations are measured.
     timing: Atomic<bool>,
     /// How often an issuer has polled for responses.
@@ -289,7 +283,8 @@ impl Queue {
         shape: QueueShape,
     ) -> Result<Arc<Self>> {
         let parts = Parts::new(&config, id, pd, shape)?;
-        let init = Self::init(session, config, id.is_iwarp(), shape, parts);
+        let user = QueueUser::new(session.attachment().clone(), config.volume)?;
+        let init = Self::init((session, user), config, id.is_iwarp(), shape, parts);
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
         for buffer in 0..u32::from(shape.depth) {
             queue.post_receive(buffer)?;
@@ -301,15 +296,13 @@ impl Queue {
 
     /// Assembles a queue that has posted nothing and accepts no requests.
     fn init(
-        session: Arc<Session>,
+        (session, user): (Arc<Session>, Arc<QueueUser>),
         config: QueueConfig,
         iwarp: bool,
         shape: QueueShape,
         parts: Parts,
     ) -> impl PinInit<Self> {
         let settings = config.settings;
-        let attachment = session.attachment().clone();
-        let unflushed = attachment.head().unflushed().clone();
         pin_init!(Self {
             index: config.index,
             path: config.session.path(),
@@ -319,10 +312,9 @@ impl Queue {
             depth: shape.depth,
             session_id: config.session,
             epoch: config.epoch,
-            volume: config.volume,
             settings,
-            dispatch: attachment.dispatch().clone(),
-            attachment,
+            dispatch: user.attachment().dispatch().clone(),
+            user,
             session,
             pair: parts.pair,
             tags: parts.tags,
@@ -330,16 +322,11 @@ impl Queue {
             starved: Atomic::new(false),
             remote_invalidate: settings.remote_invalidate,
             read_bounce: parts.read_bounce,
-            // An immediate value names no volume: it is about the one with this handle.
-            limits: WriteLimits::new(
-                shape.inline_segments,
-                !iwarp && config.volume == Handle::FIRST,
-            ),
+            limits: WriteLimits::new(shape.inline_segments, !iwarp),
             outgoing: parts.outgoing,
             incoming: parts.incoming,
             completed_sends: CompletedSends::new(),
             outstanding: Atomic::new(Outstanding::NOTHING.word()),
-            flushes: FlushAccount::new(unflushed),
             timing: Atomic::new(false),
             reaps: Atomic::new(0),
             send <- new_irq_lock!(parts.send, "hcablk_send"),
@@ -486,6 +473,8 @@ pub(super) struct Awaited {
 /// The data of one tag.
 pub(super) struct TagData {
     pub(super) phase: Phase,
+    /// The user of the last request; see [`user`](super::user).
+    user: Option<Arc<QueueUser>>,
     /// When the request entered its phase, if durations are measured.
     pub(super) marks: Marks,
     /// The request's segments, in the state that its data path demands.
@@ -497,9 +486,31 @@ impl TagData {
     pub(super) fn new(list: SegmentList) -> Self {
         Self {
             phase: Phase::Idle,
+            user: None,
             marks: Marks::default(),
             list,
         }
+    }
+
+    /// Sets the user of a request that has just got the tag.
+    #[inline(always)]
+    pub(super) fn set_user(&mut self, user: &Arc<QueueUser>) {
+        let is_same = |own: &Arc<QueueUser>| Arc::ptr_eq(own, user);
+        if !self.user.as_ref().is_some_and(is_same) {
+            self.change_user(user);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_user(&mut self, user: &Arc<QueueUser>) {
+        self.user = Some(user.clone());
+    }
+
+    /// Returns the user of the request; `None` if the tag never had one.
+    #[inline(always)]
+    pub(super) fn user(&self) -> Option<&QueueUser> {
+        self.user.as_deref()
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
         Queue, //
     },
     send_queue::SendState,
+    user::QueueUser,
 };
 use crate::shape::SLOTS_PER_REQUEST;
 use core::convert::Infallible;
@@ -111,7 +112,13 @@ impl IssuePath for Registered {
     }
 
     #[inline]
-    fn reserve(&self, _: &Queue, _: &mut SendState, _: Tag, _: u32) -> Result<(), Infallible> {
+    fn reserve(
+        &self,
+        _: (&Queue, &QueueUser),
+        _: &mut SendState,
+        _: Tag,
+        _: u32,
+    ) -> Result<(), Infallible> {
         Ok(())
     }
 
