@@ -9,9 +9,9 @@
 //!   (`admin/attach.rs`).
 //! - A keep-alive is sent after each half of `keep_alive_tmo`. The session ends if one gets no
 //!   response within the whole of it: the target responds at once, regardless of its drive.
-//! - [`Admin::ask_fence`] asks whether requests of another path can still reach the drive
-//!   (`admin/fence.rs`), and [`Admin::ask_durable`], at the end, whether acknowledged writes are
-//!   durable.
+//! - [`AdminVolume::ask_fence`] asks whether requests of another path can still reach the drive
+//!   (`admin/fence.rs`), and [`AdminVolume::ask_durable`], at the end, whether acknowledged writes
+//!   are durable.
 //! - The target always holds a watch. It responds when the volume has changed or its export ends.
 //! - The target also holds a request for changes of its portals, if it supports that.
 //!
@@ -22,8 +22,8 @@
 //!
 //! Completions run in softirq context, one at a time; the timer runs on a workqueue of the
 //! module's, which works even when memory is short. The requests in flight are under one irq lock,
-//! `state`, inside which no lock is taken; `fencing` and `reserver` are mutexes that are held until
-//! a response.
+//! `state`, inside which no lock is taken; `fencing` and `reserver` of each volume are mutexes that
+//! are held until a response (`admin/volume.rs`).
 
 use self::state::{
     period_ms,
@@ -34,9 +34,12 @@ use self::state::{
     VolumeIndex,
     SENDS, //
 };
+use self::volume::{
+    AllWaiters,
+    Waiters, //
+};
 use crate::{
     failure::{
-        ConnectStep,
         Failure,
         Violation, //
     },
@@ -79,13 +82,11 @@ use hcablk_core::{
     report::stats::Counter,
     sync::{
         new_irq_lock,
-        Event,
         IrqLock,
         Periodic,
         Running,
         WorkQueue, //
-    },
-    system::Deadline, //
+    }, //
 };
 use kernel::{
     new_mutex,
@@ -105,12 +106,14 @@ mod reserve;
 mod response;
 mod state;
 mod timer;
+mod volume;
 
 pub(crate) use self::owner::AdminOwner;
 pub(crate) use self::state::{
     News,
     Watching, //
 };
+pub(crate) use self::volume::AdminVolume;
 
 /// Kinds of work, in work ids. The index is that of a message's buffer.
 mod kind {
@@ -118,11 +121,8 @@ mod kind {
     pub(super) const RECEIVE: u8 = 2;
 }
 
-/// The requests of an admin queue pair; the session has one volume.
+/// The requests of an admin queue pair.
 type State = AdminState<KVec<Attachment>>;
-
-/// The volume of the session.
-const FIRST: VolumeIndex = VolumeIndex::FIRST;
 
 /// An admin queue pair; see the module. The session owns it until its teardown; its completion
 /// queue and its timer refer to it as well.
@@ -138,22 +138,10 @@ pub(crate) struct Admin {
     outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
     state: IrqLock<State>,
-    /// A request to attach or detach a volume has a response, or will get none any more.
+    /// The most volumes that the session can have.
+    volumes: usize,
     #[pin]
-    attach_response: Event,
-    /// Held during a fence request.
-    #[pin]
-    fencing: Mutex<()>,
-    #[pin]
-    fence_response: Event,
-    /// The volume was reported, or no report will come any more.
-    #[pin]
-    reported: Event,
-    /// Held during a reservation request.
-    #[pin]
-    reserver: Mutex<()>,
-    #[pin]
-    reserve_response: Event,
+    waiters: IrqLock<AllWaiters>,
     #[pin]
     timer: Mutex<Option<Running<Admin>>>,
     /// Written under the lock.
@@ -185,12 +173,9 @@ impl Admin {
         let receives = capacity.receives as usize;
         let incoming = MessageBuffers::new(pd, receives, Direction::FromDevice)?;
         let outgoing = MessageBuffers::new(pd, SENDS as usize, Direction::ToDevice)?;
-        let mut volumes = KVec::with_capacity(1, GFP_KERNEL)?;
-        volumes.push(Attachment::new(), GFP_KERNEL)?;
-        let mut state = AdminState::new(volumes);
-        if state.add_volume() != Some(FIRST) {
-            return Err(EINVAL);
-        }
+        let volumes = 1;
+        let state = AdminState::new(Self::places(volumes)?);
+        let waiters = AllWaiters::new(volumes)?;
         let admin = Arc::pin_init(
             pin_init!(Self {
                 owner,
@@ -200,12 +185,8 @@ impl Admin {
                 incoming,
                 outgoing,
                 state <- new_irq_lock!(state, "hcablk_admin"),
-                attach_response <- Event::new(),
-                fencing <- new_mutex!(()),
-                fence_response <- Event::new(),
-                reported <- Event::new(),
-                reserver <- new_mutex!(()),
-                reserve_response <- Event::new(),
+                volumes,
+                waiters <- new_irq_lock!(waiters, "hcablk_admin_waiters"),
                 timer <- new_mutex!(None),
                 counts: AdminCounts::default(),
                 protocol_errors: Counter::default(),
@@ -251,13 +232,6 @@ impl Admin {
         Ok(())
     }
 
-    /// Starts watching the volume. May sleep.
-    pub(crate) fn watch(&self, watching: Watching) -> Result {
-        let mut state = self.state.lock();
-        state.watch(FIRST, watching);
-        self.send_watch(&mut state)
-    }
-
     /// Returns whether the target, rather than an impostor, has granted the queue pair.
     pub(crate) fn is_of_target(&self) -> bool {
         self.state.lock().life().is_of_target()
@@ -271,21 +245,16 @@ impl Admin {
             place.take()
         };
         drop(timer);
-        self.attach_response.set();
-        self.fence_response.set();
-        self.reserve_response.set();
-        self.reported.set();
+        for volume in VolumeIndex::all(self.volumes) {
+            if let Some(waiters) = self.waiters_of(volume) {
+                waiters.wake();
+            }
+        }
     }
 
-    /// Returns the target's first report of the volume, which it sends right after the start of the
-    /// session. Waits for it until `deadline`. Sleeps.
-    pub(crate) fn first_news(&self, deadline: Deadline) -> Result<News, Failure> {
-        let waited = self.reported.wait_interruptible_ms(deadline.left_ms());
-        match (self.news(), waited) {
-            (Some(news), _) => Ok(news),
-            (None, Err(e)) => Err(Failure::of_wait(e, ConnectStep::Response)),
-            (None, Ok(())) => Err(Failure::Disconnected),
-        }
+    /// Returns the callers that wait for responses about a volume. Any context.
+    fn waiters_of(&self, volume: VolumeIndex) -> Option<Arc<Waiters>> {
+        self.waiters.lock().of(volume)
     }
 
     /// Starts taking the queue pair down. May sleep.
@@ -341,26 +310,12 @@ impl Admin {
         self.pair.post(&chain)
     }
 
-    /// Posts the watch if it is due. As [`Self::post`].
-    fn send_watch(&self, state: &mut State) -> Result {
-        let watch = state.watch_due();
-        self.post(state, watch)
-    }
-
-    /// Returns the target's report, if the disk has not followed it yet.
-    pub(crate) fn news(&self) -> Option<News> {
-        self.state.lock().news(FIRST)
-    }
-
-    /// Records that the disk has followed the report that [`Self::news`] returned, and watches
-    /// again. Any context.
-    pub(crate) fn followed(&self) {
-        let posted = {
-            let mut state = self.state.lock();
-            state.followed(FIRST);
-            self.send_watch(&mut state)
-        };
-        self.check(posted);
+    /// Posts the watches that are due. As [`Self::post`].
+    fn send_watches(&self, state: &mut State) -> Result {
+        while let Some(watch) = state.watch_due() {
+            self.post(state, Some(watch))?;
+        }
+        Ok(())
     }
 
     /// Ends the session if posting has failed. Any context.

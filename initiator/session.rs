@@ -41,7 +41,10 @@
 
 use self::teardown::Released;
 use crate::{
-    admin::Admin,
+    admin::{
+        Admin,
+        AdminVolume, //
+    },
     connect::CmLink,
     device::Device,
     failure::Failure,
@@ -465,7 +468,7 @@ impl Session {
 
     /// Asks the target whether all acknowledged writes are durable, and records it if they are.
     /// Sleeps, [`DURABLE_MS`] or so at most.
-    pub(super) fn ask_durable(&self, admin: &Admin) {
+    pub(super) fn ask_durable(&self, admin: &AdminVolume) {
         let deadline = Deadline::new(DURABLE_MS);
         let durable = loop {
             match admin.ask_durable() {

@@ -11,9 +11,8 @@ use super::{
         Fence,
         NotAsked, //
     },
-    Admin,
-    Fenced,
-    FIRST, //
+    volume::AdminVolume,
+    Fenced, //
 };
 use crate::failure::{
     ConnectStep, //
@@ -24,7 +23,7 @@ use hcablk_core::proto::message::AdminOp;
 /// The time limit of a response, in milliseconds.
 const RESPONSE_MS: u32 = 2000;
 
-impl Admin {
+impl AdminVolume {
     /// Asks the target to fence this disk's session on a path up to an epoch; returns whether no
     /// request of it can reach the volume any more. Sleeps until the response, [`RESPONSE_MS`] at
     /// most. Fails when the queue pair is stopped, the response is late, or the target refuses.
@@ -39,20 +38,20 @@ impl Admin {
     }
 
     fn ask(&self, question: AdminOp) -> Result<bool, Failure> {
-        let _alone = self.fencing.lock();
+        let _alone = self.waiters.fencing.lock();
         let posted = {
-            let mut state = self.state.lock();
-            match state.ask_fence(FIRST, question) {
+            let mut state = self.admin.state.lock();
+            match state.ask_fence(self.index, question) {
                 Ok(request) => {
-                    self.fence_response.reset();
-                    self.post(&mut state, Some(request))
+                    self.waiters.fence_response.reset();
+                    self.admin.post(&mut state, Some(request))
                 }
                 Err(NotAsked::Busy) => return Ok(false),
                 Err(NotAsked::NotLive) => return Err(Failure::Disconnected),
                 Err(NotAsked::Pending) => {
                     // Wait for the outstanding response first.
                     drop(state);
-                    return match self.fence_response.wait_ms(RESPONSE_MS) {
+                    return match self.waiters.fence_response.wait_ms(RESPONSE_MS) {
                         Ok(()) if self.is_live() => Ok(false),
                         Ok(()) => Err(Failure::Disconnected),
                         Err(_) => Err(Failure::Timeout(ConnectStep::Response)),
@@ -61,17 +60,17 @@ impl Admin {
             }
         };
         if posted.is_err() {
-            self.check(posted);
+            self.admin.check(posted);
             return Err(Failure::Disconnected);
         }
-        let waited = self.fence_response.wait_ms(RESPONSE_MS);
-        let state = self.state.lock();
-        match state.fence(FIRST) {
+        let waited = self.waiters.fence_response.wait_ms(RESPONSE_MS);
+        let state = self.admin.state.lock();
+        match state.fence(self.index) {
             Fence::Responded(Some(fenced)) => Ok(fenced),
             Fence::Gone => {
                 drop(state);
                 // A path without its volume must not be asked again.
-                self.fail(Failure::Disconnected);
+                self.admin.fail(Failure::Disconnected);
                 Err(Failure::Disconnected)
             }
             Fence::Responded(None) => {
@@ -83,6 +82,6 @@ impl Admin {
     }
 
     fn is_live(&self) -> bool {
-        self.state.lock().is_live()
+        self.admin.state.lock().is_live()
     }
 }

@@ -10,7 +10,8 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// Ends the session because of `failure`. Any context.
     fn admin_failed(self: Arc<Self>, failure: Failure);
 
-    /// Reports a change of the volume or the portals: [`Admin::news`](super::Admin::news) and
+    /// Reports a change of a volume or the portals:
+    /// [`AdminVolume::news`](super::AdminVolume::news) and
     /// [`Admin::portals_news`](super::Admin::portals_news) return it. Any context.
     fn on_news(self: Arc<Self>);
 

@@ -11,8 +11,7 @@ use super::{
         ReservationResponse,
         Reserving, //
     },
-    Admin,
-    FIRST, //
+    volume::AdminVolume, //
 };
 use crate::failure::{
     ConnectStep, //
@@ -23,7 +22,7 @@ use hcablk_core::proto::message::AdminOp;
 /// The time limit of a response, in milliseconds: the target writes a file first.
 const RESPONSE_MS: u32 = 10_000;
 
-impl Admin {
+impl AdminVolume {
     /// Sends the request, and returns the target's response. Sleeps until then, [`RESPONSE_MS`] at
     /// most. Fails when the queue pair is stopped, and when the response is late: the target may
     /// then have handled the request or not.
@@ -31,13 +30,13 @@ impl Admin {
         &self,
         question: AdminOp,
     ) -> Result<ReservationResponse, Failure> {
-        let _alone = self.reserver.lock();
+        let _alone = self.waiters.reserver.lock();
         let posted = {
-            let mut state = self.state.lock();
-            match state.ask_reservation(FIRST, question) {
+            let mut state = self.admin.state.lock();
+            match state.ask_reservation(self.index, question) {
                 Ok(request) => {
-                    self.reserve_response.reset();
-                    self.post(&mut state, Some(request))
+                    self.waiters.reserve_response.reset();
+                    self.admin.post(&mut state, Some(request))
                 }
                 Err(NotAsked::NotLive) => return Err(Failure::Disconnected),
                 // A late response to an earlier request would be taken for the one to this request.
@@ -47,12 +46,12 @@ impl Admin {
             }
         };
         if posted.is_err() {
-            self.check(posted);
+            self.admin.check(posted);
             return Err(Failure::Disconnected);
         }
-        let waited = self.reserve_response.wait_ms(RESPONSE_MS);
-        let state = self.state.lock();
-        match state.reserving(FIRST) {
+        let waited = self.waiters.reserve_response.wait_ms(RESPONSE_MS);
+        let state = self.admin.state.lock();
+        match state.reserving(self.index) {
             Reserving::Responded(response) => Ok(response),
             _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(ConnectStep::Response)),
             _ => Err(Failure::Disconnected),

@@ -7,6 +7,7 @@ use super::{
     life::Life,
     state::{
         Then,
+        VolumeIndex,
         NONSENSE, //
     },
     tag,
@@ -44,11 +45,23 @@ impl Admin {
         if self.post_receive(buffer).is_err() {
             return self.fail(Failure::Work(c"posting a receive failed"));
         }
-        let then = self.state.lock().handle_response(&response);
+        let (then, posted) = {
+            let mut state = self.state.lock();
+            let then = state.handle_response(&response);
+            // Requests that waited for the target's receive buffers may be due now.
+            let posted = match state.take_held_back() {
+                true => self.send_due(&mut state),
+                false => Ok(()),
+            };
+            (then, posted)
+        };
+        self.check(posted);
         match then {
             Ok(Then::Nothing) => {}
-            Ok(Then::Begin(_)) => {
-                self.reported.set();
+            Ok(Then::Begin(volume)) => {
+                if let Some(waiters) = self.waiters_of(volume) {
+                    waiters.reported.set();
+                }
                 self.owner.clone().on_news();
             }
             Ok(Then::Follow(_)) => {
@@ -62,12 +75,14 @@ impl Admin {
             Ok(Then::End(_)) => self.fail(Failure::ExportEnds),
             Err(what) => return self.violated(what, Some(response.tag)),
         }
-        match tag::kind(response.tag.index) {
-            tag::ATTACH => self.attach_response.set(),
-            tag::FENCE => self.fence_response.set(),
-            tag::RESERVE => self.reserve_response.set(),
-            _ => {}
-        }
+        let index = response.tag.index;
+        let waiters = || self.waiters_of(VolumeIndex::of_tag(index));
+        match tag::kind(index) {
+            tag::ATTACH => waiters().inspect(|waiters| waiters.attach_response.set()),
+            tag::FENCE => waiters().inspect(|waiters| waiters.fence_response.set()),
+            tag::RESERVE => waiters().inspect(|waiters| waiters.reserve_response.set()),
+            _ => None,
+        };
     }
 }
 

@@ -293,6 +293,21 @@ pub(crate) struct VolumeIndex(u16);
 impl VolumeIndex {
     /// The first volume of a session, its only one if it has one.
     pub(crate) const FIRST: Self = Self(0);
+
+    /// Returns the index of the volume that a request with this tag is about.
+    pub(super) fn of_tag(index: u16) -> Self {
+        Self(index / tag::KINDS)
+    }
+
+    /// Returns the place of the volume.
+    pub(super) fn get(self) -> usize {
+        self.0.into()
+    }
+
+    /// Returns all indices of a session with `count` volumes at most.
+    pub(super) fn all(count: usize) -> impl Iterator<Item = Self> {
+        (0..count as u16).map(Self)
+    }
 }
 
 /// The last request of a kind.
@@ -783,7 +798,7 @@ impl<V: DerefMut<Target = [Attachment]>> AdminState<V> {
     ) -> Result<Then, &'static str> {
         let Tag { index, generation } = response.tag;
         let kind = tag::kind(index);
-        let volume = VolumeIndex(index / tag::KINDS);
+        let volume = VolumeIndex::of_tag(index);
         let attachment = self.volumes.get_mut(usize::from(volume.0));
         let all = match (tag::is_of_session(kind), volume.0, attachment) {
             (true, 0, _) => &mut self.own,

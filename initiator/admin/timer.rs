@@ -21,6 +21,15 @@ impl Admin {
         self.post(state, keep_alive)
     }
 
+    /// Posts the requests that are due, except that for the portals. As [`Admin::post`].
+    pub(super) fn send_due(&self, state: &mut State) -> Result {
+        let detach = state.detach_due();
+        self.post(state, detach)?;
+        self.send_watches(state)?;
+        // Last: it may be due because a watch had to wait.
+        self.send_keep_alive(state)
+    }
+
     /// Counts a round of the timer, and sends the requests that are due. Fails with the reason if
     /// the session ends.
     fn round(&self) -> Result<(), Failure> {
@@ -28,8 +37,7 @@ impl Admin {
         if !state.round(self.tmo_s) {
             return Err(Failure::KeepAlive(self.tmo_s));
         }
-        let posted = self.send_keep_alive(&mut state);
-        let posted = posted.and_then(|()| self.send_watch(&mut state));
+        let posted = self.send_due(&mut state);
         let posted = posted.and_then(|()| self.ask_portals(&mut state));
         posted.map_err(|_| Failure::Work(c"posting failed"))
     }

@@ -219,7 +219,7 @@ impl Device {
         volume: VolumeInfo,
         deadline: Deadline,
     ) -> Result<bool, Failure> {
-        let admin = session.admin().ok_or(Failure::Disconnected)?;
+        let admin = session.attachment().admin().ok_or(Failure::Disconnected)?;
         let origin = session.origin(&volume)?;
         plan.head.granted(session.path(), session.epoch(), &origin);
         loop {

@@ -112,7 +112,8 @@ impl DiskReservations {
                 session.is_live() && core::ptr::eq(session.attachment().head(), &*self.head)
             };
             for session in sessions.iter().flatten().filter(own) {
-                let response = session.admin().map(|admin| admin.ask_reservation(question));
+                let volume = session.attachment().admin();
+                let response = volume.map(|volume| volume.ask_reservation(question));
                 match response {
                     Some(Ok((Status::Draining | Status::Gone, _))) => break,
                     Some(Ok(response)) => return Ok(response),

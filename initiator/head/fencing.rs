@@ -5,8 +5,8 @@
 //! Requests of a lost session may reach the drive until the target has ended its side of the
 //! session. So a session that ends is *unfenced* until the target has confirmed that none of its
 //! requests is left: in its reply to the next session on the same path, which has a later epoch, or
-//! in its response to a fence request on another path ([`Admin::ask_fence`]). Three rules keep an
-//! old write from overtaking its retry:
+//! in its response to a fence request on another path ([`AdminVolume::ask_fence`]). Three rules
+//! keep an old write from overtaking its retry:
 //!
 //! 1. The requests of an unfenced session wait while another path is live. They return to the block
 //!    layer when the session is fenced, or when no path is live ([`Head::wait_for_fence`]).
@@ -26,7 +26,7 @@ use super::{
     Head, //
 };
 use crate::{
-    admin::Admin,
+    admin::AdminVolume,
     failure::Failure,
     io::{
         Queue,
@@ -113,13 +113,16 @@ impl Head {
     pub(crate) fn fence_others(
         &self,
         disk: &impl Display,
-        admin: &Admin,
+        admin: &AdminVolume,
         origin: &Origin,
         mut wanted: impl FnMut() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut waited_ms = 0;
         loop {
-            let obstacle = self.last_sessions.lock().obstacle(admin.path(), origin);
+            let obstacle = self
+                .last_sessions
+                .lock()
+                .obstacle(admin.admin().path(), origin);
             let (path, last) = match obstacle {
                 None => return Ok(()),
                 Some(Obstacle::OtherExport) => return Err(Failure::OtherExport),

@@ -21,7 +21,7 @@ use super::{
     user::QueueUser, //
 };
 use crate::{
-    admin::Admin,
+    admin::AdminVolume,
     settings::Policy, //
 };
 use hcablk_core::{
@@ -416,14 +416,15 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Returns an admin queue pair to request a fence on: that of a path which may issue requests
-    /// without a new admission (perhaps after its queue was replaced); `None` if there is none.
-    pub(crate) fn asker(&self) -> Option<Arc<Admin>> {
+    /// Returns the disk's place on an admin queue pair to request a fence on: on that of a path
+    /// which may issue requests without a new admission (perhaps after its queue was replaced);
+    /// `None` if there is none.
+    pub(crate) fn asker(&self) -> Option<Arc<AdminVolume>> {
         let list = self.list.lock();
-        let mut queues = list.queues.iter().flatten().flat_map(|hw| hw.queues());
-        queues.find_map(|queue| {
-            let goes_on = queue.is_live() || queue.is_timed_out();
-            goes_on.then(|| queue.session.admin()).flatten()
+        let mut lanes = list.queues.iter().flatten().flat_map(|hw| hw.lanes.iter());
+        lanes.find_map(|lane| {
+            let goes_on = lane.queue.is_live() || lane.queue.is_timed_out();
+            goes_on.then(|| lane.user.attachment().admin()).flatten()
         })
     }
 

@@ -9,6 +9,7 @@
 
 use super::Session;
 use crate::{
+    admin::AdminVolume,
     device::Device,
     failure::{
         Failure,
@@ -133,6 +134,9 @@ pub(crate) struct Attachment {
     /// Set after the admin queue pair was granted, before there are other queue pairs.
     #[pin]
     attached: Mutex<Option<Attached>>,
+    /// The requests about the volume on the admin queue pair, from its attachment to the teardown.
+    #[pin]
+    admin: Mutex<Option<Arc<AdminVolume>>>,
     /// This was made a path of the disk: requests may have used it.
     admitted: Atomic<bool>,
     /// Whether the disk counts the session as open.
@@ -153,6 +157,7 @@ impl Attachment {
                 disk,
                 epoch,
                 attached <- new_mutex!(None),
+                admin <- new_mutex!(None),
                 admitted: Atomic::new(false),
                 opened <- new_mutex!(Opened::NotYet),
             }),
@@ -216,6 +221,18 @@ impl Attachment {
     pub(crate) fn agrees(&self, reply: &Reply) -> bool {
         let attached = *self.attached.lock();
         attached.is_some_and(|attached| attached.granted.is_in(reply))
+    }
+
+    /// Returns the requests about the volume on the admin queue pair; `None` before it is attached,
+    /// and after the teardown.
+    pub(crate) fn admin(&self) -> Option<Arc<AdminVolume>> {
+        self.admin.lock().clone()
+    }
+
+    /// Releases the requests about the volume, which refer to the session: it is torn down.
+    pub(super) fn release_admin(&self) {
+        let admin = self.admin.lock().take();
+        drop(admin);
     }
 
     fn is_attached(&self) -> bool {
@@ -303,9 +320,15 @@ impl Session {
     /// report of it. Sleeps until `deadline` at most. Fails as the target refuses.
     pub(crate) fn attach(&self, reply: &Reply, deadline: Deadline) -> Result<VolumeInfo, Failure> {
         let granted = VolumeInfo::from_reply(reply);
+        let admin = self.admin().ok_or(Failure::Disconnected)?;
+        let admin = admin
+            .add_volume()
+            .and_then(|volume| Ok(Arc::new(volume, GFP_KERNEL)?))
+            .map_err(|e| Failure::Setup("the admin queue pair", e))?;
+        self.set_admin(&admin)?;
         let (handle, volume) = match self.offer.is_of_host {
             false => (Handle::FIRST, granted),
-            true => self.ask_attach(&granted, deadline)?,
+            true => self.ask_attach(&admin, &granted, deadline)?,
         };
         *self.attachment.attached.lock() = Some(Attached {
             volume,
@@ -315,12 +338,25 @@ impl Session {
         Ok(volume)
     }
 
+    /// Lets requests about the volume use its place on the admin queue pair. Fails if the session
+    /// has ended.
+    fn set_admin(&self, admin: &Arc<AdminVolume>) -> Result<(), Failure> {
+        let mut place = self.attachment.admin.lock();
+        // The teardown takes it out after it has closed the admin queue pair, which it finds in the
+        // session.
+        if self.admin().is_none() {
+            return Err(self.failure().unwrap_or(Failure::Disconnected));
+        }
+        *place = Some(admin.clone());
+        Ok(())
+    }
+
     fn ask_attach(
         &self,
+        admin: &AdminVolume,
         granted: &VolumeInfo,
         deadline: Deadline,
     ) -> Result<(Handle, VolumeInfo), Failure> {
-        let admin = self.admin().ok_or(Failure::Disconnected)?;
         let attach = Attach {
             volume: self.settings.volume.ok_or(Failure::Unset("volume"))?,
             disk: self.attachment.disk,
@@ -352,7 +388,7 @@ impl Session {
         }
         let mut in_flight = 0;
         self.for_each_queue(|queue| in_flight += queue.in_flight());
-        if let Some(admin) = self.admin().filter(|_| in_flight == 0) {
+        if let Some(admin) = self.attachment.admin().filter(|_| in_flight == 0) {
             admin.detach();
         }
     }

@@ -47,6 +47,7 @@ impl Session {
         self.end_released(again);
         let device = self.attachment.device();
         device.queues_closed(&self.queues, &self.admin);
+        self.attachment.release_admin();
         let failure = self.failure();
         self.state.lock().finish();
         self.trace_state(trace::ConnectionState::Ended);
@@ -103,8 +104,8 @@ impl Session {
         let Some(admin) = &admin else {
             return;
         };
-        if asks && is_last {
-            self.ask_durable(admin);
+        if let Some(volume) = self.attachment.admin().filter(|_| asks && is_last) {
+            self.ask_durable(&volume);
         }
         admin.take_down();
         if self.is_to_be_followed() && !self.lacks_device() {
@@ -140,6 +141,7 @@ impl Session {
         }
         let device = self.attachment.device();
         device.queues_closed(&self.queues, &self.admin);
+        self.attachment.release_admin();
         self.attachment.remove_queues();
         self.stop_device_watch();
         let pd = self.pd.lock().take();

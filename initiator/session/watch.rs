@@ -89,7 +89,7 @@ impl Session {
             flushes: flushes && reply.tells_cache,
             limits: reply.tells_cache && reply.tells_limits,
         };
-        let admin = self.admin().ok_or(Failure::Disconnected)?;
+        let admin = self.attachment.admin().ok_or(Failure::Disconnected)?;
         admin
             .watch(watching)
             .map_err(|e| Failure::Setup("the admin queue pair", e))?;
@@ -133,9 +133,11 @@ impl WorkItem<FOLLOW> for Session {
             return;
         };
         let device = this.attachment.device();
-        let news = admin.news();
-        if news.is_some_and(|now| for_reclaim(|| device.follow(&this, now))) {
-            admin.followed();
+        if let Some(volume) = this.attachment.admin() {
+            let news = volume.news();
+            if news.is_some_and(|now| for_reclaim(|| device.follow(&this, now))) {
+                volume.followed();
+            }
         }
         if this.is_behind() {
             for_reclaim(|| device.follow_limits(&this));
