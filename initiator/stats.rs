@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters and histograms of a queue.
+//! Counters and histograms of a queue, and of a disk on it.
 
 use hcablk_core::{
     report::stats::{
@@ -42,8 +42,8 @@ metrics! {
 }
 
 metrics! {
-    /// Counters written by the queue's completion handler.
-    pub(crate) struct Done of Counter {
+    /// Counters of a disk's requests on a queue. Written by the queue's completion handler.
+    pub(crate) struct Ended of Counter {
         /// Read requests ended.
         reads,
         /// Write requests ended.
@@ -66,6 +66,12 @@ metrics! {
         errors,
         /// Requests without a response that were issued again.
         retries,
+    }
+}
+
+metrics! {
+    /// Counters of a queue. Written by its completion handler.
+    pub(crate) struct Done of Counter {
         /// Queue pairs that were replaced because of a request timeout.
         replaced_queues,
         /// Messages received.
@@ -89,7 +95,7 @@ metrics! {
     }
 }
 
-impl Done {
+impl Ended {
     /// Returns how many requests have ended.
     pub(crate) fn completed(&self) -> u64 {
         let kinds = [
@@ -132,8 +138,8 @@ metrics! {
 }
 
 metrics! {
-    /// Durations of requests in each state, while measuring is enabled. Written by the queue's
-    /// completion handler, when a request ends.
+    /// Durations of a disk's requests in each state, while measuring is enabled. Written by the
+    /// queue's completion handler, when a request ends.
     pub(crate) struct Times of Histogram {
         /// From the creation of the request in the block layer to its sending: in the scheduler, or
         /// waiting for a credit.

@@ -9,6 +9,7 @@ use crate::{
     stats::{
         AdminCounts,
         Done,
+        Ended,
         Sent,
         Times,
         Wakeups, //
@@ -27,6 +28,7 @@ use kernel::{
 #[derive(Default)]
 pub(super) struct DestroyedQueues {
     sent: Sent,
+    ended: Ended,
     done: Done,
     admin: AdminCounts,
     wakeups: Wakeups,
@@ -36,9 +38,10 @@ pub(super) struct DestroyedQueues {
 impl DestroyedQueues {
     fn absorb(&self, queue: &Queue) {
         self.sent.absorb(&queue.sent);
+        self.ended.absorb(&queue.user().ended);
         self.done.absorb(&queue.done);
         self.wakeups.absorb(&queue.wakeups());
-        self.times.absorb(&queue.times);
+        self.times.absorb(&queue.user().times);
     }
 
     fn absorb_admin(&self, admin: &Admin) {
@@ -80,8 +83,8 @@ impl Device {
     /// Counts requests of retired queues: how many are issued again, and how many failed.
     pub(super) fn count_past(&self, again: u64, failed: u64) {
         let destroyed_queues = self.destroyed_queues.lock();
-        destroyed_queues.done.retries.add(again);
-        destroyed_queues.done.errors.add(failed);
+        destroyed_queues.ended.retries.add(again);
+        destroyed_queues.ended.errors.add(failed);
     }
 
     /// Returns the number of requests that all queues of the device have ever completed. Process
@@ -92,9 +95,9 @@ impl Device {
         let destroyed_queues = self.destroyed_queues.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
-            session.for_each_queue(|queue| completed += queue.done.completed());
+            session.for_each_queue(|queue| completed += queue.user().ended.completed());
         }
-        completed + destroyed_queues.done.completed()
+        completed + destroyed_queues.ended.completed()
     }
 
     /// Returns the sum over all queues that the device has ever had.
@@ -110,6 +113,7 @@ impl Device {
             }
         }
         sum.sent.absorb(&destroyed_queues.sent);
+        sum.ended.absorb(&destroyed_queues.ended);
         sum.done.absorb(&destroyed_queues.done);
         sum.admin.absorb(&destroyed_queues.admin);
         sum.wakeups.absorb(&destroyed_queues.wakeups);
@@ -120,6 +124,7 @@ impl Device {
     /// Calls `f` with the name and value of every counter.
     pub(crate) fn counters(&self, mut f: impl FnMut(&'static str, &Counter) -> Result) -> Result {
         let sum = self.sum();
+        sum.ended.for_each(&mut f)?;
         sum.done.for_each(&mut f)?;
         sum.sent.for_each(&mut f)?;
         sum.admin.for_each(&mut f)?;
@@ -136,7 +141,7 @@ impl Device {
         let mut shown = self.shown.lock();
         shown.timing = on;
         for session in shown.sessions.iter().flatten() {
-            session.for_each_queue(|queue| queue.set_timing(on));
+            session.for_each_queue(|queue| queue.user().set_timing(on));
         }
     }
 }

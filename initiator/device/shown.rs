@@ -188,7 +188,7 @@ impl Device {
         shown.wwid = active.volume.wwid;
         shown.lost_writes = Some(active.lost_writes.clone());
         for session in sessions.iter().flatten() {
-            session.for_each_queue(|queue| queue.set_timing(shown.timing));
+            session.for_each_queue(|queue| queue.user().set_timing(shown.timing));
         }
         let former = core::mem::replace(&mut shown.sessions, sessions);
         drop(shown);

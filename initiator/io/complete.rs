@@ -19,6 +19,7 @@ use super::{
     registered::INVALIDATE_SLOTS,
     send_queue::SendState,
     status::to_block,
+    user::QueueUser,
 };
 use crate::{
     batching::{
@@ -79,27 +80,6 @@ impl Round {
     }
 }
 
-impl TagData {
-    /// Notes a successful write, as [`QueueUser::note_write`](super::user::QueueUser::note_write).
-    #[inline(always)]
-    fn note_write(&self) {
-        if let Some(user) = self.user() {
-            user.note_write();
-        }
-    }
-
-    /// Notes a successful flush.
-    #[inline(never)]
-    fn note_flush(&self) {
-        let Phase::Sent { data_path, .. } = self.phase else {
-            return;
-        };
-        if let (DataPath::Flush { number }, Some(user)) = (data_path, self.user()) {
-            user.note_flush(number);
-        }
-    }
-}
-
 impl Queue {
     /// Ends a request whose memory the target cannot reach any more.
     pub(super) fn finish(&self, round: &mut Round, mut request: Tagged<'_>, status: Status) {
@@ -107,54 +87,68 @@ impl Queue {
         if data.list.is_registered() {
             return self.keep_reachable(request);
         }
-        self.count(view, status, data);
+        if let Some(user) = data.user() {
+            self.count(user, view, status, data);
+        }
         data.phase = Phase::Idle;
         give_back(&mut data.list);
-        data.marks.end(&self.times);
+        data.end_marks();
         trace::initiator::completed(|| self.about(view).ended(status.to_errno()));
         round.ending.push(request.into_request(), status);
     }
 
     /// Counts a request that ends with `status`, and updates the flush account.
     #[inline(always)]
-    fn count(&self, view: RequestRef<'_>, status: Status, data: &TagData) {
+    fn count(&self, user: &QueueUser, view: RequestRef<'_>, status: Status, data: &TagData) {
+        let ended = &user.ended;
         let bytes = view.bytes().into();
         match view.op() {
             Op::Read => {
-                self.done.reads.bump();
-                self.done.read_bytes.add(bytes);
+                ended.reads.bump();
+                ended.read_bytes.add(bytes);
             }
             Op::Write => {
-                self.done.writes.bump();
-                self.done.written_bytes.add(bytes);
+                ended.writes.bump();
+                ended.written_bytes.add(bytes);
                 if data.list.is_copied() {
                     self.done.copied_writes.bump();
                     self.done.copied_bytes.add(bytes);
                 }
                 if status == Status::Ok && !view.fua() {
-                    data.note_write();
+                    user.note_write();
                 }
             }
             Op::Discard => {
-                self.done.discards.bump();
-                self.done.discarded_bytes.add(bytes);
+                ended.discards.bump();
+                ended.discarded_bytes.add(bytes);
             }
             Op::WriteZeroes => {
-                self.done.zeroes.bump();
-                self.done.zeroed_bytes.add(bytes);
+                ended.zeroes.bump();
+                ended.zeroed_bytes.add(bytes);
                 if status == Status::Ok {
-                    data.note_write();
+                    user.note_write();
                 }
             }
             _ => {
-                self.done.flushes.bump();
+                ended.flushes.bump();
                 if status == Status::Ok {
-                    data.note_flush();
+                    Self::note_flush(user, data.phase);
                 }
             }
         }
         if status != Status::Ok {
-            self.done.errors.bump();
+            ended.errors.bump();
+        }
+    }
+
+    /// Notes a successful flush.
+    #[inline(never)]
+    fn note_flush(user: &QueueUser, phase: Phase) {
+        let Phase::Sent { data_path, .. } = phase else {
+            return;
+        };
+        if let DataPath::Flush { number } = data_path {
+            user.note_flush(number);
         }
     }
 

@@ -209,7 +209,7 @@ impl Queue {
             data_path: W::data_path(&reserved),
             solicited,
         };
-        data.marks.send(self.is_timed(), view.made_ns());
+        data.marks.send(user.is_timed(), view.made_ns());
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
         self.update_notify(&send);

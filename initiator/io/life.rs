@@ -315,10 +315,12 @@ impl Queue {
     /// Process context, sleeps.
     pub(crate) fn abandon_all(&self) {
         self.tags.for_each_parked(|request| {
-            let Some(request) = self.taken_back(request) else {
+            let Some(mut request) = self.taken_back(request) else {
                 return;
             };
-            self.done.errors.bump();
+            if let Some(user) = request.split().1.user() {
+                user.ended.errors.bump();
+            }
             let status = Status::Transport;
             trace::initiator::completed(|| self.about(request.view()).ended(status.to_errno()));
             request.into_request().end(status);
@@ -329,10 +331,12 @@ impl Queue {
     /// again.
     pub(crate) fn requeue_all(&self, again: &mut ByAge<Driver>) {
         self.tags.for_each_parked(|request| {
-            let Some(request) = self.taken_back(request) else {
+            let Some(mut request) = self.taken_back(request) else {
                 return;
             };
-            self.done.retries.bump();
+            if let Some(user) = request.split().1.user() {
+                user.ended.retries.bump();
+            }
             trace::initiator::completed(|| {
                 self.about(request.view())
                     .ended(Status::DevResource.to_errno())

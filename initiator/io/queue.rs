@@ -97,7 +97,6 @@ use crate::{
         Done,
         Marks,
         Sent,
-        Times,
         Wakeups, //
     }, //
 };
@@ -210,15 +209,12 @@ pub(crate) struct Queue {
     pub(super) completed_sends: CompletedSends,
     /// [`Outstanding`], encoded in a word. Written under the lock.
     outstanding: Atomic<u64>,
-    /// Request durations are measured.
-    timing: Atomic<bool>,
     /// How often an issuer has polled for responses.
     reaps: Atomic<u64>,
     #[pin]
     pub(super) send: IrqLock<SendState>,
     pub(crate) sent: Sent,
     pub(crate) done: Done,
-    pub(crate) times: Times,
 }
 
 /// A queue's device resources and memory.
@@ -327,26 +323,18 @@ impl Queue {
             incoming: parts.incoming,
             completed_sends: CompletedSends::new(),
             outstanding: Atomic::new(Outstanding::NOTHING.word()),
-            timing: Atomic::new(false),
             reaps: Atomic::new(0),
             send <- new_irq_lock!(parts.send, "hcablk_send"),
             sent: Sent::default(),
             done: Done::default(),
-            times: Times::default(),
         })
     }
 }
 
 impl Queue {
-    /// Sets whether the durations of requests issued from now on are measured.
-    pub(crate) fn set_timing(&self, on: bool) {
-        self.timing.store(on, Relaxed);
-    }
-
-    /// Returns whether request durations are measured.
-    #[inline]
-    pub(crate) fn is_timed(&self) -> bool {
-        self.timing.load(Relaxed)
+    /// Returns the disk whose requests use the queue.
+    pub(crate) fn user(&self) -> &Arc<QueueUser> {
+        &self.user
     }
 
     /// Polls for responses on behalf of an issuer. Call without the lock.
@@ -505,6 +493,14 @@ impl TagData {
     #[inline(never)]
     fn change_user(&mut self, user: &Arc<QueueUser>) {
         self.user = Some(user.clone());
+    }
+
+    /// Records that the request ends, and measures its durations if they are measured.
+    #[inline(always)]
+    pub(super) fn end_marks(&mut self) {
+        if let Some(user) = &self.user {
+            self.marks.end(&user.times);
+        }
     }
 
     /// Returns the user of the request; `None` if the tag never had one.

@@ -11,6 +11,10 @@
 
 use crate::{
     session::Attachment,
+    stats::{
+        Ended,
+        Times, //
+    },
     unflushed::Unflushed, //
 };
 use hcablk_core::{
@@ -35,6 +39,10 @@ pub(crate) struct QueueUser {
     /// The account's number when the queue last reported a write of the disk. Used by the
     /// completion handler only.
     reported_at: Atomic<u64>,
+    /// Request durations are measured.
+    timing: Atomic<bool>,
+    pub(crate) ended: Ended,
+    pub(crate) times: Times,
 }
 
 impl QueueUser {
@@ -46,8 +54,22 @@ impl QueueUser {
             volume,
             unflushed,
             reported_at: Atomic::new(0),
+            timing: Atomic::new(false),
+            ended: Ended::default(),
+            times: Times::default(),
         };
         Ok(Arc::new(user, GFP_KERNEL)?)
+    }
+
+    /// Sets whether the durations of requests issued from now on are measured.
+    pub(crate) fn set_timing(&self, on: bool) {
+        self.timing.store(on, Relaxed);
+    }
+
+    /// Returns whether request durations are measured.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.timing.load(Relaxed)
     }
 
     /// Returns the disk on the session.

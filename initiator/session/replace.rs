@@ -148,7 +148,7 @@ impl Session {
             .ok_or(Failure::Unset("address"))?;
         let deadline = Deadline::new(self.settings.connect_timeout_s.saturating_mul(1000));
         let (new, reply) = connect::bring_up_instead(self, &address, request, deadline)?;
-        new.set_timing(old.is_timed());
+        new.user().set_timing(old.user().is_timed());
         let live = if self.attachment.agrees(&reply) {
             new.go_live(&reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))
