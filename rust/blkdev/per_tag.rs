@@ -249,13 +249,16 @@ impl<T: Operations, V> PerTag<T, V> {
         place.is_some_and(|place| place.slot.is_parked())
     }
 
-    /// Returns the tag of a request that is parked here, at some moment during the call.
+    /// Returns the tag of a request that is parked here, at some moment during the call; `None` if
+    /// another request has its place by then.
     pub fn tag_of(&self, request: &TimedOut<'_>) -> Option<u16> {
         // Never dereferenced: the place may be another queue pair's, which may be gone.
         let slot = request.place();
         let is_its = |place: &Place<V>| core::ptr::eq(&raw const place.slot, slot);
         let tag = self.places.iter().position(is_its)? as u16;
-        self.is_parked(tag).then_some(tag)
+        // In this order: if another request has got the place since, and parked there, this request
+        // has lost it before.
+        (self.is_parked(tag) && core::ptr::eq(request.place(), slot)).then_some(tag)
     }
 
     /// Takes every parked request and gives it to `f`.
