@@ -69,7 +69,7 @@ use crate::{
         Side, //
     },
     session::{
-        Session,
+        Attachment,
         VolumeInfo, //
     },
     settings::Settings,
@@ -129,8 +129,8 @@ pub(crate) use self::disk::DISK_PREFIX;
 /// The interval for checking whether an interrupted attempt has ended.
 const ATTEMPT_LOOK: Delta = Delta::from_millis(20);
 
-/// A session for each path.
-type Sessions = [Option<Arc<Session>>; PATHS_MAX as usize];
+/// The disk's attachment to a session on each path.
+type Sessions = [Option<Arc<Attachment>>; PATHS_MAX as usize];
 
 fn no_sessions() -> Sessions {
     [const { None }; PATHS_MAX as usize]
@@ -138,7 +138,7 @@ fn no_sessions() -> Sessions {
 
 struct Active {
     head: Arc<Head>,
-    /// The last session of each path; while the path is not live, it has ended.
+    /// The last attachment of each path; while the path is not live, it has ended.
     sessions: Sessions,
     disk: Disk<Driver>,
     lost_writes: Arc<LostWrites>,
@@ -152,9 +152,10 @@ struct Active {
 }
 
 impl Active {
-    /// Returns whether `session` is the last of its path.
-    fn has(&self, session: &Session) -> bool {
-        session_of(&self.sessions, session.path()).is_some_and(|own| core::ptr::eq(&**own, session))
+    /// Returns whether `attachment` is the last of its path.
+    fn has(&self, attachment: &Attachment) -> bool {
+        session_of(&self.sessions, attachment.path())
+            .is_some_and(|own| core::ptr::eq(&**own, attachment))
     }
 
     /// Returns whether a path is live.
@@ -425,20 +426,20 @@ impl Device {
         loop {
             // Without `control`: its holder may wait for a request that this ends.
             let sessions = self.shown.lock().sessions.clone();
-            for session in sessions.iter().flatten() {
-                session.fail(Failure::Forced);
-                session.for_each_queue(Queue::stop);
+            for disk in sessions.iter().flatten() {
+                disk.fail(Failure::Forced);
+                disk.session().for_each_queue(Queue::stop);
             }
             // From here on no write is acknowledged that a given-up request could overwrite.
-            for session in sessions.iter().flatten() {
-                session.attachment().dispatch().synchronize();
-                session.attachment().head().begin_removal();
+            for disk in sessions.iter().flatten() {
+                disk.dispatch().synchronize();
+                disk.head().begin_removal();
             }
             self.end_attempts();
-            for session in sessions.iter().flatten() {
-                session.wait();
+            for disk in sessions.iter().flatten() {
+                disk.wait();
                 // The teardown does the same; the first one counts.
-                self.session_lost(session, session.failure().unwrap_or(Failure::Forced));
+                self.session_lost(disk, disk.failure().unwrap_or(Failure::Forced));
             }
             // If a path is live by now, the next round ends it.
             let _ = self.give_up(None, Failure::Forced);
@@ -464,10 +465,10 @@ impl Device {
         }
     }
 
-    /// Handles the teardown of `session`, which ended because of `failure`: its path is
-    /// reconnected, other paths continue, or the disk waits for a path or is removed. Process
+    /// Handles the end of `session`, to which the disk was attached, because of `failure`: its path
+    /// is reconnected, other paths continue, or the disk waits for a path or is removed. Process
     /// context.
-    fn session_lost(self: &Arc<Self>, session: &Arc<Session>, failure: Failure) {
+    fn session_lost(self: &Arc<Self>, session: &Arc<Attachment>, failure: Failure) {
         let mut control = self.control.lock();
         // Not while connecting, when the disk does not exist yet or is being given up.
         let Some(active) = control.active.as_mut().filter(|active| active.has(session)) else {
@@ -494,7 +495,7 @@ impl Device {
         // The removal of a device waits for all references to it. A teardown during an attempt to
         // remove the disk has decided that no session follows, and does not watch the device any
         // more.
-        let is_watched = session.watches_device() && !session.lacks_device();
+        let is_watched = session.session().watches_device() && !session.session().lacks_device();
         let is_to_release = (again && !is_watched) || (!again && others);
         let released = is_to_release.then(|| self.release_path(active, session.path()));
         if !again && !others {
@@ -563,7 +564,7 @@ impl Device {
 
     /// Shows that `session`, a path of the disk, ends because of `failure`; its teardown waits for
     /// the drive. Process context.
-    pub(crate) fn session_ending(&self, session: &Session, failure: Failure) {
+    pub(crate) fn session_ending(&self, session: &Attachment, failure: Failure) {
         if let Some(path) = self.path(session.path()) {
             path.lose(failure);
             self.show_ending(session);
@@ -574,13 +575,13 @@ impl Device {
 
     /// Handles the end of the teardown of `session`, which ended because of `failure`. Process
     /// context.
-    pub(crate) fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure) {
+    pub(crate) fn session_failed(self: Arc<Self>, session: &Arc<Attachment>, failure: Failure) {
         self.session_lost(session, failure);
     }
 
     /// Handles the removal of `session`'s RDMA device. Called from the connection manager's
     /// callback, which may sleep, but must not wait for a session to end.
-    pub(crate) fn device_removed(&self, session: &Session) {
+    pub(crate) fn device_removed(&self, session: &Attachment) {
         if let Some(path) = self.path(session.path()) {
             // Nothing holds the device longer than necessary.
             path.interrupt(Failure::DeviceRemoved);
@@ -589,7 +590,7 @@ impl Device {
 
     /// Makes the disk follow the volume of `session`, whose state is `now`; `false`: not possible
     /// at the moment. Process context.
-    pub(crate) fn follow(&self, session: &Session, now: News) -> bool {
+    pub(crate) fn follow(&self, session: &Attachment, now: News) -> bool {
         self.follow_volume(session, now)
     }
 }

@@ -39,15 +39,12 @@
 //! result on the admin queue pair, which it closes last. The result only counts on the session
 //! whose queue pairs close last: until then another path may acknowledge writes.
 
-use self::teardown::Released;
 use crate::{
-    admin::{
-        Admin,
-        AdminVolume, //
-    },
+    admin::Admin,
     connect::CmLink,
     device::Device,
     failure::Failure,
+    head::Head,
     io::{
         Queue,
         QueueConfig, //
@@ -91,12 +88,12 @@ use hcablk_core::{
         Periodic,
         Running,
         Tick, //
-    },
-    system::Deadline, //
+    }, //
 };
 use kernel::{
     impl_has_work, new_mutex,
     prelude::*,
+    str::CString,
     sync::{
         Arc,
         Mutex, //
@@ -123,8 +120,13 @@ pub(crate) use self::{
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    /// The disk.
-    attachment: Arc<Attachment>,
+    /// The name of its first disk, for messages.
+    name: CString,
+    /// The disks on the session, from [`Self::attach_disk`] to the end of the teardown.
+    #[pin]
+    attachments: Mutex<KVec<Arc<Attachment>>>,
+    /// Number of its queue pairs besides the admin queue pair.
+    queue_count: u8,
     /// The path's workqueues: the teardown and the keep-alives run there.
     workqueues: Arc<WorkQueues>,
     id: SessionId,
@@ -159,8 +161,6 @@ pub(crate) struct Session {
     #[pin]
     replacement_link: IrqLock<Option<Arc<CmLink>>>,
     #[pin]
-    released: Mutex<Released>,
-    #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// The RDMA device is being removed, and waits for all references to it.
     device_removed: Atomic<bool>,
@@ -190,18 +190,21 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Creates a session without queue pairs; it will have the non-zero numbers of queue pairs in
-    /// `settings`. May sleep.
+    /// Creates a session without disks and queue pairs; it will have the non-zero numbers of queue
+    /// pairs in `settings`, `queue_count` in all. `name` is that of its first disk. May sleep.
     pub(crate) fn new(
-        (attachment, workqueues): (Arc<Attachment>, Arc<WorkQueues>),
+        (name, workqueues): (&Device, Arc<WorkQueues>),
         (id, epoch): (SessionId, Epoch),
         (settings, offer): (Settings, Offer),
-        shape: QueueShape,
+        (shape, queue_count): (QueueShape, u8),
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
+        let name = CString::try_from_fmt(fmt!("{name}"))?;
         let session = Arc::pin_init(
             pin_init!(Self {
-                attachment,
+                name,
+                attachments <- new_mutex!(KVec::new()),
+                queue_count,
                 workqueues,
                 id,
                 epoch,
@@ -216,7 +219,6 @@ impl Session {
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 replacement_link <- new_irq_lock!(None, "hcablk_replacement_link"),
-                released <- new_mutex!(Released::default()),
                 keep_alive_timer <- new_mutex!(None),
                 device_removed: Atomic::new(false),
                 watched <- new_mutex!(None),
@@ -231,28 +233,32 @@ impl Session {
         Ok(session)
     }
 
-    pub(crate) fn id(&self) -> SessionId {
-        self.id
-    }
-
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
     /// Returns the number of the session's path.
     pub(crate) fn path(&self) -> u8 {
         self.id.path()
     }
 
-    /// Returns the disk on the session.
-    #[inline]
-    pub(crate) fn attachment(&self) -> &Arc<Attachment> {
-        &self.attachment
+    /// Adds a disk to the session, whose id and epoch on the path are given. May sleep.
+    pub(crate) fn attach_disk(
+        self: &Arc<Self>,
+        disk: (Arc<Device>, Arc<Head>),
+        id: (SessionId, Epoch),
+    ) -> Result<Arc<Attachment>> {
+        let attachment = Attachment::new(self.clone(), disk, id)?;
+        self.attachments
+            .lock()
+            .push(attachment.clone(), GFP_KERNEL)?;
+        Ok(attachment)
     }
 
-    /// Returns the name of the disk, for messages.
-    fn name(&self) -> &Device {
-        self.attachment.device()
+    /// Returns the disks on the session. None leaves it before the end of the teardown.
+    pub(crate) fn attachments(&self) -> impl Iterator<Item = Arc<Attachment>> + '_ {
+        (0..).map_while(|index: usize| self.attachments.lock().get(index).cloned())
+    }
+
+    /// Returns the name of the first disk, for messages.
+    fn name(&self) -> &str {
+        self.name.to_str().unwrap_or("?")
     }
 
     /// Returns whether the session is live.
@@ -271,7 +277,7 @@ impl Session {
 
     /// Returns the number of queue pairs that the session will have besides the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
-        self.attachment.dispatch().hw_queues() as u8
+        self.queue_count
     }
 
     /// Returns queue pair `index`, unless the teardown has begun.
@@ -290,8 +296,7 @@ impl Session {
 
     /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive
     /// timer.
-    pub(crate) fn go_live(self: &Arc<Self>, volume: VolumeInfo) -> Result<(), Failure> {
-        self.attachment.set_volume(volume);
+    pub(crate) fn go_live(self: &Arc<Self>) -> Result<(), Failure> {
         {
             let mut state = self.state.lock();
             state
@@ -363,7 +368,7 @@ impl Session {
     /// after a while.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for the session to end\n", *self.name());
+            pr_warn!("{}: still waiting for the session to end\n", self.name());
         }
     }
 
@@ -394,9 +399,9 @@ impl Session {
         }
     }
 
-    /// Returns whether the disk waits for another session after this one.
-    pub(crate) fn is_to_be_followed(&self) -> bool {
-        self.attachment.is_to_be_followed(self.failure())
+    /// Returns whether a disk waits for another session after this one.
+    fn is_to_be_followed(&self) -> bool {
+        self.attachments().any(|disk| disk.is_to_be_followed())
     }
 
     /// Returns whether the RDMA device is being removed.
@@ -439,50 +444,15 @@ impl Session {
 }
 
 impl PortListener for Session {
-    /// Ends the session, if a new one will follow it or there are other paths. A disk without
-    /// another path may survive: the queue pairs retransmit lost packets until the port is back or
+    /// Ends the session, unless it has a disk that waits for no new session and has no other path.
+    /// Such a disk may survive: the queue pairs retransmit lost packets until the port is back or
     /// their retries are used up.
     fn port_down(self: Arc<Self>) {
-        let attachment = &self.attachment;
-        if attachment.head().queues_if_no_path() || attachment.device().has_other_paths(&self) {
-            self.fail(Failure::PortDown);
-        }
-    }
-}
-
-/// The time limit of the durability request, in milliseconds. The target waits about as long for
-/// it.
-const DURABLE_MS: u32 = 10_000;
-
-/// Milliseconds between two durability requests.
-const ASK_MS: u32 = 50;
-
-impl Session {
-    /// Returns whether the target must be asked for durability before the admin queue pair is
-    /// closed.
-    pub(super) fn is_to_ask_durable(&self) -> bool {
-        self.failure() == Some(Failure::ExportEnds)
-            && self.is_to_be_followed()
-            && self.attachment.head().flushes()
-    }
-
-    /// Asks the target whether all acknowledged writes are durable, and records it if they are.
-    /// Sleeps, [`DURABLE_MS`] or so at most.
-    pub(super) fn ask_durable(&self, admin: &AdminVolume) {
-        let deadline = Deadline::new(DURABLE_MS);
-        let durable = loop {
-            match admin.ask_durable() {
-                Ok(true) => break true,
-                Ok(false)
-                    if !deadline.has_passed()
-                        && !self.attachment.head().is_removed_within(ASK_MS) => {}
-                _ => break false,
-            }
+        let goes_on = |disk: Arc<Attachment>| {
+            disk.head().queues_if_no_path() || disk.device().has_other_paths(&disk)
         };
-        if durable {
-            let volume = self.attachment.volume();
-            let instance = volume.and_then(|volume| volume.instance);
-            self.attachment.head().set_durable(instance);
+        if self.attachments().all(goes_on) {
+            self.fail(Failure::PortDown);
         }
     }
 }
@@ -499,16 +469,17 @@ impl Session {
     /// Creates queue pair `index` on the connection `id`. May sleep. Fails as verbs do, and with
     /// `ENOMEM`.
     pub(crate) fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
+        let user = self.attachments().next().ok_or(ENODEV)?;
         let config = QueueConfig {
             session: self.id,
             epoch: self.epoch,
             index,
             polled: index >= self.settings.queues,
-            volume: self.attachment.handle(),
+            volume: user.handle(),
             settings: self.settings,
         };
         let pd = self.pd()?;
-        Queue::new(self.clone(), config, id, &pd, self.shape)
+        Queue::new((self.clone(), user), config, id, &pd, self.shape)
     }
 
     /// Creates a queue pair for a connection request that the target will refuse. The session does
@@ -596,20 +567,22 @@ impl Session {
     pub(crate) fn device_removed(self: Arc<Self>) {
         self.device_removed.store(true, Release);
         self.fail(Failure::DeviceRemoved);
-        self.attachment.device().device_removed(&self);
+        for disk in self.attachments() {
+            disk.device().device_removed(&disk);
+        }
     }
 }
 
 impl Session {
     /// Starts replacing the queue pair of `queue`, whose request `tag` timed out. Any context.
     pub(crate) fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16) {
-        if !self.attachment.is_admitted() {
+        if !queue.is_admitted() {
             // The replacement would serve the disk without being admitted.
             self.fail(Failure::RequestTimeout);
         } else if queue.mark_timed_out(tag) {
             pr_warn!(
                 "{}: queue {} of path {} does not respond in time\n",
-                *self.name(),
+                self.name(),
                 queue.index(),
                 self.path()
             );

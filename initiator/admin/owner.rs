@@ -15,7 +15,7 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// [`Admin::portals_news`](super::Admin::portals_news) return it. Any context.
     fn on_news(self: Arc<Self>);
 
-    /// Returns whether the disk has not followed the initial report to the session yet, so that
-    /// [`Self::on_news`] must be called repeatedly. Any context.
+    /// Returns whether a disk has not followed the initial report to the session yet, so that
+    /// [`Self::on_news`] must be called repeatedly. Process context.
     fn is_behind(&self) -> bool;
 }

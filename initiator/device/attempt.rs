@@ -23,7 +23,7 @@ use crate::{
     },
     io::Retired,
     session::{
-        Session,
+        Attachment,
         VolumeInfo, //
     },
     settings::Offer, //
@@ -163,27 +163,28 @@ impl Device {
             Ok(None) => return (Attempt::Over, None),
             Err(e) => Err(Failure::Setup("a session", e)),
         };
-        let (session, first, _) = match made {
+        let (disk, first, _) = match made {
             Ok(made) => made,
             Err(failure) => return (not_begun(failure), None),
         };
+        let session = disk.session();
         let is_proven = first.is_proven();
         let deadlines = (Deadline::new(response()), deadline);
-        let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
+        let result = Self::bring_up(&disk, first, deadlines, plan.volume.wwid);
         if result.is_ok() {
             plan.path.set_usual_ms(begun.elapsed_ms());
         }
         let result = result.and_then(|volume| plan.check(volume));
         let installed =
-            result.and_then(|volume| self.fence_and_install(&session, plan, volume, deadline));
+            result.and_then(|volume| self.fence_and_install(&disk, plan, volume, deadline));
         match installed {
             Ok(true) => {
                 // The session may have been lost before the disk had it.
-                if !session.is_live() {
-                    plan.head.set_unfenced(number, session.epoch());
+                if !disk.is_live() {
+                    plan.head.set_unfenced(number, disk.epoch());
                 }
-                if let Some(failure) = session.has_ended() {
-                    self.session_lost(&session, failure);
+                if let Some(failure) = disk.has_ended() {
+                    self.session_lost(&disk, failure);
                 }
                 (Attempt::Over, None)
             }
@@ -214,13 +215,13 @@ impl Device {
     /// disk.
     fn fence_and_install(
         &self,
-        session: &Arc<Session>,
+        session: &Arc<Attachment>,
         plan: &Plan,
         volume: VolumeInfo,
         deadline: Deadline,
     ) -> Result<bool, Failure> {
-        let admin = session.attachment().admin().ok_or(Failure::Disconnected)?;
-        let origin = session.origin(&volume)?;
+        let admin = session.admin().ok_or(Failure::Disconnected)?;
+        let origin = session.session().origin(&volume)?;
         plan.head.granted(session.path(), session.epoch(), &origin);
         loop {
             plan.head.fence_others(self, &admin, &origin, || {
@@ -252,7 +253,7 @@ impl Device {
                 // Called after the waiting requests were issued: the disk's limits change between
                 // requests.
                 self.follow_begun(session);
-                session.follow();
+                session.session().follow();
                 return Ok(true);
             }
         }
@@ -302,18 +303,18 @@ impl Device {
     /// it has to end before the path gets a new one.
     fn install(
         &self,
-        (session, retired): (&Arc<Session>, &mut Retired),
+        (session, retired): (&Arc<Attachment>, &mut Retired),
         plan: &Plan,
         active: &mut Active,
         volume: VolumeInfo,
     ) -> Result<(), Failure> {
-        session.attachment().admit();
+        session.admit();
         let others = active.has_live();
         if let Some(place) = active.sessions.get_mut(usize::from(session.path())) {
             *place = Some(session.clone());
         }
         if let Some(lost) = &plan.lost {
-            lost.stop_device_watch();
+            lost.session().stop_device_watch();
         }
         plan.path.set_state(PathState::Live, None);
         // A target that reports no instance may have forgotten all earlier writes.
@@ -333,7 +334,9 @@ impl Device {
         }
         plan.head.begin_session(write_cache, reports_limits);
         active.volume = volume;
+        let queue_count = session.session().queue_count();
         for queue in session
+            .session()
             .queues()
             .map_err(|e| Failure::Setup("the disk's queues", e))?
         {
@@ -345,15 +348,12 @@ impl Device {
         plan.head.end_loss();
         self.show_sessions(active, DeviceState::Queueing, None);
         if session.path() == 0 && plan.lost.is_some() {
-            pr_info!(
-                "{self}: connection restored with {} queues\n",
-                session.queue_count()
-            );
+            pr_info!("{self}: connection restored with {} queues\n", queue_count);
         } else {
             pr_info!(
                 "{self}: path {} is connected with {} queues\n",
                 session.path(),
-                session.queue_count()
+                queue_count
             );
         }
         Ok(())

@@ -112,23 +112,23 @@ impl Device {
         (begun, deadline): (Deadline, Deadline),
     ) -> Result<Active, (Failure, Option<Offer>)> {
         let (settings, _) = offered;
-        let (session, first, head) = self
+        let (attachment, first, head) = self
             .begin_session((path, attempt), offered, epoch, None, deadline)
             .map_err(|failure| (failure, None))?;
+        let session = attachment.session();
         let deadlines = (deadline, deadline);
-        let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
+        let result = Self::bring_up(&attachment, first, deadlines, lost).and_then(|volume| {
             path.set_usual_ms(begun.elapsed_ms());
-            session.attachment().admit();
+            attachment.admit();
             // Adding the disk waits for the partition scan. A session that is shown can be ended by
             // force meanwhile.
-            self.show_session(path.number(), Some(&session));
+            self.show_session(path.number(), Some(&attachment));
             let first = (path.number(), epoch, session.origin(&volume)?);
             let (disk, lost_writes, limits) = session
                 .queues()
                 .and_then(|queues| {
                     head.with_first(first, &queues, settings.policy, || {
-                        let (disk, lost_writes, limits) =
-                            self.add_disk(&session, &head, &volume)?;
+                        let (disk, lost_writes, limits) = self.add_disk(session, &head, &volume)?;
                         disk.set_reservations(DiskReservations::new(self.clone(), head.clone())?);
                         match session.failure() {
                             Some(failure) => Err(failure.errno()),
@@ -150,7 +150,7 @@ impl Device {
                 let settings = *session.settings();
                 let mut sessions = no_sessions();
                 if let Some(place) = sessions.get_mut(usize::from(path.number())) {
-                    *place = Some(session);
+                    *place = Some(attachment);
                 }
                 Ok(Active {
                     head,
@@ -174,8 +174,8 @@ impl Device {
         }
     }
 
-    /// Makes a session of `path` without queue pairs for `attempt`, for the disk of `head` or for a
-    /// new one, and resolves the target's address.
+    /// Makes a session of `path` without queue pairs for `attempt`, to which the disk of `head`, or
+    /// a new one, belongs, and resolves the target's address.
     pub(super) fn begin_session(
         self: &Arc<Self>,
         (path, attempt): (&Path, Arc<AttemptLinks>),
@@ -183,7 +183,7 @@ impl Device {
         epoch: Epoch,
         head: Option<Arc<Head>>,
         deadline: Deadline,
-    ) -> Result<(Arc<Session>, First, Arc<Head>), Failure> {
+    ) -> Result<(Arc<Attachment>, First, Arc<Head>), Failure> {
         let ip = settings.address.ok_or(Failure::Unset("address"))?;
         settings.volume.ok_or(Failure::Unset("volume"))?;
         settings.host.ok_or(Failure::Unset("host_id"))?;
@@ -216,11 +216,10 @@ impl Device {
             None => Head::new(queues, shape).map_err(|e| Failure::Setup("a session", e))?,
         };
         let named = (self.identity.on_path(path.number()), epoch);
-        let session = Attachment::new((self.clone(), head.clone()), named)
-            .and_then(|attachment| {
-                let on = (attachment, path.workqueues().clone());
-                Session::new(on, named, (settings, offer), shape, pd)
-            })
+        let on = (&**self, path.workqueues().clone());
+        let shape = (shape, head.dispatch().hw_queues() as u8);
+        let attachment = Session::new(on, named, (settings, offer), shape, pd)
+            .and_then(|session| session.attach_disk((self.clone(), head.clone()), named))
             .map_err(|e| Failure::Setup("a session", e))?;
         let first = First {
             attempt,
@@ -228,17 +227,18 @@ impl Device {
             id,
             pair,
         };
-        Ok((session, first, head))
+        Ok((attachment, first, head))
     }
 
     /// Connects the queue pairs of a session before the second deadline; the first deadline limits
     /// the wait for the target's first response. If `lost` is given, fails for any other volume.
     pub(super) fn bring_up(
-        session: &Arc<Session>,
+        disk: &Arc<Attachment>,
         first: First,
         (response, deadline): (Deadline, Deadline),
         lost: Option<VolumeId>,
     ) -> Result<VolumeInfo, Failure> {
+        let session = disk.session();
         let (address, request) = session
             .connection_request(ADMIN_QUEUE, false)
             .ok_or(Failure::Unset("address"))?;
@@ -255,7 +255,7 @@ impl Device {
             Some(pair) => one.prove(session, pair, &address, &attempt, (response, deadline)),
         }?;
         session.begin(&reply)?;
-        let volume = session.attach(&reply, deadline)?;
+        let volume = disk.attach(&reply, deadline)?;
         let expected = session.settings().expect_wwid;
         if expected.is_some() && volume.wwid != expected {
             return Err(Failure::OtherVolume);
@@ -263,11 +263,11 @@ impl Device {
         if lost.is_some() && volume.wwid != lost {
             return Err(Failure::Exchanged);
         }
-        let limits = session.watch(&volume, &reply, deadline)?;
+        let limits = disk.watch(&volume, &reply, deadline)?;
         let count = session.queue_count();
         let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {
-            if !session.attachment().agrees(reply) {
+            if !disk.agrees(reply) {
                 return Err(Failure::Protocol(Violation::new(
                     "its queues disagree about the volume",
                     None,
@@ -278,7 +278,8 @@ impl Device {
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
         let volume = VolumeInfo { limits, ..volume };
-        session.go_live(volume)?;
+        disk.set_volume(volume);
+        session.go_live()?;
         session.report_fall_back();
         Ok(volume)
     }

@@ -67,11 +67,7 @@ impl Device {
             no_scheduler: false,
             poll_queues: settings.poll_queues.into(),
         };
-        let tag_set = TagSet::new(
-            &config,
-            session.attachment().dispatch(),
-            head.hw_queues().clone(),
-        )?;
+        let tag_set = TagSet::new(&config, head.dispatch(), head.hw_queues().clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);
         if bytes >> 10 < settings.max_io_kib {
             pr_info!(
@@ -122,7 +118,7 @@ impl Device {
     /// Makes the disk follow the volume, as the target has reported it on `session`. Returns
     /// `false` while the device is busy with something else, or the session is not the disk's yet:
     /// the caller must try again then. Process context.
-    pub(super) fn follow_volume(&self, session: &Session, now: News) -> bool {
+    pub(super) fn follow_volume(&self, session: &Attachment, now: News) -> bool {
         let VolumeState {
             sectors,
             read_only,
@@ -141,7 +137,6 @@ impl Device {
         };
         // Reports of a former export instance do not apply to this one.
         let is_of_former = session
-            .attachment()
             .volume()
             .is_some_and(|begun| begun.instance != active.volume.instance);
         if !session.is_live() || is_of_former {
@@ -182,7 +177,7 @@ impl Device {
             for session in active.sessions.iter().flatten() {
                 let stays_read_only =
                     |info: VolumeInfo| info.geometry.read_only && info.limits.is_none();
-                if session.is_live() && session.attachment().volume().is_some_and(stays_read_only) {
+                if session.is_live() && session.volume().is_some_and(stays_read_only) {
                     session.fail(Failure::OtherAccess);
                 }
             }
@@ -257,7 +252,7 @@ impl Device {
     }
 
     /// Makes the disk follow the postponed limits, if `session` is a path of it. Process context.
-    pub(crate) fn follow_limits(&self, session: &Session) {
+    pub(crate) fn follow_limits(&self, session: &Attachment) {
         let Some(mut control) = self.control.try_lock() else {
             return;
         };
@@ -268,8 +263,8 @@ impl Device {
 
     /// Makes the disk follow the report to `session`, a path of it that starts, after the waiting
     /// requests were issued. Process context.
-    pub(super) fn follow_begun(&self, session: &Session) {
-        let Some(report) = session.attachment().volume().filter(|_| session.is_live()) else {
+    pub(super) fn follow_begun(&self, session: &Attachment) {
+        let Some(report) = session.volume().filter(|_| session.is_live()) else {
             return;
         };
         let mut control = self.control.lock();

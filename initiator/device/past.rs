@@ -95,7 +95,8 @@ impl Device {
         let destroyed_queues = self.destroyed_queues.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
-            session.for_each_queue(|queue| completed += queue.user().ended.completed());
+            let queues = session.session();
+            queues.for_each_queue(|queue| completed += queue.user().ended.completed());
         }
         completed + destroyed_queues.ended.completed()
     }
@@ -107,8 +108,8 @@ impl Device {
         let destroyed_queues = self.destroyed_queues.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
-            session.for_each_queue(|queue| sum.absorb(queue));
-            if let Some(admin) = session.admin() {
+            session.session().for_each_queue(|queue| sum.absorb(queue));
+            if let Some(admin) = session.session().admin() {
                 sum.absorb_admin(&admin);
             }
         }
@@ -141,7 +142,8 @@ impl Device {
         let mut shown = self.shown.lock();
         shown.timing = on;
         for session in shown.sessions.iter().flatten() {
-            session.for_each_queue(|queue| queue.user().set_timing(on));
+            let queues = session.session();
+            queues.for_each_queue(|queue| queue.user().set_timing(on));
         }
     }
 }

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     connect::AttemptLinks,
     failure::Failure,
-    session::Session,
+    session::Attachment,
     settings::Settings,
     workqueues::{
         AllQueues,
@@ -340,7 +340,7 @@ impl WorkItem for Path {
     }
 }
 
-/// Returns the session of a path.
-pub(super) fn session_of(sessions: &Sessions, path: u8) -> Option<&Arc<Session>> {
+/// Returns the disk's attachment to the session of a path.
+pub(super) fn session_of(sessions: &Sessions, path: u8) -> Option<&Arc<Attachment>> {
     sessions.get(usize::from(path))?.as_ref()
 }

@@ -22,7 +22,7 @@ use crate::{
         LossLimits, //
     },
     io::Retired,
-    session::Session,
+    session::Attachment,
     settings::{
         Policy,
         Settings, //
@@ -56,7 +56,7 @@ const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
 pub(super) struct ReleasedPath<'a> {
     device: &'a Device,
     retired: Retired,
-    session: Option<Arc<Session>>,
+    session: Option<Arc<Attachment>>,
 }
 
 impl ReleasedPath<'_> {
@@ -115,7 +115,7 @@ impl Device {
     }
 
     /// Returns whether the disk has another path than `session`, live or reconnecting.
-    pub(crate) fn has_other_paths(&self, session: &Session) -> bool {
+    pub(crate) fn has_other_paths(&self, session: &Attachment) -> bool {
         !self.for_all_wanted_paths(|path| {
             path.number() == session.path() || !path.info().state.is_of_use()
         })
@@ -209,7 +209,7 @@ impl Device {
         head.begin_removal();
         for session in sessions.iter().flatten() {
             session.finish();
-            session.stop_device_watch();
+            session.session().stop_device_watch();
         }
         head.hw_queues().clear();
         for path in self.paths.lock().iter() {
@@ -270,7 +270,7 @@ impl Device {
             return Ok(());
         };
         let number = path.number();
-        let is_other = |session: &&Arc<Session>| session.path() != number && session.is_live();
+        let is_other = |session: &&Arc<Attachment>| session.path() != number && session.is_live();
         let others_wait = !self.for_all_wanted_paths(|other| {
             other.number() == number || !other.info().state.is_of_use()
         });
@@ -310,7 +310,7 @@ impl Device {
         let place = active.sessions.get_mut(usize::from(number));
         let session = place.and_then(Option::take);
         if let Some(session) = &session {
-            session.stop_device_watch();
+            session.session().stop_device_watch();
         }
         let mut retired = Retired::new();
         let hw_queues = active.head.hw_queues();
@@ -385,7 +385,7 @@ impl Device {
 
     /// Marks `session` as lost because of `failure` while the disk stays: it uses other paths, or
     /// waits for one. The caller holds `control`.
-    pub(super) fn lose_session(&self, active: &Active, session: &Session, failure: Failure) {
+    pub(super) fn lose_session(&self, active: &Active, session: &Attachment, failure: Failure) {
         let number = session.path();
         let is_alone = self.paths.lock().len() == 1;
         if active.has_live() {
@@ -414,7 +414,7 @@ impl Device {
     /// Starts the time without a path, if `session` was the last live one and a new one will
     /// follow. Its teardown may last: the queue pairs have to drain. Does nothing while another
     /// task works on the disk; the time then starts at the end of the teardown. Process context.
-    pub(super) fn begin_loss(&self, session: &Session, failure: Failure) {
+    pub(super) fn begin_loss(&self, session: &Attachment, failure: Failure) {
         let Some(control) = self.control.try_lock() else {
             return;
         };

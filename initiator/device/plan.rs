@@ -16,7 +16,7 @@ use crate::{
     },
     head::Head,
     session::{
-        Session,
+        Attachment,
         VolumeInfo, //
     },
 };
@@ -31,8 +31,8 @@ pub(super) struct Plan {
     pub(super) path: Arc<Path>,
     pub(super) settings: Settings,
     pub(super) head: Arc<Head>,
-    /// The path's last session.
-    pub(super) lost: Option<Arc<Session>>,
+    /// The disk's attachment to the path's last session.
+    pub(super) lost: Option<Arc<Attachment>>,
     pub(super) volume: VolumeInfo,
     /// The path's `usage` count that the attempt is for.
     pub(super) usage: u32,
@@ -47,7 +47,8 @@ impl Plan {
     /// Returns whether the RDMA device of the path's last session is being removed: the removal
     /// waits for that session to release it.
     pub(super) fn lacks_device(&self) -> bool {
-        self.lost.as_ref().is_some_and(|lost| lost.lacks_device())
+        let lost = self.lost.as_ref();
+        lost.is_some_and(|lost| lost.session().lacks_device())
     }
 
     /// Fails when an attempt that waits for a fence must end: when the path no longer needs this

@@ -9,7 +9,7 @@
 use super::Device;
 use crate::{
     head::Head,
-    session::Session, //
+    session::Attachment, //
 };
 use hcablk_core::{
     blkdev::ReservationOps,
@@ -108,11 +108,11 @@ impl DiskReservations {
         let deadline = Deadline::new(ASK_MS);
         while !self.head.is_removed_within(0) {
             let sessions = self.device.shown.lock().sessions.clone();
-            let own = |session: &&Arc<Session>| {
-                session.is_live() && core::ptr::eq(session.attachment().head(), &*self.head)
+            let own = |session: &&Arc<Attachment>| {
+                session.is_live() && core::ptr::eq(session.head(), &*self.head)
             };
             for session in sessions.iter().flatten().filter(own) {
-                let volume = session.attachment().admin();
+                let volume = session.admin();
                 let response = volume.map(|volume| volume.ask_reservation(question));
                 match response {
                     Some(Ok((Status::Draining | Status::Gone, _))) => break,

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    session::Session, //
+    session::Attachment, //
 };
 use core::fmt;
 use hcablk_core::proto::{
@@ -131,7 +131,7 @@ impl Device {
 
     /// Shows the counters of a session on `path` that will be the disk's first, and lets it be
     /// forced off; `None`: it has ended.
-    pub(super) fn show_session(&self, path: u8, session: Option<&Arc<Session>>) {
+    pub(super) fn show_session(&self, path: u8, session: Option<&Arc<Attachment>>) {
         let mut shown = self.shown.lock();
         if let Some(place) = shown.sessions.get_mut(usize::from(path)) {
             let former = core::mem::replace(place, session.cloned());
@@ -141,9 +141,9 @@ impl Device {
     }
 
     /// Shows that `session` ends, if the disk has others.
-    pub(super) fn show_ending(&self, session: &Session) {
+    pub(super) fn show_ending(&self, session: &Attachment) {
         let mut shown = self.shown.lock();
-        let is_other = |other: &&Arc<Session>| other.path() != session.path() && other.is_live();
+        let is_other = |other: &&Arc<Attachment>| other.path() != session.path() && other.is_live();
         if shown.state == DeviceState::Live && shown.sessions.iter().flatten().any(|s| is_other(&s))
         {
             shown.state = DeviceState::Degraded;
@@ -184,11 +184,12 @@ impl Device {
         // A device that works shows no failure.
         shown.failure = failure.filter(|_| first.is_none());
         shown.disk = Some(active.disk.number());
-        shown.session = first.map(|session| (session.id(), session.epoch()));
+        shown.session = first.map(|session| session.id());
         shown.wwid = active.volume.wwid;
         shown.lost_writes = Some(active.lost_writes.clone());
         for session in sessions.iter().flatten() {
-            session.for_each_queue(|queue| queue.user().set_timing(shown.timing));
+            let queues = session.session();
+            queues.for_each_queue(|queue| queue.user().set_timing(shown.timing));
         }
         let former = core::mem::replace(&mut shown.sessions, sessions);
         drop(shown);

@@ -36,7 +36,8 @@ use super::{
 };
 use crate::{
     batching::Batching,
-    failure::Failure, //
+    failure::Failure,
+    session::Attachment, //
 };
 use hcablk_core::{
     blkdev::{
@@ -311,10 +312,21 @@ impl Queue {
         self.done.replaced_queues.bump();
     }
 
-    /// Ends all requests: they will get no response. The caller has stopped the completion queue.
-    /// Process context, sleeps.
-    pub(crate) fn abandon_all(&self) {
-        self.tags.for_each_parked(|request| {
+    /// Takes the parked requests of the disk `of`, and gives them to `f`.
+    fn for_each_parked(&self, of: &Attachment, mut f: impl FnMut(Tagged<'_>)) {
+        self.tags.for_each_parked(|mut request| {
+            let user = request.split().1.user();
+            match user.is_some_and(|user| core::ptr::eq(user.attachment(), of)) {
+                true => f(request),
+                false => request.park(),
+            }
+        });
+    }
+
+    /// Ends all requests of the disk `of`: they will get no response. The caller has stopped the
+    /// completion queue. Process context, sleeps.
+    pub(crate) fn abandon_all(&self, of: &Attachment) {
+        self.for_each_parked(of, |request| {
             let Some(mut request) = self.taken_back(request) else {
                 return;
             };
@@ -329,8 +341,8 @@ impl Queue {
 
     /// Detaches all requests as [`Self::abandon_all`] does, but adds them to `again`, to be issued
     /// again.
-    pub(crate) fn requeue_all(&self, again: &mut ByAge<Driver>) {
-        self.tags.for_each_parked(|request| {
+    pub(crate) fn requeue_all(&self, of: &Attachment, again: &mut ByAge<Driver>) {
+        self.for_each_parked(of, |request| {
             let Some(mut request) = self.taken_back(request) else {
                 return;
             };
@@ -348,9 +360,9 @@ impl Queue {
     /// Ends the device's access to the memory of all requests, and adds them to `released`, so that
     /// the caller can end them later, when this queue is gone. Returns their number. Context as for
     /// [`Self::abandon_all`].
-    pub(crate) fn release_all(&self, released: &mut ByAge<Driver>) -> u64 {
+    pub(crate) fn release_all(&self, of: &Attachment, released: &mut ByAge<Driver>) -> u64 {
         let mut count = 0;
-        self.tags.for_each_parked(|request| {
+        self.for_each_parked(of, |request| {
             if let Some(request) = self.taken_back(request) {
                 released.push(request.into_request());
                 count += 1;

@@ -90,7 +90,10 @@ use crate::{
         Solicited, //
     },
     failure::Failure,
-    session::Session,
+    session::{
+        Attachment,
+        Session, //
+    },
     settings::Settings,
     shape::QueueShape,
     stats::{
@@ -272,14 +275,14 @@ impl Queue {
     /// Creates the queue pair of the connection `id` with all its memory, and posts its receive
     /// buffers. May sleep.
     pub(crate) fn new(
-        session: Arc<Session>,
+        (session, attachment): (Arc<Session>, Arc<Attachment>),
         config: QueueConfig,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
     ) -> Result<Arc<Self>> {
         let parts = Parts::new(&config, id, pd, shape)?;
-        let user = QueueUser::new(session.attachment().clone(), config.volume)?;
+        let user = QueueUser::new(attachment, config.volume)?;
         let init = Self::init((session, user), config, id.is_iwarp(), shape, parts);
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
         for buffer in 0..u32::from(shape.depth) {
@@ -332,6 +335,11 @@ impl Queue {
 }
 
 impl Queue {
+    /// Returns whether the session was made a path of the disk. Any context.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.user.attachment().is_admitted()
+    }
+
     /// Returns the disk whose requests use the queue.
     pub(crate) fn user(&self) -> &Arc<QueueUser> {
         &self.user

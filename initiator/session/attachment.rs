@@ -5,9 +5,13 @@
 //!
 //! In version 2 of the protocol the reply for the admin queue pair reports the volume. In version 3
 //! it reports the session only, and the volume is attached by a request on the admin queue pair.
-//! This initiator attaches one volume to a session, and says so when the session begins.
+//! This initiator attaches one volume to a session, and says so when the session begins. The
+//! attachment and its session refer to each other until the teardown.
 
-use super::Session;
+use super::{
+    teardown::Released,
+    Session, //
+};
 use crate::{
     admin::AdminVolume,
     device::Device,
@@ -125,6 +129,7 @@ enum Opened {
 /// dropped, its queues as well. Its locks are taken one at a time, and nothing is locked inside.
 #[pin_data]
 pub(crate) struct Attachment {
+    session: Arc<Session>,
     device: Arc<Device>,
     head: Arc<Head>,
     /// The disk on this path, as fences name it. It is also the id of the session.
@@ -142,16 +147,22 @@ pub(crate) struct Attachment {
     /// Whether the disk counts the session as open.
     #[pin]
     opened: Mutex<Opened>,
+    /// Requests of the disk whose queues were released before they could end.
+    #[pin]
+    pub(super) released: Mutex<Released>,
 }
 
 impl Attachment {
-    /// Creates the attachment of a disk that is to be made. May sleep.
-    pub(crate) fn new(
+    /// Creates the attachment of a disk that is to be made, or of one that lost its session. May
+    /// sleep.
+    pub(super) fn new(
+        session: Arc<Session>,
         (device, head): (Arc<Device>, Arc<Head>),
         (disk, epoch): (SessionId, Epoch),
     ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
+                session,
                 device,
                 head,
                 disk,
@@ -160,13 +171,65 @@ impl Attachment {
                 admin <- new_mutex!(None),
                 admitted: Atomic::new(false),
                 opened <- new_mutex!(Opened::NotYet),
+                released <- new_mutex!(Released::default()),
             }),
             GFP_KERNEL,
         )
     }
 
+    /// Returns the session.
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
     pub(super) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Returns the disk's id on the path, and the number of this attachment of it.
+    pub(crate) fn id(&self) -> (SessionId, Epoch) {
+        (self.disk, self.epoch)
+    }
+
+    /// Returns the number of this attachment of the disk.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Returns whether requests of the disk may use the session.
+    pub(crate) fn is_live(&self) -> bool {
+        self.session.is_live()
+    }
+
+    /// Returns why the disk has lost the session.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.session.failure()
+    }
+
+    /// Returns why the disk has lost the session, once its requests have left it.
+    pub(crate) fn has_ended(&self) -> Option<Failure> {
+        self.session.has_ended()
+    }
+
+    /// Returns whether the disk's requests have left the session, which has ended for it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.session.is_over()
+    }
+
+    /// Ends the disk's use of the session because of `failure`. Any context.
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.session.fail(failure);
+    }
+
+    /// Ends the disk's use of the session on the user's request, and waits until its requests have
+    /// left it. Process context.
+    pub(crate) fn finish(&self) {
+        self.session.finish();
+    }
+
+    /// Waits until the disk's requests have left the session. The wait is finite.
+    pub(crate) fn wait(&self) {
+        self.session.wait();
     }
 
     /// Returns the head of the disk, which outlives its sessions.
@@ -204,14 +267,14 @@ impl Attachment {
     }
 
     /// Sets the report of the volume, which is attached.
-    pub(super) fn set_volume(&self, volume: VolumeInfo) {
+    pub(crate) fn set_volume(&self, volume: VolumeInfo) {
         if let Some(attached) = &mut *self.attached.lock() {
             attached.volume = volume;
         }
     }
 
     /// Returns the handle of the volume in requests.
-    pub(super) fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         let attached = *self.attached.lock();
         attached.map_or(Handle::FIRST, |attached| attached.handle)
     }
@@ -257,10 +320,9 @@ impl Attachment {
         former == Opened::Yes && self.head.session_closed()
     }
 
-    /// Returns whether the disk waits for another session after one that ended because of
-    /// `failure`.
-    pub(super) fn is_to_be_followed(&self, failure: Option<Failure>) -> bool {
-        self.head.queues_if_no_path() && failure.is_some_and(Failure::may_pass)
+    /// Returns whether the disk waits for another session after this one.
+    pub(crate) fn is_to_be_followed(&self) -> bool {
+        self.head.queues_if_no_path() && self.failure().is_some_and(Failure::may_pass)
     }
 
     /// Returns whether requests for the disk wait for a new session after this one has ended.
@@ -315,22 +377,22 @@ impl Attachment {
     }
 }
 
-impl Session {
+impl Attachment {
     /// Attaches the volume after `reply` has granted the admin queue pair, and returns the target's
     /// report of it. Sleeps until `deadline` at most. Fails as the target refuses.
     pub(crate) fn attach(&self, reply: &Reply, deadline: Deadline) -> Result<VolumeInfo, Failure> {
         let granted = VolumeInfo::from_reply(reply);
-        let admin = self.admin().ok_or(Failure::Disconnected)?;
+        let admin = self.session.admin().ok_or(Failure::Disconnected)?;
         let admin = admin
             .add_volume()
             .and_then(|volume| Ok(Arc::new(volume, GFP_KERNEL)?))
             .map_err(|e| Failure::Setup("the admin queue pair", e))?;
         self.set_admin(&admin)?;
-        let (handle, volume) = match self.offer.is_of_host {
+        let (handle, volume) = match self.session.offer.is_of_host {
             false => (Handle::FIRST, granted),
             true => self.ask_attach(&admin, &granted, deadline)?,
         };
-        *self.attachment.attached.lock() = Some(Attached {
+        *self.attached.lock() = Some(Attached {
             volume,
             handle,
             granted,
@@ -341,10 +403,10 @@ impl Session {
     /// Lets requests about the volume use its place on the admin queue pair. Fails if the session
     /// has ended.
     fn set_admin(&self, admin: &Arc<AdminVolume>) -> Result<(), Failure> {
-        let mut place = self.attachment.admin.lock();
+        let mut place = self.admin.lock();
         // The teardown takes it out after it has closed the admin queue pair, which it finds in the
         // session.
-        if self.admin().is_none() {
+        if self.session.admin().is_none() {
             return Err(self.failure().unwrap_or(Failure::Disconnected));
         }
         *place = Some(admin.clone());
@@ -358,10 +420,14 @@ impl Session {
         deadline: Deadline,
     ) -> Result<(Handle, VolumeInfo), Failure> {
         let attach = Attach {
-            volume: self.settings.volume.ok_or(Failure::Unset("volume"))?,
-            disk: self.attachment.disk,
-            epoch: self.attachment.epoch,
-            resume: self.attachment.head.has_begun(),
+            volume: self
+                .session
+                .settings
+                .volume
+                .ok_or(Failure::Unset("volume"))?,
+            disk: self.disk,
+            epoch: self.epoch,
+            resume: self.head.has_begun(),
         };
         let attached = admin.attach(attach, deadline)?;
         if attached.geometry.max_transfer > granted.geometry.max_transfer {
@@ -379,26 +445,29 @@ impl Session {
         Ok((attached.handle, volume))
     }
 
-    /// Detaches the volume at an orderly end, if none of its requests is under way. No more are
-    /// issued. Sleeps.
+    /// Detaches the volume at an orderly end, if no request of the session is under way. No more
+    /// are issued. Sleeps.
     pub(super) fn detach(&self) {
-        let is_attached = self.offer.is_of_host && self.attachment.is_attached();
+        let is_attached = self.session.offer.is_of_host && self.is_attached();
         if !is_attached || self.failure().is_some() {
             return;
         }
         let mut in_flight = 0;
-        self.for_each_queue(|queue| in_flight += queue.in_flight());
-        if let Some(admin) = self.attachment.admin().filter(|_| in_flight == 0) {
+        self.session
+            .for_each_queue(|queue| in_flight += queue.in_flight());
+        if let Some(admin) = self.admin().filter(|_| in_flight == 0) {
             admin.detach();
         }
     }
+}
 
+impl Session {
     /// Logs that the session has fallen back to version 2 of the protocol.
     pub(crate) fn report_fall_back(&self) {
         if self.offer != self.settings.first_offer() {
             pr_info!(
                 "{}: path {} uses version 2 of the protocol, since the target refused version 3, or this volume in a session of it\n",
-                *self.attachment.device,
+                self.name(),
                 self.path()
             );
         }
@@ -432,5 +501,40 @@ impl Session {
         self.settings
             .next_offer(self.offer)
             .filter(|_| is_of_session)
+    }
+}
+
+/// The time limit of the durability request, in milliseconds. The target waits about as long for
+/// it.
+const DURABLE_MS: u32 = 10_000;
+
+/// Milliseconds between two durability requests.
+const ASK_MS: u32 = 50;
+
+impl Attachment {
+    /// Returns whether the target must be asked for durability before the admin queue pair is
+    /// closed.
+    pub(super) fn is_to_ask_durable(&self) -> bool {
+        self.failure() == Some(Failure::ExportEnds)
+            && self.is_to_be_followed()
+            && self.head.flushes()
+    }
+
+    /// Asks the target whether all acknowledged writes are durable, and records it if they are.
+    /// Sleeps, [`DURABLE_MS`] or so at most.
+    pub(super) fn ask_durable(&self, admin: &AdminVolume) {
+        let deadline = Deadline::new(DURABLE_MS);
+        let durable = loop {
+            match admin.ask_durable() {
+                Ok(true) => break true,
+                Ok(false) if !deadline.has_passed() && !self.head.is_removed_within(ASK_MS) => {}
+                _ => break false,
+            }
+        };
+        if durable {
+            let volume = self.volume();
+            let instance = volume.and_then(|volume| volume.instance);
+            self.head.set_durable(instance);
+        }
     }
 }

@@ -80,13 +80,13 @@ impl Session {
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
                     "{}: queue {index} of path {} did not respond in time and was replaced\n",
-                    *self.name(),
+                    self.name(),
                     self.path()
                 ),
                 Err(failure) => {
                     pr_warn!(
                         "{}: queue {index} of path {} did not respond in time and cannot be replaced: {failure}\n",
-                        *self.name(),
+                        self.name(),
                         self.path()
                     );
                     self.fail(Failure::RequestTimeout);
@@ -95,8 +95,8 @@ impl Session {
                     let _ = old.clear_timed_out();
                     // After this every waiting request is in the block layer again, so the queue
                     // run finds it.
-                    self.attachment.dispatch().synchronize();
-                    return self.attachment.dispatch().run_hw_queue(index.into());
+                    self.synchronize();
+                    return self.run_hw_queue(index);
                 }
             }
             // The replacement waited for the drive: meanwhile late responses of the other queues
@@ -125,22 +125,29 @@ impl Session {
             return;
         }
         // After this every refused request is in the block layer again, so the queue runs find it.
-        self.attachment.dispatch().synchronize();
+        self.synchronize();
         for index in (0..self.queue_count()).filter(|index| resumed & (1 << index) != 0) {
             pr_info!(
                 "{}: queue {index} of path {} has received its late responses and stays in use\n",
-                *self.name(),
+                self.name(),
                 self.path()
             );
-            self.attachment.dispatch().run_hw_queue(index.into());
+            self.run_hw_queue(index);
+        }
+    }
+
+    /// Runs hardware queue `index` of each disk.
+    fn run_hw_queue(&self, index: u8) {
+        for disk in self.attachments() {
+            disk.dispatch().run_hw_queue(index.into());
         }
     }
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
         // Requests that the queue has refused may use another path meanwhile: the run issues them.
-        self.attachment.dispatch().synchronize();
-        self.attachment.dispatch().run_hw_queue(index.into());
+        self.synchronize();
+        self.run_hw_queue(index);
         // From here on an error of the old queue pair does not end the session.
         old.pair().detach();
         let (address, request) = self
@@ -149,7 +156,7 @@ impl Session {
         let deadline = Deadline::new(self.settings.connect_timeout_s.saturating_mul(1000));
         let (new, reply) = connect::bring_up_instead(self, &address, request, deadline)?;
         new.user().set_timing(old.user().is_timed());
-        let live = if self.attachment.agrees(&reply) {
+        let live = if self.attachments().all(|disk| disk.agrees(&reply)) {
             new.go_live(&reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))
         } else {
@@ -162,28 +169,34 @@ impl Session {
             new.close();
             return Err(failure);
         }
-        self.attachment.dispatch().synchronize();
+        self.synchronize();
         old.close();
-        let mut requeued = ByAge::new();
-        old.requeue_all(&mut requeued);
-        requeued.requeue();
+        for disk in self.attachments() {
+            let mut requeued = ByAge::new();
+            old.requeue_all(&disk, &mut requeued);
+            requeued.requeue();
+        }
         old.count_replaced();
         // The teardown owns the queue from here on.
-        self.attachment
-            .device()
-            .queue_replaced(&self.queues, index.into(), new.clone());
+        if let Some(first) = self.attachments().next() {
+            first
+                .device()
+                .queue_replaced(&self.queues, index.into(), new.clone());
+        }
         let mut retired = Retired::new();
-        let put = self
-            .attachment
-            .head()
-            .put_instead((self.path(), self.epoch), &new, &mut retired)
-            .map_err(|e| Failure::Setup("a replacement queue pair", e))?;
+        let mut is_put = true;
+        for disk in self.attachments() {
+            is_put &= disk
+                .head()
+                .put_instead((disk.path(), disk.epoch()), &new, &mut retired)
+                .map_err(|e| Failure::Setup("a replacement queue pair", e))?;
+        }
         // Dropping waits: the requests that the old queue refused are put back by then.
         drop(retired);
-        if !put {
+        if !is_put {
             return Err(self.failure().unwrap_or(Failure::Disconnected));
         }
-        self.attachment.dispatch().run_hw_queue(index.into());
+        self.run_hw_queue(index);
         Ok(())
     }
 
@@ -216,7 +229,8 @@ impl Session {
             queue,
             replace,
             queues: self.queue_count(),
-            resume: !self.offer.is_of_host && self.attachment.head().has_begun(),
+            resume: !self.offer.is_of_host
+                && self.attachments().any(|disk| disk.head().has_begun()),
             alone: self.offer.is_of_host,
             largest: self.shape.bytes.max(TRANSFER_USUAL),
             session: self.id,

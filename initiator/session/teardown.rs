@@ -3,6 +3,7 @@
 //! The end of a session, in the steps that `session.rs` lists.
 
 use super::{
+    Attachment,
     Session,
     TEARDOWN, //
 };
@@ -40,20 +41,35 @@ impl Session {
         let _alone = self.closing.lock();
         // The replacement may have added a new queue.
         self.stop_queues();
-        self.detach();
+        for disk in self.attachments() {
+            disk.detach();
+        }
         self.close_queues();
-        let again = self.fence_own();
-        self.end_parked(again);
-        self.end_released(again);
-        let device = self.attachment.device();
-        device.queues_closed(&self.queues, &self.admin);
-        self.attachment.release_admin();
+        for disk in self.attachments() {
+            let again = self.fence(&disk);
+            self.end_parked(&disk, again);
+            disk.end_released(again);
+        }
+        self.retire_queues();
         let failure = self.failure();
+        // They refer to the session.
+        let disks = core::mem::take(&mut *self.attachments.lock());
         self.state.lock().finish();
         self.trace_state(trace::ConnectionState::Ended);
         self.ended.set();
         if let Some(failure) = failure {
-            device.clone().session_failed(self, failure);
+            for disk in disks.iter() {
+                disk.device().clone().session_failed(disk, failure);
+            }
+        }
+    }
+
+    /// Moves the counts of the closed queue pairs to the disks, and releases the queue pairs. Does
+    /// nothing the second time.
+    fn retire_queues(&self) {
+        for disk in self.attachments() {
+            disk.device().queues_closed(&self.queues, &self.admin);
+            disk.release_admin();
         }
     }
 
@@ -70,24 +86,34 @@ impl Session {
             // The replacement may have cleared the mark already.
             let _ = queue.clear_timed_out();
         }
-        self.attachment.dispatch().synchronize();
-        // Checked only now: if the session becomes a path of the disk from here on, no request uses
-        // it.
-        if self.attachment.is_admitted() {
-            self.attachment.set_unfenced();
-            if let Some(failure) = self.failure() {
-                self.attachment.device().session_ending(self, failure);
+        self.synchronize();
+        for disk in self.attachments() {
+            // Checked only now: if the session becomes a path of the disk from here on, no request
+            // uses it.
+            if disk.is_admitted() {
+                disk.set_unfenced();
+                if let Some(failure) = self.failure() {
+                    disk.device().session_ending(&disk, failure);
+                }
             }
+            // Requests that waited for a replacement queue pair have been put back by now; the run
+            // fails them or moves them to another path.
+            disk.dispatch().run_hw_queues();
         }
-        // Requests that waited for a replacement queue pair have been put back by now; the run
-        // fails them or moves them to another path.
-        self.attachment.dispatch().run_hw_queues();
+    }
+
+    /// Waits until every function that issues requests of the disks and runs now has returned. One
+    /// grace period is enough for all.
+    pub(super) fn synchronize(&self) {
+        if let Some(disk) = self.attachments().next() {
+            disk.dispatch().synchronize();
+        }
     }
 
     /// Takes all queue pairs down.
     fn close_queues(&self) {
         let admin = self.admin();
-        let asks = self.is_to_ask_durable();
+        let asks = self.attachments().any(|disk| disk.is_to_ask_durable());
         if let Some(admin) = admin.as_ref().filter(|_| !asks) {
             admin.shut();
         }
@@ -100,13 +126,16 @@ impl Session {
         for queue in self.closing_queues() {
             queue.close();
         }
-        let is_last = self.attachment.close();
+        for disk in self.attachments() {
+            let is_last = disk.close();
+            let asks = is_last && disk.is_to_ask_durable();
+            if let Some(volume) = disk.admin().filter(|_| asks) {
+                disk.ask_durable(&volume);
+            }
+        }
         let Some(admin) = &admin else {
             return;
         };
-        if let Some(volume) = self.attachment.admin().filter(|_| asks && is_last) {
-            self.ask_durable(&volume);
-        }
         admin.take_down();
         if self.is_to_be_followed() && !self.lacks_device() {
             // The admin queue pair is never replaced: replaced ones have detached their
@@ -117,13 +146,14 @@ impl Session {
         }
     }
 
-    /// Ends the requests that have no response, or, if `again`, returns them to be issued again.
-    fn end_parked(&self, again: bool) {
+    /// Ends the requests of a disk that have no response, or, if `again`, returns them to be issued
+    /// again.
+    fn end_parked(&self, disk: &Attachment, again: bool) {
         let mut requeued = ByAge::new();
         for queue in self.closing_queues() {
             match again {
-                true => queue.requeue_all(&mut requeued),
-                false => queue.abandon_all(),
+                true => queue.requeue_all(disk, &mut requeued),
+                false => queue.abandon_all(disk),
             }
         }
         requeued.requeue();
@@ -133,22 +163,36 @@ impl Session {
     /// request. The requests may still wait for the fence; the removal of the device must not. Does
     /// nothing the second time.
     fn release_device(&self) {
-        {
-            let mut released = self.released.lock();
+        for disk in self.attachments() {
+            let mut released = disk.released.lock();
             for queue in self.closing_queues() {
-                released.count += queue.release_all(&mut released.requests);
+                released.count += queue.release_all(&disk, &mut released.requests);
             }
         }
-        let device = self.attachment.device();
-        device.queues_closed(&self.queues, &self.admin);
-        self.attachment.release_admin();
-        self.attachment.remove_queues();
+        self.retire_queues();
+        for disk in self.attachments() {
+            disk.remove_queues();
+        }
         self.stop_device_watch();
         let pd = self.pd.lock().take();
         drop(pd);
     }
 
-    /// Ends, as [`Self::end_parked`] does, the requests of queues whose device was released.
+    /// Waits until no request of the disk that was sent can overtake its retry on another path;
+    /// returns whether its requests must be issued again.
+    fn fence(&self, disk: &Attachment) -> bool {
+        disk.wait_for_fence(|| {
+            if self.lacks_device() {
+                self.release_device();
+            }
+        });
+        !disk.head().is_removed_within(0)
+            && (disk.is_to_be_followed() || disk.device().has_other_paths(disk))
+    }
+}
+
+impl Attachment {
+    /// Ends, as [`Session::end_parked`] does, the requests of queues whose device was released.
     fn end_released(&self, again: bool) {
         let Released {
             mut requests,
@@ -159,19 +203,7 @@ impl Session {
             false => requests.end(Status::Transport),
         }
         let (again, failed) = if again { (count, 0) } else { (0, count) };
-        self.attachment.device().count_ended(again, failed);
-    }
-
-    /// Waits until no request that was sent can overtake its retry on another path; returns whether
-    /// the requests must be issued again.
-    fn fence_own(&self) -> bool {
-        self.attachment.wait_for_fence(|| {
-            if self.lacks_device() {
-                self.release_device();
-            }
-        });
-        !self.attachment.head().is_removed_within(0)
-            && (self.is_to_be_followed() || self.attachment.device().has_other_paths(self))
+        self.device().count_ended(again, failed);
     }
 }
 

@@ -4,6 +4,7 @@
 //! target's notices.
 
 use super::{
+    Attachment,
     Session,
     VolumeInfo,
     FOLLOW, //
@@ -63,7 +64,9 @@ impl Session {
             .go_live(self.workqueues.keep_alive(), reply.tells_portals)
             .map_err(|e| Failure::Setup("the admin queue pair", e))
     }
+}
 
+impl Attachment {
     /// Starts watching the volume, which is attached: its size, its write cache, and its limits, if
     /// `reply` says that the target reports these. Returns the limits, waiting for them until
     /// `deadline`. Fails if the volume has a volatile write cache whose changes the target does not
@@ -74,7 +77,7 @@ impl Session {
         reply: &Reply,
         deadline: Deadline,
     ) -> Result<Option<VolumeLimits>, Failure> {
-        let head = self.attachment.head();
+        let head = self.head();
         let flushes = match head.has_begun() {
             true => head.flushes(),
             false => volume.geometry.write_cache,
@@ -89,7 +92,7 @@ impl Session {
             flushes: flushes && reply.tells_cache,
             limits: reply.tells_cache && reply.tells_limits,
         };
-        let admin = self.attachment.admin().ok_or(Failure::Disconnected)?;
+        let admin = self.admin().ok_or(Failure::Disconnected)?;
         admin
             .watch(watching)
             .map_err(|e| Failure::Setup("the admin queue pair", e))?;
@@ -113,7 +116,7 @@ impl AdminOwner for Session {
     }
 
     fn is_behind(&self) -> bool {
-        self.attachment.head().limits_due()
+        self.attachments().any(|disk| disk.head().limits_due())
     }
 
     fn on_news(self: Arc<Self>) {
@@ -132,18 +135,26 @@ impl WorkItem<FOLLOW> for Session {
         let Some(admin) = this.admin() else {
             return;
         };
-        let device = this.attachment.device();
-        if let Some(volume) = this.attachment.admin() {
-            let news = volume.news();
-            if news.is_some_and(|now| for_reclaim(|| device.follow(&this, now))) {
-                volume.followed();
+        for disk in this.attachments() {
+            let device = disk.device();
+            if let Some(volume) = disk.admin() {
+                let news = volume.news();
+                if news.is_some_and(|now| for_reclaim(|| device.follow(&disk, now))) {
+                    volume.followed();
+                }
+            }
+            if disk.head().limits_due() {
+                for_reclaim(|| device.follow_limits(&disk));
             }
         }
-        if this.is_behind() {
-            for_reclaim(|| device.follow_limits(&this));
-        }
         let portals = admin.portals_news();
-        if portals.is_some_and(|generation| device.announce_portals(generation)) {
+        let announce = |generation| {
+            // Each disk has user space look at its own paths.
+            this.attachments().fold(true, |all, disk| {
+                disk.device().announce_portals(generation) && all
+            })
+        };
+        if portals.is_some_and(announce) {
             admin.portals_followed();
         }
     }
