@@ -17,6 +17,7 @@ use crate::{
         NoPath,
         Queue, //
     },
+    session::Attachment,
     settings::{
         Policy,
         Settings, //
@@ -258,12 +259,15 @@ impl Head {
     pub(crate) fn with_first<R>(
         &self,
         (path, epoch, origin): (u8, Epoch, Origin),
-        first: &[Arc<Queue>],
+        (disk, first): (&Attachment, &[Arc<Queue>]),
         policy: Policy,
         add: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
         self.last_sessions.lock().admit(path, epoch, origin);
-        let result = self.hw_queues.begin(first, policy).and_then(|()| add());
+        let result = self
+            .hw_queues
+            .begin(disk, first, policy)
+            .and_then(|()| add());
         match result {
             Ok(_) => self.begun.store(true, Release),
             Err(_) => self.hw_queues.clear(),

@@ -44,4 +44,5 @@ pub(crate) use self::{
         Queue,
         QueueConfig, //
     },
+    user::QueueUser,
 };

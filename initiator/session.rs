@@ -469,17 +469,15 @@ impl Session {
     /// Creates queue pair `index` on the connection `id`. May sleep. Fails as verbs do, and with
     /// `ENOMEM`.
     pub(crate) fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
-        let user = self.attachments().next().ok_or(ENODEV)?;
         let config = QueueConfig {
             session: self.id,
             epoch: self.epoch,
             index,
             polled: index >= self.settings.queues,
-            volume: user.handle(),
             settings: self.settings,
         };
         let pd = self.pd()?;
-        Queue::new((self.clone(), user), config, id, &pd, self.shape)
+        Queue::new(self.clone(), config, id, &pd, self.shape)
     }
 
     /// Creates a queue pair for a connection request that the target will refuse. The session does

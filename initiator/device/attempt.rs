@@ -342,7 +342,7 @@ impl Device {
         {
             plan.head
                 .hw_queues()
-                .add(&queue, retired)
+                .add(session, &queue, retired)
                 .map_err(|e| Failure::Setup("the disk's queues", e))?;
         }
         plan.head.end_loss();

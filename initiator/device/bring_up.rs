@@ -127,7 +127,7 @@ impl Device {
             let (disk, lost_writes, limits) = session
                 .queues()
                 .and_then(|queues| {
-                    head.with_first(first, &queues, settings.policy, || {
+                    head.with_first(first, (&attachment, &queues), settings.policy, || {
                         let (disk, lost_writes, limits) = self.add_disk(session, &head, &volume)?;
                         disk.set_reservations(DiskReservations::new(self.clone(), head.clone())?);
                         match session.failure() {

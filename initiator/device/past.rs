@@ -5,7 +5,10 @@
 use super::Device;
 use crate::{
     admin::Admin,
-    io::Queue,
+    io::{
+        Queue,
+        QueueUser, //
+    },
     stats::{
         AdminCounts,
         Done,
@@ -36,12 +39,14 @@ pub(super) struct DestroyedQueues {
 }
 
 impl DestroyedQueues {
-    fn absorb(&self, queue: &Queue) {
+    fn absorb(&self, queue: &Queue, device: &Device) {
         self.sent.absorb(&queue.sent);
-        self.ended.absorb(&queue.user().ended);
         self.done.absorb(&queue.done);
         self.wakeups.absorb(&queue.wakeups());
-        self.times.absorb(&queue.user().times);
+        for user in device.users_of(queue) {
+            self.ended.absorb(&user.ended);
+            self.times.absorb(&user.times);
+        }
     }
 
     fn absorb_admin(&self, admin: &Admin) {
@@ -51,6 +56,16 @@ impl DestroyedQueues {
 }
 
 impl Device {
+    /// Returns the users of `queue` that are attachments of this disk.
+    pub(super) fn users_of<'a>(
+        &'a self,
+        queue: &'a Queue,
+    ) -> impl Iterator<Item = Arc<QueueUser>> + 'a {
+        let is_own =
+            move |user: &Arc<QueueUser>| core::ptr::eq(&**user.attachment().device(), self);
+        queue.users().filter(is_own)
+    }
+
     /// Removes a session's closed queues and its admin queue pair, and keeps their counts. A
     /// concurrent sum includes each of them once.
     pub(super) fn retire(
@@ -61,7 +76,7 @@ impl Device {
         let destroyed_queues = self.destroyed_queues.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
-            destroyed_queues.absorb(queue);
+            destroyed_queues.absorb(queue, self);
         }
         let admin = admin.lock().take();
         if let Some(admin) = &admin {
@@ -76,7 +91,7 @@ impl Device {
         let mut queues = queues.lock();
         if let Some(place) = queues.get_mut(index as usize) {
             let old = core::mem::replace(place, new);
-            destroyed_queues.absorb(&old);
+            destroyed_queues.absorb(&old, self);
         }
     }
 
@@ -96,7 +111,11 @@ impl Device {
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
             let queues = session.session();
-            queues.for_each_queue(|queue| completed += queue.user().ended.completed());
+            queues.for_each_queue(|queue| {
+                for user in self.users_of(queue) {
+                    completed += user.ended.completed();
+                }
+            });
         }
         completed + destroyed_queues.ended.completed()
     }
@@ -108,7 +127,9 @@ impl Device {
         let destroyed_queues = self.destroyed_queues.lock();
         let sessions = self.shown.lock().sessions.clone();
         for session in sessions.iter().flatten() {
-            session.session().for_each_queue(|queue| sum.absorb(queue));
+            session
+                .session()
+                .for_each_queue(|queue| sum.absorb(queue, self));
             if let Some(admin) = session.session().admin() {
                 sum.absorb_admin(&admin);
             }
@@ -143,7 +164,11 @@ impl Device {
         shown.timing = on;
         for session in shown.sessions.iter().flatten() {
             let queues = session.session();
-            queues.for_each_queue(|queue| queue.user().set_timing(on));
+            queues.for_each_queue(|queue| {
+                for user in self.users_of(queue) {
+                    user.set_timing(on);
+                }
+            });
         }
     }
 }

@@ -189,7 +189,11 @@ impl Device {
         shown.lost_writes = Some(active.lost_writes.clone());
         for session in sessions.iter().flatten() {
             let queues = session.session();
-            queues.for_each_queue(|queue| queue.user().set_timing(shown.timing));
+            queues.for_each_queue(|queue| {
+                for user in self.users_of(queue) {
+                    user.set_timing(shown.timing);
+                }
+            });
         }
         let former = core::mem::replace(&mut shown.sessions, sessions);
         drop(shown);

@@ -32,6 +32,7 @@ use crate::{
         Queue,
         Retired, //
     },
+    session::Attachment, //
 };
 use hcablk_core::proto::connect::Epoch;
 use kernel::{
@@ -59,20 +60,20 @@ impl Head {
         self.last_sessions.lock().granted(path, epoch, origin);
     }
 
-    /// Lets requests use `queue`, the replacement of another queue in the session of this epoch on
-    /// `path`; `false`: the session is ending, and its requests may have been issued elsewhere
+    /// Lets requests of `disk` use `queue`, the replacement of another queue in its session;
+    /// `false`: the session is ending, and its requests may have been issued elsewhere
     /// already. Fails as [`HwQueues::add`].
     pub(crate) fn put_instead(
         &self,
-        (path, epoch): (u8, Epoch),
+        disk: &Attachment,
         queue: &Arc<Queue>,
         retired: &mut Retired,
     ) -> Result<bool> {
         let last_sessions = self.last_sessions.lock();
-        if !last_sessions.is_live(path, epoch) {
+        if !last_sessions.is_live(disk.path(), disk.epoch()) {
             return Ok(false);
         }
-        self.hw_queues.add(queue, retired).map(|()| true)
+        self.hw_queues.add(disk, queue, retired).map(|()| true)
     }
 
     /// Waits until no request of an ended session of `path` can reach the drive, or no path is

@@ -585,7 +585,9 @@ impl Queue {
         }
         if hungry {
             self.set_starved(false);
-            self.dispatch.run_hw_queue(self.index.into());
+            for user in self.users() {
+                user.run_if_waiting(self.index);
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     admin::AdminVolume,
+    session::Attachment,
     settings::Policy, //
 };
 use hcablk_core::{
@@ -62,12 +63,12 @@ struct Lane {
 }
 
 impl Lane {
-    /// Returns the lane of a queue pair that has one user.
-    fn of(queue: &Arc<Queue>) -> Self {
-        Self {
+    /// Returns the lane of a disk. Fails with `ENODEV` if the disk does not use the queue pair.
+    fn new(queue: &Arc<Queue>, disk: &Attachment) -> Result<Self> {
+        Ok(Self {
             queue: queue.clone(),
-            user: queue.user.clone(),
-        }
+            user: queue.user(disk).ok_or(ENODEV)?,
+        })
     }
 
     #[inline(always)]
@@ -370,13 +371,14 @@ impl HwQueues {
         queue.cloned().flatten().ok_or(ENXIO)
     }
 
-    /// Gives the hardware queues their first queues and the path policy. Fails with `ENOMEM`.
-    pub(crate) fn begin(&self, first: &[Arc<Queue>], policy: Policy) -> Result {
+    /// Gives the hardware queues of `disk` their first queues and the path policy. Fails with
+    /// `ENOMEM`, and as [`Self::add`].
+    pub(crate) fn begin(&self, disk: &Attachment, first: &[Arc<Queue>], policy: Policy) -> Result {
         let mut list = self.list.lock();
         list.policy = policy;
         for (place, queue) in list.queues.iter_mut().zip(first) {
             let mut lanes = KVec::new();
-            lanes.push(Lane::of(queue), GFP_KERNEL)?;
+            lanes.push(Lane::new(queue, disk)?, GFP_KERNEL)?;
             *place = Some(self.make(lanes, policy)?);
         }
         Ok(())
@@ -384,11 +386,16 @@ impl HwQueues {
 
     /// Adds the queue to its hardware queue. If the path had one there, the queue replaces it, and
     /// the old one joins `retired`. May sleep. On an error nothing has changed: `ENODEV` if the
-    /// disk does not exist or is being removed, or `ENOMEM`.
-    pub(crate) fn add(&self, queue: &Arc<Queue>, retired: &mut Retired) -> Result {
+    /// disk does not exist or is being removed, or does not use the queue, or `ENOMEM`.
+    pub(crate) fn add(
+        &self,
+        disk: &Attachment,
+        queue: &Arc<Queue>,
+        retired: &mut Retired,
+    ) -> Result {
         self.change(queue.index.into(), retired, |lanes| {
             lanes.retain(|old| old.queue.path != queue.path);
-            Ok(lanes.push(Lane::of(queue), GFP_KERNEL)?)
+            Ok(lanes.push(Lane::new(queue, disk)?, GFP_KERNEL)?)
         })
     }
 

@@ -193,13 +193,13 @@ impl Queue {
         let mut send = self.send.lock();
         if !send.reserve(slots, || self.completed_sends.freed()) {
             self.sent.credit_waits.bump();
-            return Err(self.turned_away(request, send));
+            return Err(self.turned_away(user, request, send));
         }
         let reserved = match issue_path.reserve((self, user), &mut send, tag, slots) {
             Ok(reserved) => reserved,
             Err(full) => {
                 send.unreserve(slots);
-                let back = self.no_room(request, send)?;
+                let back = self.no_room(user, request, send)?;
                 return Ok(Submitted::NoRoom(back, full));
             }
         };
@@ -273,10 +273,12 @@ impl Queue {
     /// Returns a request to the block layer, which reissues it after a response to another request.
     fn turned_away(
         &self,
+        user: &QueueUser,
         request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Rejected<Driver> {
         self.set_starved(true);
+        user.set_waiting();
         // Responses to already issued requests may free the resource, so post them.
         let posted = self.ring(&mut send, &Chain::new());
         drop(send);
@@ -288,12 +290,13 @@ impl Queue {
     /// response if no other data path is possible.
     fn no_room<'a>(
         &self,
+        user: &QueueUser,
         mut request: Tagged<'a>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Result<Tagged<'a>, Rejected<Driver>> {
         if self.limits.is_only_eager() {
             send.starved = true;
-            return Err(self.turned_away(request, send));
+            return Err(self.turned_away(user, request, send));
         }
         drop(send);
         give_back(&mut request.split().1.list);

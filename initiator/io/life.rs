@@ -50,6 +50,7 @@ use hcablk_core::{
         credits::Credits,
         message::{
             self,
+            Handle,
             IoResponse,
             Op,
             Tag, //
@@ -447,7 +448,8 @@ impl Queue {
                 index: self.depth,
                 generation: 0,
             },
-            volume: self.user.volume(),
+            // The response does not depend on the volume.
+            volume: Handle::FIRST,
             op: Op::Nop,
             quiet: false,
         };

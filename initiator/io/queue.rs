@@ -105,7 +105,6 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
-        Dispatch,
         PerTag,
         Status,
         TaggedRequest, //
@@ -116,10 +115,7 @@ use hcablk_core::{
             Epoch,
             SessionId, //
         },
-        message::{
-            Handle,
-            BUFFER_LEN, //
-        }, //
+        message::BUFFER_LEN, //
     },
     rdma::{
         buffer::MessageBuffers,
@@ -193,10 +189,10 @@ pub(crate) struct Queue {
     /// The administrator's settings.
     pub(super) settings: Settings,
     pub(super) session: Arc<Session>,
-    /// The disk whose requests use the queue.
-    pub(super) user: Arc<QueueUser>,
+    /// The disks whose requests use the queue.
+    #[pin]
+    users: IrqLock<KVec<Arc<QueueUser>>>,
     pub(super) pair: QueuePair<Queue>,
-    pub(super) dispatch: Arc<Dispatch<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
     pub(super) standing: Standing,
     /// The queue refused a request for lack of credits, and no response has arrived since: a
@@ -275,16 +271,18 @@ impl Queue {
     /// Creates the queue pair of the connection `id` with all its memory, and posts its receive
     /// buffers. May sleep.
     pub(crate) fn new(
-        (session, attachment): (Arc<Session>, Arc<Attachment>),
+        session: Arc<Session>,
         config: QueueConfig,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: QueueShape,
     ) -> Result<Arc<Self>> {
         let parts = Parts::new(&config, id, pd, shape)?;
-        let user = QueueUser::new(attachment, config.volume)?;
-        let init = Self::init((session, user), config, id.is_iwarp(), shape, parts);
+        let init = Self::init(session, config, id.is_iwarp(), shape, parts);
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
+        for attachment in queue.session.attachments() {
+            queue.add_user(attachment)?;
+        }
         for buffer in 0..u32::from(shape.depth) {
             queue.post_receive(buffer)?;
         }
@@ -295,7 +293,7 @@ impl Queue {
 
     /// Assembles a queue that has posted nothing and accepts no requests.
     fn init(
-        (session, user): (Arc<Session>, Arc<QueueUser>),
+        session: Arc<Session>,
         config: QueueConfig,
         iwarp: bool,
         shape: QueueShape,
@@ -312,8 +310,7 @@ impl Queue {
             session_id: config.session,
             epoch: config.epoch,
             settings,
-            dispatch: user.attachment().dispatch().clone(),
-            user,
+            users <- new_irq_lock!(KVec::new(), "hcablk_users"),
             session,
             pair: parts.pair,
             tags: parts.tags,
@@ -335,14 +332,48 @@ impl Queue {
 }
 
 impl Queue {
-    /// Returns whether the session was made a path of the disk. Any context.
-    pub(crate) fn is_admitted(&self) -> bool {
-        self.user.attachment().is_admitted()
+    /// Adds a user. May sleep. The caller serializes additions.
+    fn add_user(&self, attachment: Arc<Attachment>) -> Result {
+        let user = QueueUser::new(attachment)?;
+        let count = self.users.lock().len();
+        let mut larger = KVec::with_capacity(count + 1, GFP_KERNEL)?;
+        for index in 0..count {
+            if let Some(former) = self.user_at(index) {
+                larger.push(former, GFP_KERNEL)?;
+            }
+        }
+        larger.push(user, GFP_KERNEL)?;
+        let former = core::mem::replace(&mut *self.users.lock(), larger);
+        drop(former);
+        Ok(())
     }
 
-    /// Returns the disk whose requests use the queue.
-    pub(crate) fn user(&self) -> &Arc<QueueUser> {
-        &self.user
+    fn user_at(&self, index: usize) -> Option<Arc<QueueUser>> {
+        self.users.lock().get(index).cloned()
+    }
+
+    /// Returns the users. Any context.
+    pub(crate) fn users(&self) -> impl Iterator<Item = Arc<QueueUser>> + '_ {
+        (0..).map_while(|index| self.user_at(index))
+    }
+
+    /// Returns the disk `attachment` as a user. Any context.
+    pub(crate) fn user(&self, attachment: &Attachment) -> Option<Arc<QueueUser>> {
+        self.users()
+            .find(|user| core::ptr::eq(user.attachment(), attachment))
+    }
+
+    /// Measures the durations of the requests of the same users as `old` does.
+    pub(crate) fn time_as(&self, old: &Self) {
+        for user in self.users() {
+            let former = old.user(user.attachment());
+            user.set_timing(former.is_some_and(|former| former.is_timed()));
+        }
+    }
+
+    /// Returns whether the session was made a path of a disk. Any context.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.users().any(|user| user.attachment().is_admitted())
     }
 
     /// Polls for responses on behalf of an issuer. Call without the lock.
@@ -525,8 +556,6 @@ pub(crate) struct QueueConfig {
     pub(crate) index: u8,
     /// For polled I/O.
     pub(crate) polled: bool,
-    /// The handle of the volume in requests.
-    pub(crate) volume: Handle,
     /// The user's settings.
     pub(crate) settings: Settings,
 }

@@ -21,6 +21,7 @@ use hcablk_core::{
     proto::message::Handle,
     sync::atomic::{
         Atomic,
+        Full,
         Relaxed, //
     },
 };
@@ -39,6 +40,9 @@ pub(crate) struct QueueUser {
     /// The account's number when the queue last reported a write of the disk. Used by the
     /// completion handler only.
     reported_at: Atomic<u64>,
+    /// The queue has turned a request of the disk away, and has not run the disk's hardware queue
+    /// since.
+    waits: Atomic<bool>,
     /// Request durations are measured.
     timing: Atomic<bool>,
     pub(crate) ended: Ended,
@@ -47,18 +51,32 @@ pub(crate) struct QueueUser {
 
 impl QueueUser {
     /// Creates the user of a queue pair that has reported no write yet. May sleep.
-    pub(super) fn new(attachment: Arc<Attachment>, volume: Handle) -> Result<Arc<Self>> {
+    pub(super) fn new(attachment: Arc<Attachment>) -> Result<Arc<Self>> {
         let unflushed = attachment.head().unflushed().clone();
         let user = Self {
+            volume: attachment.handle(),
             attachment,
-            volume,
             unflushed,
             reported_at: Atomic::new(0),
+            waits: Atomic::new(false),
             timing: Atomic::new(false),
             ended: Ended::default(),
             times: Times::default(),
         };
         Ok(Arc::new(user, GFP_KERNEL)?)
+    }
+
+    /// Notes that the queue turns a request of the disk away. Under the queue's lock, so that the
+    /// next response finds the note.
+    pub(super) fn set_waiting(&self) {
+        self.waits.store(true, Relaxed);
+    }
+
+    /// Runs the disk's hardware queue `index` if one of its requests was turned away. Any context.
+    pub(super) fn run_if_waiting(&self, index: u8) {
+        if self.waits.xchg(false, Full) {
+            self.attachment.dispatch().run_hw_queue(index.into());
+        }
     }
 
     /// Sets whether the durations of requests issued from now on are measured.
@@ -74,7 +92,7 @@ impl QueueUser {
 
     /// Returns the disk on the session.
     #[inline(always)]
-    pub(super) fn attachment(&self) -> &Attachment {
+    pub(crate) fn attachment(&self) -> &Attachment {
         &self.attachment
     }
 

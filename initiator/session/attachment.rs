@@ -182,7 +182,8 @@ impl Attachment {
         &self.session
     }
 
-    pub(super) fn device(&self) -> &Arc<Device> {
+    /// Returns the device of the disk.
+    pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 

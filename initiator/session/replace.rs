@@ -155,7 +155,7 @@ impl Session {
             .ok_or(Failure::Unset("address"))?;
         let deadline = Deadline::new(self.settings.connect_timeout_s.saturating_mul(1000));
         let (new, reply) = connect::bring_up_instead(self, &address, request, deadline)?;
-        new.user().set_timing(old.user().is_timed());
+        new.time_as(old);
         let live = if self.attachments().all(|disk| disk.agrees(&reply)) {
             new.go_live(&reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))
@@ -188,7 +188,7 @@ impl Session {
         for disk in self.attachments() {
             is_put &= disk
                 .head()
-                .put_instead((disk.path(), disk.epoch()), &new, &mut retired)
+                .put_instead(&disk, &new, &mut retired)
                 .map_err(|e| Failure::Setup("a replacement queue pair", e))?;
         }
         // Dropping waits: the requests that the old queue refused are put back by then.
