@@ -24,6 +24,8 @@ mod batching;
 #[cfg(test)]
 mod array_vec;
 mod address;
+#[cfg(test)]
+mod association;
 mod buckets;
 mod challenges;
 #[cfg(test)]

@@ -1,0 +1,1 @@
+../../../initiator/association/state.rs
