@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::cli::DatabaseArgs;
 use crate::fio::{self, Job, Load, Until};
 use crate::lab::{Counters, Export, Lab, NAME};
-use crate::local_remote::{grown, LeftOut};
+use crate::local_remote::{grown, local, LeftOut};
 use crate::page::{Layer, Page};
 use crate::report::{self, Report};
 use crate::rivals;
@@ -295,7 +295,7 @@ fn on_disk(disk: String) -> Place {
 fn set_up(lab: &mut Lab, variant: &Variant) -> Result<Place> {
     let export = Export::new("direct");
     match variant.client {
-        Client::Local => Ok(on_disk(lab.path.clone())),
+        Client::Local => local(lab).map(on_disk),
         Client::NvmeRdma => rivals::nvme_rdma(lab).map(on_disk),
         Client::Nbd => rivals::nbd(lab).map(on_disk),
         Client::Kernel => {

@@ -174,7 +174,7 @@ pub(crate) fn show_left_out(page: &mut Page, left_out: &[LeftOut]) {
 /// Sets up a data path, and returns the disk; the disk of `local` is on the target.
 pub(crate) fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     let export = match way {
-        "local" => return Ok(lab.path.clone()),
+        "local" => return local(lab),
         "nvme-rdma" => return rivals::nvme_rdma(lab),
         "nbd" => return rivals::nbd(lab),
         "whole" => Export {
@@ -188,6 +188,17 @@ pub(crate) fn set_up(lab: &mut Lab, way: &'static str) -> Result<String> {
     }
     lab.export(&export)?;
     lab.connect(&[])
+}
+
+/// Returns the drive itself, for loads on the target.
+pub(crate) fn local(lab: &Lab) -> Result<String> {
+    if lab.target_facts.fio.is_none() {
+        return Err(Error::new(
+            Kind::Setup,
+            "fio is not installed on the target",
+        ));
+    }
+    Ok(lab.path.clone())
 }
 
 /// Sets up mode p2p; fails if the data would move through RAM nevertheless.

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::cli::ScaleArgs;
 use crate::fio::{self, Job, Load, Until};
 use crate::lab::{Counters, Export, Lab};
-use crate::local_remote::{check_names, each_path, grown, is_ours, show_left_out, LeftOut};
+use crate::local_remote::{check_names, each_path, grown, is_ours, local, show_left_out, LeftOut};
 use crate::node::Node;
 use crate::page::{Axis, Curve, Page};
 use crate::report::{self, Report};
@@ -148,7 +148,10 @@ fn measure(args: &ScaleArgs, lab: &mut Lab, report: &Report) -> Result<()> {
 fn set_up(lab: &mut Lab, way: &'static str) -> Result<Vec<String>> {
     let clients = 0..lab.client_count();
     match way {
-        "local" => Ok(clients.map(|_| lab.path.clone()).collect()),
+        "local" => {
+            let drive = local(lab)?;
+            Ok(clients.map(|_| drive.clone()).collect())
+        }
         "nvme-rdma" => {
             rivals::serve_nvme(lab)?;
             clients
